@@ -1,0 +1,1 @@
+"""The cdcctl command line."""

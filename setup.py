@@ -1,0 +1,42 @@
+"""Builds the kernels when a compiler is there; the same source runs interpreted when none is.
+
+SKIP_CYTHON=1 builds nothing; REQUIRE_CYTHON=1 makes a kernel that cannot be built an error.
+Adding a module to KERNELS is a deliberate decision: a profile first.
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+KERNELS: list[str] = []  # modules with a .pxd beside the .py
+FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
+
+
+def kernels() -> list[Extension]:
+    """Return the extensions to build: none where SKIP_CYTHON is set or Cython is not installed."""
+    required = bool(os.environ.get("REQUIRE_CYTHON"))
+    if os.environ.get("SKIP_CYTHON"):
+        return []
+    try:
+        from Cython.Build import cythonize  # noqa: PLC0415 - a build without Cython is a supported build
+    except ImportError:
+        if required:
+            raise
+        return []
+    return cythonize(
+        [
+            Extension(
+                name,
+                [str(Path(*name.split(".")).with_suffix(".py"))],
+                extra_compile_args=FLAGS,
+                optional=not required,
+            )
+            for name in KERNELS
+        ],
+        compiler_directives={"language_level": 3, "annotation_typing": False, "boundscheck": True},
+        build_dir="build/cython",
+    )
+
+
+setup(ext_modules=kernels())

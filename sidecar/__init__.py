@@ -1,0 +1,1 @@
+"""The realtime process: wiring and loop."""

@@ -1,0 +1,1 @@
+"""Real servers and helpers that the tests share."""

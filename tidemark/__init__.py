@@ -1,0 +1,1 @@
+"""Tidemark: realtime change data capture for PostgreSQL that never holds back the database."""

@@ -1,0 +1,1 @@
+"""Records to changes: tuples, TOAST, catalog mirror, transactions, types. Pure."""

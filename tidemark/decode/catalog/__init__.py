@@ -1,0 +1,1 @@
+"""The catalog mirror: system catalogs redone tuple by tuple from WAL."""

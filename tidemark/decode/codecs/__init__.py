@@ -1,0 +1,1 @@
+"""On-disk datums to text and to Arrow, one module a type family."""

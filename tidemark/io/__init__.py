@@ -1,0 +1,1 @@
+"""Sockets, files and LMDB: adapters that act and report back."""

@@ -1,0 +1,1 @@
+"""Values that every layer speaks: LSNs, positions, relations, changes, errors. Imports nothing of ours."""

@@ -1,0 +1,182 @@
+"""Changes as they leave the decoder: columnar batches, schema events, messages, and the groups that carry them.
+
+A *group* is a contiguous prefix of what is still to be delivered. Inside it the changes stand in columnar batches, one
+or more a relation version; their order across batches is that of (`_commit_lsn`, `_ordinal`), which every row carries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+import pyarrow as pa
+
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.position import Pointer, Position
+from tidemark.model.relation import Relation
+
+
+class Op(Enum):
+    """What happened to a row (DESIGN, section 8)."""
+
+    INSERT = "i"
+    UPDATE = "u"
+    DELETE = "d"
+    TRUNCATE = "t"
+    MESSAGE = "m"
+    COPY = "c"  # a row of the first copy
+    REWRITE = "r"  # a row rewritten by DDL
+    RESEND = "s"
+
+
+class BeforeKind(IntEnum):
+    """How much of the old row is known: decided by the replica identity and by what the server wrote."""
+
+    NONE = 0
+    KEY = 1
+    FULL = 2
+
+
+META_FIELDS: tuple[pa.Field, ...] = (
+    pa.field("_op", pa.string(), nullable=False),  # one letter of Op
+    pa.field("_tli", pa.int32(), nullable=False),
+    pa.field("_commit_lsn", pa.int64(), nullable=False),
+    pa.field("_ordinal", pa.int64(), nullable=False),
+    pa.field("_lsn", pa.int64(), nullable=False),  # start of the change's own record
+    pa.field("_xid", pa.int64(), nullable=False),  # top-level, 32 bits
+    pa.field("_commit_time", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("_before_kind", pa.int8(), nullable=False),
+    # Columns of `_after` whose TOASTed value did not change and is not in WAL: little-endian bitmap over the
+    # positions of the live columns; NULL where there is none. The column itself holds NULL there.
+    pa.field("_unchanged", pa.binary(), nullable=True),
+)
+BEFORE = "_before"  # struct of the live columns, NULL where _before_kind is NONE
+AFTER = "_after"  # struct of the live columns, NULL for a delete
+
+
+def batch_schema(columns: pa.StructType) -> pa.Schema:
+    """Return the schema of a `ChangeBatch` whose relation has the live columns `columns`."""
+    return pa.schema([*META_FIELDS, pa.field(BEFORE, columns), pa.field(AFTER, columns)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeBatch:
+    """Row changes of one relation version, in stream order; `rows` has `batch_schema`."""
+
+    database: Oid
+    relation: Relation
+    rows: pa.RecordBatch
+
+
+class SchemaChange(Enum):
+    """What a schema event says happened to the relation."""
+
+    CREATE = "create"
+    ALTER = "alter"
+    DROP = "drop"
+
+
+class SchemaEffect(Enum):
+    """What the DDL did to stored values (P21)."""
+
+    METADATA = "metadata"  # nothing
+    CONSTANT = "constant"  # a new column reads as its attmissingval in rows that are there already
+    REWRITE = "rewrite"  # every row comes again, as op `r`, between RewriteBegin and RewriteEnd
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEvent:
+    """A relation's description changed inside a transaction."""
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    change: SchemaChange
+    effect: SchemaEffect
+    before: Relation | None
+    after: Relation | None
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteBoundary:
+    """Begin or end of the rewritten rows (op `r`) of one relation: they replace all rows that it had."""
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    relation: Relation
+    begin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """TRUNCATE of one relation; a statement over several gives one each."""
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    relation: Relation
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """`pg_logical_emit_message`; one outside a transaction has the position (timeline, its own LSN, 0)."""
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    transactional: bool
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBoundary:
+    """Begin or end of the first copy of one relation; a begin with a greater generation empties what came before."""
+
+    position: Position
+    database: Oid
+    relation: Relation
+    generation: int
+    begin: bool
+    snapshot: str  # text form of pg_snapshot
+
+
+GroupItem = ChangeBatch | SchemaEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """A transaction that commits in a group: begin and commit in one, since only whole ones are told."""
+
+    xid: Xid
+    full_xid: FullXid
+    timeline: TimelineId
+    first_lsn: Lsn
+    commit_lsn: Lsn  # start of the commit record
+    end_lsn: Lsn  # its end
+    commit_time_us: int  # since 1970-01-01 UTC
+    database: Oid
+    item_count: int
+    origin: int = 0
+    gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChangeGroup:
+    """A contiguous prefix of the stream: the unit of delivery, of state transactions and of Spark's offsets.
+
+    `items` are ordered so that a schema event precedes every batch that needs it; batches never reach over one.
+    """
+
+    first: Position
+    last: Pointer
+    items: Sequence[GroupItem]
+    transactions: Sequence[TransactionEnd]
+    row_count: int
+    byte_count: int

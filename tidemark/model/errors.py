@@ -1,0 +1,122 @@
+"""The tree of errors, each with what the shell does about it and what the operator should do.
+
+    TidemarkError
+     +-- ConfigError          the operator's input is wrong              exit 2
+     +-- Fenced               a newer epoch, or another holder           exit 3
+     +-- WalGap               WAL that is needed is gone                 exit 4
+     +-- CorruptWal           bytes that no server writes                exit 5
+     +-- ConsumerFailed       the consumer raised, hung or died          exit 6
+     +-- NodeUnreachable      no connection to the node, for now         exit 7
+     +-- NodeUnfit            the node lacks something we need           exit 8
+     +-- StateError           the state folder is damaged or full        exit 9
+     +-- InternalError        ours: please report                        exit 70
+
+Subclasses stand here as well when two layers must know them; an error of one module stands in that module.
+An automatic reaction (RETRY, FAIL_OVER) is granted by name only; whatever is unknown means HALT.
+"""
+
+from enum import Enum, IntEnum
+
+
+class Disposition(Enum):
+    """What the shell does with an error: the only three reactions there are."""
+
+    RETRY = "retry"
+    FAIL_OVER = "fail over"
+    HALT = "halt"
+
+
+class ExitCode(IntEnum):
+    """Exit statuses of every program of ours (I40); the systemd units decide restarts by them."""
+
+    SUCCESS = 0
+    UNEXPECTED = 1
+    CONFIG = 2
+    FENCED = 3
+    GAP = 4
+    CORRUPT_WAL = 5
+    CONSUMER_FAILED = 6
+    NODE_UNREACHABLE = 7
+    NODE_UNFIT = 8
+    STATE = 9
+    INTERNAL = 70
+
+
+class TidemarkError(Exception):
+    """Root of all errors of ours: says what and where; `hint` says what to do."""
+
+    disposition = Disposition.HALT
+    exit_code = ExitCode.UNEXPECTED
+    hint = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+
+class ConfigError(TidemarkError):
+    """Configuration or arguments that cannot be used."""
+
+    exit_code = ExitCode.CONFIG
+
+
+class InvalidLsn(ConfigError):
+    """Text that is no LSN."""
+
+    hint = "write an LSN as PostgreSQL prints it, for example 0/16B3748"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"not an LSN: {text!r}")
+
+
+class Fenced(TidemarkError):
+    """Another process holds the role, or a newer epoch was taken."""
+
+    exit_code = ExitCode.FENCED
+
+
+class WalGap(TidemarkError):
+    """WAL that is needed is not there; names the first missing LSN."""
+
+    disposition = Disposition.FAIL_OVER
+    exit_code = ExitCode.GAP
+
+
+class CorruptWal(TidemarkError):
+    """Bytes that no server writes; names the LSN and, where there is one, the file."""
+
+    exit_code = ExitCode.CORRUPT_WAL
+
+
+class ConsumerFailed(TidemarkError):
+    """The consumer raised, hung or died."""
+
+    disposition = Disposition.FAIL_OVER
+    exit_code = ExitCode.CONSUMER_FAILED
+
+
+class NodeUnreachable(TidemarkError):
+    """No connection to the node, or one that broke; tried again with back-off."""
+
+    disposition = Disposition.RETRY
+    exit_code = ExitCode.NODE_UNREACHABLE
+
+
+class NodeUnfit(TidemarkError):
+    """The node lacks a setting, a privilege or a version that we need."""
+
+    exit_code = ExitCode.NODE_UNFIT
+
+
+class StateError(TidemarkError):
+    """The state folder is damaged, full, or not ours."""
+
+    exit_code = ExitCode.STATE
+
+
+class InternalError(TidemarkError):
+    """A broken promise of our own code."""
+
+    exit_code = ExitCode.INTERNAL
+    hint = "this is a bug in Tidemark: please report it with the LSN and the log"

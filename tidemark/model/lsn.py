@@ -1,0 +1,42 @@
+"""Names for PostgreSQL's numbers, and the one place that parses and prints an LSN."""
+
+from typing import NewType
+
+from tidemark.model.errors import InvalidLsn
+
+Lsn = NewType("Lsn", int)
+"""A byte position in the write-ahead log, 64 bits."""
+TimelineId = NewType("TimelineId", int)
+SystemIdentifier = NewType("SystemIdentifier", int)
+Oid = NewType("Oid", int)
+Xid = NewType("Xid", int)
+"""A 32-bit transaction id as records carry it; compare through `FullXid` only."""
+FullXid = NewType("FullXid", int)
+"""A 64-bit transaction id: epoch in the high half."""
+SegmentNo = NewType("SegmentNo", int)
+BlockNumber = NewType("BlockNumber", int)
+
+INVALID_LSN = Lsn(0)
+INVALID_OID = Oid(0)
+INVALID_XID = Xid(0)
+_HALF_BITS = 32
+_LSN_MAX = (1 << 64) - 1
+
+
+def format_lsn(lsn: int) -> str:
+    """Return `lsn` as PostgreSQL prints it (`0/16B3748`)."""
+    return f"{lsn >> _HALF_BITS:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def parse_lsn(text: str) -> Lsn:
+    """Return the LSN that `text` (`0/16B3748`) names; raise `InvalidLsn` for anything else."""
+    high, slash, low = text.partition("/")
+    digits = "0123456789abcdefABCDEF"
+    if slash and 0 < len(high) <= 8 and 0 < len(low) <= 8 and all(c in digits for c in high + low):
+        return Lsn(int(high, 16) << _HALF_BITS | int(low, 16))
+    raise InvalidLsn(text)
+
+
+def is_valid_lsn(value: int) -> bool:
+    """Tell if `value` can be an LSN at all: not zero (PostgreSQL's invalid one), within 64 bits."""
+    return 0 < value <= _LSN_MAX

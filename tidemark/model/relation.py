@@ -1,0 +1,149 @@
+"""Descriptions of relations and types as of one LSN: immutable, comparable, hashable.
+
+A `Relation` is one *version* of a relation. It does not know its relfilenode: VACUUM FULL gives a relation a new file
+and leaves the version as it is. Two equal versions are the same version, whenever they were valid.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from tidemark.model.lsn import INVALID_OID, Oid
+
+
+class RelFileLocator(NamedTuple):
+    """A relation's file (`relfilelocator.h`): tablespace, database and relfilenode, which is not the relation's OID."""
+
+    spc: Oid
+    db: Oid
+    rel: Oid
+
+
+class ReplicaIdentity(Enum):
+    """What an old tuple holds (`pg_class.relreplident`)."""
+
+    DEFAULT = "d"
+    FULL = "f"
+    INDEX = "i"
+    NOTHING = "n"
+
+
+class TypeKind(Enum):
+    """Kind of a type (`pg_type.typtype`)."""
+
+    BASE = "b"
+    COMPOSITE = "c"
+    DOMAIN = "d"
+    ENUM = "e"
+    MULTIRANGE = "m"
+    PSEUDO = "p"
+    RANGE = "r"
+
+
+class Align(Enum):
+    """Alignment of a value (`pg_type.typalign`); the number of bytes is in `width`."""
+
+    CHAR = "c"
+    SHORT = "s"
+    INT = "i"
+    DOUBLE = "d"
+
+    @property
+    def width(self) -> int:
+        """Alignment in bytes: 1, 2, 4 or 8."""
+        return {"c": 1, "s": 2, "i": 4, "d": 8}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class EnumLabel:
+    """A label of an enum (`pg_enum`): values on disk are its OID."""
+
+    oid: Oid
+    sort_order: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDescription:
+    """A type with all that is needed to read its values, recursively.
+
+    `display_name` is what `format_type` prints without a type modifier under the oracle's search_path, quoted and
+    qualified as needed (`integer`, `character varying[]`, `app."Mood"`).
+    """
+
+    oid: Oid
+    namespace: str
+    name: str
+    display_name: str
+    kind: TypeKind
+    length: int  # bytes; -1 varlena, -2 cstring
+    by_value: bool
+    align: Align
+    delimiter: str = ","
+    element: "TypeDescription | None" = None  # of an array type
+    base: "TypeDescription | None" = None  # of a domain
+    base_typmod: int = -1  # of a domain
+    labels: tuple[EnumLabel, ...] = ()  # of an enum, in sort order
+    subtype: "TypeDescription | None" = None  # of a range; of a multirange its range
+    attributes: tuple["Column", ...] = ()  # of a composite, dropped ones included
+
+    def ultimate(self) -> "TypeDescription":
+        """Return the type itself, or what a domain (over domains) stands on."""
+        described = self
+        while described.base is not None:
+            described = described.base
+        return described
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A user column (`pg_attribute`, attnum > 0), dropped ones included: they still take their place in tuples."""
+
+    number: int
+    name: str
+    type: TypeDescription | None  # None: dropped, its type may be gone
+    typmod: int
+    length: int
+    by_value: bool
+    align: Align
+    not_null: bool = False
+    dropped: bool = False
+    generated: str = ""  # "", "s" stored, "v" virtual (18)
+    missing: bytes | None = None  # attmissingval: the on-disk array datum of one element, header included
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """One version of a relation: what its rows look like, and what is known of its keys."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    kind: str  # pg_class.relkind: r table, p partitioned table, t TOAST table, m materialized view, ...
+    persistence: str  # p, u, t
+    columns: tuple[Column, ...]  # by number, dropped ones included
+    replica_identity: ReplicaIdentity
+    identity_columns: tuple[int, ...] = ()  # numbers in the index that the replica identity names; () if there is none
+    primary_key: tuple[int, ...] = ()  # numbers, in the order of the index
+    toast_oid: Oid = INVALID_OID
+    rewrite_of: Oid = INVALID_OID  # pg_class.relrewrite: this is the transient heap of that relation
+    partition_of: Oid = INVALID_OID  # parent of a partition
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A version is hashed for every row that it describes: once is enough.
+        key = (self.oid, self.namespace, self.name, self.columns, self.replica_identity, self.identity_columns)
+        object.__setattr__(self, "_hash", hash(key))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def live_columns(self) -> tuple[Column, ...]:
+        """The columns that a user sees, in order."""
+        return tuple(column for column in self.columns if not column.dropped)
+
+    @property
+    def qualified_name(self) -> str:
+        """Return namespace and name with a dot between, unquoted: for people and patterns, not for SQL."""
+        return f"{self.namespace}.{self.name}"

@@ -1,0 +1,1 @@
+"""Everything that imports pyspark: the source over the outbox and the sinks."""

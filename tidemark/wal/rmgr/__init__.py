@@ -1,0 +1,1 @@
+"""Bodies of WAL records, one module a resource manager."""

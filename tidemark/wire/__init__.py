@@ -1,0 +1,1 @@
+"""Byte formats that cross a process boundary: replication messages, outbox keys and values. Pure."""
