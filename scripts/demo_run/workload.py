@@ -1,0 +1,191 @@
+"""A shop's database: a schema with rows in it, and clients that go on changing it, DDL included.
+
+Every client works on its own customers, so that transactions overlap but never deadlock.
+"""
+
+import random
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+SCHEMA = """
+CREATE SCHEMA app;
+CREATE TYPE app.order_status AS ENUM ('placed', 'paid', 'shipped', 'returned');
+CREATE TABLE app.customers (
+    id integer PRIMARY KEY, name text NOT NULL, email varchar(120), tags text[], profile jsonb,
+    balance numeric(12,2) NOT NULL DEFAULT 0, score double precision, created timestamptz NOT NULL DEFAULT now());
+CREATE TABLE app.orders (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer_id integer NOT NULL, status app.order_status NOT NULL,
+    total numeric(12,2) NOT NULL, note text, placed_on date NOT NULL DEFAULT current_date);
+CREATE TABLE app.order_lines (
+    order_id bigint, line_no smallint, product uuid NOT NULL, quantity integer NOT NULL, price numeric(10,4) NOT NULL,
+    PRIMARY KEY (order_id, line_no));
+CREATE TABLE app.documents (id integer PRIMARY KEY, title text NOT NULL, body text, checksum bytea);
+CREATE TABLE app.sessions (
+    id uuid PRIMARY KEY, customer_id integer NOT NULL, address inet, started timestamp NOT NULL, length interval,
+    active boolean NOT NULL DEFAULT true);
+ALTER TABLE app.sessions REPLICA IDENTITY FULL;
+"""
+EXISTING = """
+INSERT INTO app.customers SELECT n, 'customer ' || n, 'c' || n || '@example.org', ARRAY['old', 'n' || n % 7],
+    jsonb_build_object('n', n, 'odd', n % 2 = 1), n % 1000, n / 7.0, now() FROM generate_series(1, 5000) n;
+INSERT INTO app.documents SELECT n, 'document ' || n, (SELECT string_agg(md5(n || '-' || i), '') FROM
+    generate_series(1, 150) i), decode(md5(n::text), 'hex') FROM generate_series(1, 300) n;
+INSERT INTO app.orders (customer_id, status, total) SELECT n % 5000 + 1, 'paid', n FROM generate_series(1, 8000) n;
+INSERT INTO app.order_lines SELECT n, 1, gen_random_uuid(), n % 9 + 1, n / 3.0 FROM generate_series(1, 8000) n;
+"""
+TABLES = ("app.customers", "app.orders", "app.order_lines", "app.documents", "app.sessions")
+ADD_COLUMN = "ALTER TABLE app.customers ADD COLUMN tier text NOT NULL DEFAULT 'standard'"
+CHANGE_TYPE = "ALTER TABLE app.order_lines ALTER COLUMN quantity TYPE bigint"
+CUSTOMERS = 5000
+CLIENTS = 3
+TRANSACTIONS_PER_S = 240  # of all clients together
+
+
+def create(dsn: str) -> int:
+    """Create the schema with its first rows; return how many rows there are."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(SCHEMA)
+        connection.execute(EXISTING)
+        return sum(count(connection, table) for table in TABLES)
+
+
+def count(connection: psycopg.Connection, table: str) -> int:
+    """Return the table's number of rows."""
+    row = connection.execute(psycopg.sql.SQL("SELECT count(*) FROM {}").format(_identifier(table))).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _identifier(table: str) -> psycopg.sql.Identifier:
+    return psycopg.sql.Identifier(*table.split("."))
+
+
+@dataclass
+class Workload:
+    """Clients that write until told to stop, and what they did so far."""
+
+    dsn: str
+    transactions: int = 0
+    rolled_back: int = 0
+    failure: BaseException | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _started: float = 0.0
+
+    def start(self) -> None:
+        """Start the clients."""
+        self._started = time.monotonic()
+        for number in range(CLIENTS):
+            thread = threading.Thread(target=self._guarded, args=(number,), name=f"client-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Stop the clients after the transaction in hand; raise what ended one early."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+        if self.failure is not None:
+            raise self.failure
+
+    def rate(self) -> float:
+        """Return transactions per second since the start."""
+        return self.transactions / max(time.monotonic() - self._started, 0.001)
+
+    def _guarded(self, number: int) -> None:
+        try:
+            self._client(number)
+        except psycopg.Error as error:
+            self.failure = error
+
+    def _client(self, number: int) -> None:
+        choose = random.Random(number)
+        interval_s = CLIENTS / TRANSACTIONS_PER_S
+        with psycopg.connect(self.dsn) as connection:
+            due = time.monotonic()
+            while not self._stop.is_set():
+                customer = choose.randrange(number, CUSTOMERS, CLIENTS) + 1
+                committed = _transaction(connection, choose, customer)
+                with self._lock:
+                    self.transactions += 1
+                    self.rolled_back += not committed
+                due = max(due + interval_s, time.monotonic() - 1)  # after a lock, catch up one second at most
+                self._stop.wait(max(due - time.monotonic(), 0))
+
+
+def _transaction(connection: psycopg.Connection, choose: random.Random, customer: int) -> bool:
+    """Do one of the shop's transactions; return if it was committed."""
+    kind = choose.random()
+    if kind < 0.45:
+        _place_order(connection, choose, customer)
+    elif kind < 0.65:
+        connection.execute(
+            "UPDATE app.customers SET balance = balance + %s, score = random(), tags = tags || %s WHERE id = %s",
+            (choose.randrange(100), [f"t{choose.randrange(9)}"] if kind < 0.5 else [], customer),
+        )
+    elif kind < 0.8:
+        _session(connection, choose, customer)
+    elif kind < 0.9:
+        _document(connection, choose, customer % 300 + 1)
+    else:
+        _return_order(connection, customer)
+    if choose.random() < 0.05:
+        connection.rollback()
+        return False
+    connection.commit()
+    return True
+
+
+def _place_order(connection: psycopg.Connection, choose: random.Random, customer: int) -> None:
+    total = choose.randrange(1, 100_000) / 100
+    row = connection.execute(
+        "INSERT INTO app.orders (customer_id, status, total, note) VALUES (%s, 'placed', %s, %s) RETURNING id",
+        (customer, total, "urgent" if total > 900 else None),
+    ).fetchone()
+    assert row is not None
+    for line in range(1, choose.randrange(2, 6)):
+        product = uuid.UUID(int=choose.getrandbits(128))
+        values = (row[0], line, product, choose.randrange(1, 20), total / line)
+        insert = "INSERT INTO app.order_lines VALUES (%s, %s, %s, %s, %s)"
+        if choose.random() < 0.2:
+            connection.execute("SAVEPOINT line")
+            connection.execute(insert, values)
+            connection.execute("ROLLBACK TO SAVEPOINT line")
+        connection.execute(insert, values)
+    profile = Jsonb({"last_order": row[0], "totals": [total, None, True]})
+    connection.execute("UPDATE app.customers SET profile = %s WHERE id = %s", (profile, customer))
+
+
+def _session(connection: psycopg.Connection, choose: random.Random, customer: int) -> None:
+    connection.execute(
+        "INSERT INTO app.sessions VALUES (%s, %s, %s, localtimestamp, make_interval(secs => %s), true)",
+        (uuid.UUID(int=choose.getrandbits(128)), customer, f"10.0.{customer % 250}.1", choose.randrange(5000)),
+    )
+    connection.execute("DELETE FROM app.sessions WHERE customer_id = %s AND NOT active", (customer - 5 * CLIENTS,))
+    connection.execute("UPDATE app.sessions SET active = false WHERE customer_id = %s", (customer,))
+
+
+def _document(connection: psycopg.Connection, choose: random.Random, document: int) -> None:
+    if choose.random() < 0.5:  # the body stays as it is: an unchanged TOASTed value
+        connection.execute("UPDATE app.documents SET title = title || '.' WHERE id = %s", (document,))
+        return
+    connection.execute(
+        "UPDATE app.documents SET body = (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %s))"
+        " WHERE id = %s",
+        (choose.randrange(1, 300), document),
+    )
+
+
+def _return_order(connection: psycopg.Connection, customer: int) -> None:
+    returned = connection.execute(
+        "UPDATE app.orders SET status = 'returned' WHERE id = (SELECT max(id) FROM app.orders WHERE customer_id = %s)"
+        " RETURNING id",
+        (customer,),
+    ).fetchone()
+    if returned is not None:
+        connection.execute("DELETE FROM app.order_lines WHERE order_id = %s AND line_no > 1", returned)
