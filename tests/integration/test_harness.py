@@ -1,0 +1,52 @@
+"""The test harness itself: what every other integration test stands on."""
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.postgres import HBA, Cluster, StopMode, sql
+from tests.support.servers import MAJORS
+
+
+def test_the_shared_cluster_logs_whole_rows(cluster: Cluster) -> None:
+    assert cluster.sql("SHOW wal_level") == [("logical",)]
+    assert cluster.sql("SHOW max_prepared_transactions") == [("10",)]
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_every_supported_major_starts_with_its_logical_decoder(new_cluster: NewCluster, major: int) -> None:
+    made = new_cluster(major)
+    assert int(str(made.sql("SHOW server_version_num")[0][0])) // 10_000 == major
+    made.sql("SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+    made.sql("CREATE TABLE t (a int)")
+    made.sql("INSERT INTO t VALUES (1)")
+    lines = made.sql("SELECT data FROM pg_logical_slot_get_changes('s', NULL, NULL)")
+    assert ("table public.t: INSERT: a[integer]:1",) in lines
+
+
+def test_a_cluster_survives_an_immediate_stop(new_cluster: NewCluster) -> None:
+    made = new_cluster()
+    made.sql("CREATE TABLE t (a int)")
+    made.sql("INSERT INTO t VALUES (1)")
+    pid = made.pid
+    made.restart(StopMode.IMMEDIATE)
+    assert made.pid != pid
+    assert made.sql("SELECT a FROM t") == [(1,)]
+
+
+def test_hba_changes_hold_for_the_next_session(new_cluster: NewCluster) -> None:
+    made = new_cluster()
+    with made.connect() as kept:
+        made.hba("local all postgres reject\n")
+        with pytest.raises(Exception, match="pg_hba"):
+            made.sql("SELECT 1")
+        assert sql(kept, "SELECT 1") == [(1,)]
+        made.hba(HBA)
+        assert made.sql("SELECT 1") == [(1,)]
+
+
+def test_settings_and_clients_work(new_cluster: NewCluster) -> None:
+    made = new_cluster(15, work_mem="3MB")
+    assert made.sql("SHOW work_mem") == [("3MB",)]
+    assert "15" in made.client("psql", "-d", "postgres", "-Atc", "SHOW server_version")
+    made.client("pgbench", "-i", "-q", "postgres")
+    assert made.sql("SELECT count(*) FROM pgbench_accounts") == [(100_000,)]
