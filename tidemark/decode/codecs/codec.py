@@ -1,0 +1,153 @@
+"""What a codec is: one type's values as PostgreSQL's text, as Arrow's, and from text to Arrow.
+
+`text` is what the type's own output function prints under the reference session (TimeZone UTC, DateStyle "ISO, MDY",
+IntervalStyle postgres, extra_float_digits 1, bytea_output hex, lc_monetary C), to the byte. `arrow_type` follows what
+Spark and delta-rs accept: docs/types.md, generated from here, is the table of both.
+
+Text that is not valid in the database's encoding (SQL_ASCII stores anything): the text form keeps the bytes as
+surrogate escapes, so that they come out again as they are; Arrow, where invalid UTF-8 would pass unchecked into
+Parquet, gets U+FFFD in their place.
+"""
+
+import struct
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+
+import pyarrow as pa
+
+from tidemark.decode.varlena import BadDatum
+from tidemark.model.errors import NodeUnfit
+
+ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | None
+"""What `pyarrow` takes for one value; dates and times are integers."""
+
+
+class UnsupportedEncoding(NodeUnfit):
+    """A database whose encoding has no counterpart here."""
+
+    hint = "capture a database in UTF8, or in one of the encodings listed in docs/types.md"
+
+
+# pg_encoding_to_char's names (`encnames.c`, PG 16) to Python's codecs. SQL_ASCII promises nothing: taken as UTF-8.
+# MULE_INTERNAL and EUC_TW have no codec in Python.
+PYTHON_ENCODINGS = {
+    "UTF8": "utf-8",
+    "SQL_ASCII": "utf-8",
+    "EUC_CN": "gb2312",
+    "EUC_JIS_2004": "euc_jis_2004",
+    "EUC_JP": "euc_jp",
+    "EUC_KR": "euc_kr",
+    "ISO_8859_5": "iso8859_5",
+    "ISO_8859_6": "iso8859_6",
+    "ISO_8859_7": "iso8859_7",
+    "ISO_8859_8": "iso8859_8",
+    "KOI8R": "koi8_r",
+    "KOI8U": "koi8_u",
+    "LATIN1": "iso8859_1",
+    "LATIN2": "iso8859_2",
+    "LATIN3": "iso8859_3",
+    "LATIN4": "iso8859_4",
+    "LATIN5": "iso8859_9",
+    "LATIN6": "iso8859_10",
+    "LATIN7": "iso8859_13",
+    "LATIN8": "iso8859_14",
+    "LATIN9": "iso8859_15",
+    "LATIN10": "iso8859_16",
+    "WIN866": "cp866",
+    "WIN874": "cp874",
+    "WIN1250": "cp1250",
+    "WIN1251": "cp1251",
+    "WIN1252": "cp1252",
+    "WIN1253": "cp1253",
+    "WIN1254": "cp1254",
+    "WIN1255": "cp1255",
+    "WIN1256": "cp1256",
+    "WIN1257": "cp1257",
+    "WIN1258": "cp1258",
+}
+
+CHAR_ESCAPES_SINCE = 16  # charout prints bytes over 7Fh as \ooo
+INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What output functions depend on beside the value: the database's encoding and the server's major."""
+
+    encoding: str = "utf-8"  # Python's name
+    char_escapes: bool = True
+    infinite_intervals: bool = True
+
+    @classmethod
+    def of(cls, encoding: str, major: int) -> "Dialect":
+        """Return the dialect of a database; `encoding` is PostgreSQL's name."""
+        if encoding not in PYTHON_ENCODINGS:
+            raise UnsupportedEncoding(f"database encoding {encoding} is not supported")
+        return cls(PYTHON_ENCODINGS[encoding], major >= CHAR_ESCAPES_SINCE, major >= INFINITE_INTERVALS_SINCE)
+
+    def decode(self, data: bytes) -> str:
+        """Return `data` as text; invalid bytes stay, as surrogate escapes."""
+        return data.decode(self.encoding, "surrogateescape")
+
+
+class ColumnKind(Enum):
+    """How a whole column is built without an object per value; OBJECTS is the way through `arrow_value`."""
+
+    OBJECTS = "objects"
+    BOOL = "bool"
+    FIXED = "fixed"  # the bytes as they are
+    UNSIGNED4 = "unsigned4"  # u32 to int64
+    DATE = "date"
+    TIMESTAMP = "timestamp"
+    TEXT = "text"
+    BYTES = "bytes"
+    NUMERIC = "numeric"
+    UUID = "uuid"
+
+
+class Codec:
+    """One type's values; subclasses say which. `payload` is always the value without header, decompressed."""
+
+    arrow_type: pa.DataType
+    kind = ColumnKind.OBJECTS
+
+    def text(self, payload: bytes) -> str:
+        """Return what the type's output function prints."""
+        raise NotImplementedError
+
+    def arrow_value(self, payload: bytes) -> ArrowValue:
+        """Return the value as `arrow_type` holds it."""
+        raise NotImplementedError
+
+    def parse_text(self, text: str) -> ArrowValue:
+        """Return what `arrow_value` gives for the value whose text is `text`."""
+        raise NotImplementedError
+
+
+class TextCodec(Codec):
+    """A type whose Arrow form is its text."""
+
+    arrow_type = pa.string()
+
+    def arrow_value(self, payload: bytes) -> ArrowValue:
+        """Return the text, U+FFFD in place of what is invalid."""
+        return without_escapes(self.text(payload))
+
+    def parse_text(self, text: str) -> ArrowValue:
+        """Return `text`, U+FFFD in place of what is invalid."""
+        return without_escapes(text)
+
+
+def without_escapes(text: str) -> str:
+    """Return `text` with U+FFFD in place of surrogate escapes."""
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def unpack_exactly(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    """Return the integers of a fixed-length value."""
+    if len(payload) != form.size:
+        raise BadDatum(f"value of {len(payload)} bytes where the type has {form.size}")
+    return form.unpack(payload)

@@ -1,0 +1,95 @@
+"""`jsonb` (`jsonb.h`, `JsonbToCString`, PG 16): a tree of containers, each a count, entries, then the children's data.
+
+An entry is 32 bits: 28 of length (or, every 32nd, the offset of its end), three of type, the highest tells which.
+"""
+
+import struct
+
+from tidemark.decode.codecs.codec import Dialect, TextCodec
+from tidemark.decode.codecs.numeric import numeric_text
+from tidemark.decode.varlena import BadDatum, inline_payload
+
+COUNT_MASK = 0x0FFFFFFF
+IS_SCALAR = 1 << 28
+IS_OBJECT = 1 << 29
+ENTRY_LENGTH_MASK = 0x0FFFFFFF
+ENTRY_TYPE_SHIFT = 28
+ENTRY_TYPE_MASK = 7
+ENTRY_HAS_OFFSET = 1 << 31
+STRING, NUMERIC, FALSE, TRUE, NULL, CONTAINER = range(6)
+CONSTANTS = {FALSE: "false", TRUE: "true", NULL: "null"}
+ENTRY_BYTES = 4
+_U32 = struct.Struct("<I")
+_SHORT_ESCAPES = {0x08: "\\b", 0x0C: "\\f", 0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t", 0x22: '\\"', 0x5C: "\\\\"}
+ESCAPES = {code: f"\\u{code:04x}" for code in range(0x20)} | _SHORT_ESCAPES
+
+
+def quoted(text: str) -> str:
+    """Return a JSON string (`escape_json`)."""
+    return f'"{text.translate(ESCAPES)}"'
+
+
+class JsonbCodec(TextCodec):
+    """`jsonb`; text in Arrow.
+
+    NB: nesting is bounded by the server's stack only (thousands of levels): containers wait on a list, not on ours.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def text(self, payload: bytes) -> str:
+        """Return the JSON with a blank after each colon and comma."""
+        out: list[str] = []
+        pending: list[str | int] = [0]  # what is still to be written, last first: text, or where a container stands
+        try:
+            while pending:
+                item = pending.pop()
+                if isinstance(item, str):
+                    out.append(item)
+                else:
+                    pending.extend(reversed(self._container(payload, item)))
+        except struct.error as error:
+            raise BadDatum(f"jsonb of {len(payload)} bytes is cut off") from error
+        return "".join(out)
+
+    def _container(self, data: bytes, at: int) -> list[str | int]:
+        """Return the texts of the container at `at`, with its child containers' places between them."""
+        (head,) = _U32.unpack_from(data, at)
+        count = head & COUNT_MASK
+        entries_count = count * 2 if head & IS_OBJECT else count
+        if entries_count * ENTRY_BYTES > len(data):
+            raise BadDatum(f"jsonb container of {count} in {len(data)} bytes")
+        entries = struct.unpack_from(f"<{entries_count}I", data, at + ENTRY_BYTES)
+        base = at + ENTRY_BYTES + entries_count * ENTRY_BYTES
+        children: list[str | int] = []
+        start = 0
+        for entry in entries:
+            length = entry & ENTRY_LENGTH_MASK
+            end = length if entry & ENTRY_HAS_OFFSET else start + length
+            if end < start or base + end > len(data):
+                raise BadDatum(f"jsonb child from {start} to {end} in {len(data)} bytes")
+            children.append(self._child(data, base + start, base + end, entry >> ENTRY_TYPE_SHIFT & ENTRY_TYPE_MASK))
+            start = end
+        if head & IS_SCALAR:
+            return children
+        texts: list[str | int] = []
+        if head & IS_OBJECT:
+            for key, value in zip(children[:count], children[count:], strict=True):
+                texts += [", " if texts else "{", key, ": ", value]
+            return [*texts, "}"] if texts else ["{}"]
+        for child in children:
+            texts += [", " if texts else "[", child]
+        return [*texts, "]"] if texts else ["[]"]
+
+    def _child(self, data: bytes, at: int, end: int, kind: int) -> str | int:
+        if kind in CONSTANTS:
+            return CONSTANTS[kind]
+        if kind == STRING:
+            return quoted(self._dialect.decode(data[at:end]))
+        aligned = at + -at % ENTRY_BYTES  # numbers and containers; the padding counts as theirs
+        if kind == NUMERIC:
+            return numeric_text(inline_payload(data[aligned:end]))
+        if kind == CONTAINER:
+            return aligned
+        raise BadDatum(f"jsonb child of kind {kind}")
