@@ -172,6 +172,15 @@ class Cluster:
             self._log.close()
             self._log = None
 
+    def wait_stopped(self, timeout_s: float) -> bool:
+        """Wait for a server that somebody else stops; tell if it is gone."""
+        assert self._process is not None
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def restart(self, mode: StopMode = StopMode.FAST) -> None:
         """Stop and start again: with IMMEDIATE, through crash recovery."""
         self.stop(mode)

@@ -1,0 +1,65 @@
+"""Connection strings: read, checked for secrets, completed, and described for logs.
+
+A DSN comes in as an argument or from a configuration file, where others can read it, so it never holds a password:
+libpq takes that from PGPASSFILE, a service file or the environment.
+"""
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tidemark.model.errors import ConfigError
+
+APPLICATION_NAME = "tidemark"
+CONNECT_TIMEOUT_S = 10  # of every connection of ours; libpq's default is to wait for ever
+_SECRETS = ("password", "sslpassword", "oauth_client_secret")
+_SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
+
+
+class BadDsn(ConfigError):
+    """A connection string that libpq does not understand."""
+
+    hint = "write postgresql://user@host:port/database, or keywords: host=... port=... dbname=... user=..."
+
+
+class SecretInDsn(ConfigError):
+    """A connection string with a password in it."""
+
+    hint = (
+        "leave the password out and put it into a file of mode 0600 that PGPASSFILE names (host:port:database:user:"
+        "password, the word replication as database for the stream), or use a certificate"
+    )
+
+
+def parse_dsn(dsn: str) -> dict[str, str]:
+    """Return the keywords of `dsn`; raise if libpq does not know them or one of them is a secret."""
+    try:
+        keywords = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
+    except psycopg.Error as error:
+        # NB: libpq's message quotes the DSN, which may hold the very password that we must not print.
+        raise BadDsn("the connection string cannot be parsed") from _without_text(error)
+    for name in _SECRETS:
+        if name in keywords:
+            raise SecretInDsn(f"the connection string contains a {name}")
+    return keywords
+
+
+def complete_dsn(dsn: str, *, database: str | None = None, options: str = "", **keywords: str | int) -> str:
+    """Return `dsn` with our name, a connect time-out where it has none, and `keywords` over its own."""
+    parsed = parse_dsn(dsn)
+    parsed.setdefault("connect_timeout", str(CONNECT_TIMEOUT_S))
+    parsed.setdefault("fallback_application_name", APPLICATION_NAME)
+    if database is not None:
+        parsed["dbname"] = database
+    if options:
+        parsed["options"] = f"{parsed.get('options', '')} {options}".strip()
+    return make_conninfo("", **{**parsed, **{name: str(value) for name, value in keywords.items()}})
+
+
+def describe_dsn(dsn: str) -> str:
+    """Return what may be shown of `dsn`: where it leads and as whom."""
+    keywords = parse_dsn(dsn)
+    return " ".join(f"{name}={keywords[name]}" for name in _SHOWN if name in keywords) or "libpq's defaults"
+
+
+def _without_text(error: psycopg.Error) -> Exception:
+    return type(error)("libpq refused it")

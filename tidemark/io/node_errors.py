@@ -1,0 +1,152 @@
+"""What can be wrong with a node, each with its own name, and the translation of PostgreSQL's errors into these names.
+
+libpq gives no SQLSTATE for a connection that fails, and the server may speak any language: connection errors are known
+by words that no translation changes (`pg_hba.conf`) or by their English text; what is not recognised is
+`NodeUnreachable` with the server's own words, and tried again.
+"""
+
+import re
+
+import psycopg
+from psycopg import pq
+
+from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError, WalGap
+
+
+class NoHbaLine(NodeUnfit):
+    """pg_hba.conf admits no such connection."""
+
+    hint = (
+        "add a line to the node's pg_hba.conf and reload it: `hostssl replication USER ADDRESS scram-sha-256` for the "
+        "stream (the keyword `all` does not cover replication), `hostssl DATABASE USER ADDRESS scram-sha-256` for SQL"
+    )
+
+
+class ReplicationNotPermitted(NodeUnfit):
+    """The role lacks the REPLICATION attribute."""
+
+    hint = "run as a superuser of the node: ALTER ROLE <role> REPLICATION"
+
+
+class AuthenticationFailed(NodeUnfit):
+    """The node does not believe who we are."""
+
+    hint = "check the role's name, its LOGIN attribute, and the password in the file that PGPASSFILE names"
+
+
+class DatabaseMissing(NodeUnfit):
+    """The database does not exist, or the role may not connect to it."""
+
+    hint = "check the database's name, and GRANT CONNECT ON DATABASE to the role"
+
+
+class NoFreeConnection(NodeUnreachable):
+    """All walsenders or connections of the node are taken."""
+
+    hint = "raise max_wal_senders or max_connections, or stop a client; we try again"
+
+
+class NodeStarting(NodeUnreachable):
+    """The node starts up, shuts down or recovers."""
+
+    hint = "we try again"
+
+
+class PermissionMissing(NodeUnfit):
+    """SQL that the role may not run."""
+
+    hint = "grant what the message names to the role"
+
+
+class QueryTimedOut(NodeUnreachable):
+    """A statement of ours did not end in its time, usually behind a lock on a system catalog."""
+
+    hint = "look for VACUUM FULL or CLUSTER of a system catalog in pg_stat_activity; we try again"
+
+
+class WalRemoved(WalGap):
+    """The node has recycled WAL that we need."""
+
+    hint = "the archive must have it; else raise wal_keep_size, and make the first copy again"
+
+
+class AheadOfNode(NodeUnfit):
+    """We hold WAL that the node never had: it is another branch of history."""
+
+    hint = "the node was restored or lost a failover: compare its timeline with ours, then `cdcctl rewind`"
+
+
+class TimelineUnknown(NodeUnfit):
+    """Our timeline is not in the node's history, or left it before our position."""
+
+    hint = "the node followed another promotion: see its timeline history, then `cdcctl rewind`"
+
+
+class WrongNode(NodeUnfit):
+    """Another cluster than the one that the state belongs to."""
+
+    hint = "the DSN leads to another cluster: correct it, or use another state folder"
+
+
+_CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
+    (r"pg_hba\.conf", NoHbaLine),
+    (r"max_wal_senders|too many clients|remaining connection slots|too many connections", NoFreeConnection),
+    (r"authentication failed|no password supplied|role \".*\" (does not exist|is not permitted to log in)|certificate",
+     AuthenticationFailed),
+    (r"walsender|WAL sender|\bREPLICATION\b", ReplicationNotPermitted),
+    (r"database \".*\" does not exist|permission denied for database|not currently accepting", DatabaseMissing),
+    (r"starting up|shutting down|recovery mode|not yet accepting", NodeStarting),
+)  # fmt: skip
+_SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
+    ("58P01", WalRemoved),
+    ("57014", QueryTimedOut),
+    ("55P03", QueryTimedOut),
+    ("42501", PermissionMissing),
+    ("57P", NodeStarting),
+    ("53", NoFreeConnection),
+    ("08", NodeUnreachable),
+)
+_REFUSED_START: tuple[tuple[str, type[TidemarkError]], ...] = (
+    (r"ahead of the WAL flush position", AheadOfNode),
+    (r"not in this server's history|timeline", TimelineUnknown),
+)
+
+
+def connection_error(message: str, where: str) -> TidemarkError:
+    """Return the error that a failed connection to `where` means."""
+    text = " ".join(message.split())
+    for pattern, kind in _CONNECTION:
+        if re.search(pattern, text):
+            return kind(f"cannot connect to {where}: {text}")
+    return NodeUnreachable(f"cannot connect to {where}: {text}", hint="check host, port and network; we try again")
+
+
+def query_error(error: psycopg.Error, where: str) -> TidemarkError:
+    """Return the error that `error` of a statement on `where` means."""
+    return _by_sqlstate(error.sqlstate, str(error), where) or NodeUnreachable(f"{where}: {_line(str(error))}")
+
+
+def replication_error(result: pq.abc.PGresult, where: str, doing: str) -> TidemarkError:
+    """Return the error that a walsender's failed `result` means."""
+    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    message = result.error_message.decode(errors="replace")
+    text = f"{where}, {doing}"
+    if found := _by_sqlstate(sqlstate, message, text):
+        return found
+    for pattern, kind in _REFUSED_START:
+        if re.search(pattern, message):
+            return kind(f"{text}: {_line(message)}")
+    if sqlstate.startswith("XX"):
+        return CorruptWal(f"{text}: {_line(message)}", hint="the node itself cannot read its WAL: see its log")
+    return NodeUnreachable(f"{text}: {_line(message)}")
+
+
+def _by_sqlstate(sqlstate: str | None, message: str, where: str) -> TidemarkError | None:
+    for prefix, kind in _SQLSTATES:
+        if sqlstate and sqlstate.startswith(prefix):
+            return kind(f"{where}: {_line(message)}")
+    return None
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())
