@@ -1,0 +1,221 @@
+"""From WAL records to whole transactions: what the server's decode.c and reorderbuffer.c do, outside the server.
+
+A row is resolved against the catalog catalog when its record is read, not at commit: its relation's version, type names
+and enum labels are those of that moment, which is what a historic snapshot would show. What is kept and what is passed
+over follows the server (`ReorderBufferProcessTXN`, PG 16), with two differences: rows of a transient heap that rewrites
+an ordinary table are kept as op `r` of that table, and rows of materialized views are kept here and left out later.
+
+Pure: a record in, at most one committed transaction or message out.
+"""
+
+from collections.abc import Callable, Mapping
+
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.heap_changes import HeapChanges, tell_schema
+from tidemark.decode.ports import Catalog, SpillPort
+from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
+from tidemark.decode.transactions import CommittedTransaction, OpenTransaction, TransactionTable
+from tidemark.model.change import LogicalMessage, TransactionEnd
+from tidemark.model.errors import NodeUnfit
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
+from tidemark.model.position import Position
+from tidemark.wal.record import Record
+from tidemark.wal.rmgr import (
+    RM_HEAP,
+    RM_HEAP2,
+    RM_LOGICALMSG,
+    RM_RELMAP,
+    RM_STANDBY,
+    RM_XACT,
+    RM_XLOG,
+    message,
+    standby,
+    xact,
+    xlog,
+)
+from tidemark.wal.versions import WalFormat
+
+Decoded = CommittedTransaction | LogicalMessage
+
+
+class WalLevelLowered(NodeUnfit):
+    """From here on WAL does not hold what decoding needs."""
+
+    hint = (
+        "set wal_level=logical and full_page_writes=on, then make a new first copy: changes in between are not in WAL"
+    )
+
+
+class Decoder:
+    """All of one capture: several databases, one stream of records."""
+
+    def __init__(
+        self,
+        fmt: WalFormat,
+        timeline: TimelineId,
+        catalogs: Mapping[Oid, Catalog],
+        *,
+        next_xid: FullXid,
+        memory_bytes: int,
+        spill: SpillPort | None = None,
+        complete_from: Xid | None = None,
+    ) -> None:
+        """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out."""
+        self.timeline = timeline
+        self.decoded_lsn = INVALID_LSN  # end of the last record
+        self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
+        self._fmt = fmt
+        self._catalogs = dict(catalogs)
+        self._dialects = {oid: Dialect.of(catalog.encoding, fmt.major) for oid, catalog in catalogs.items()}
+        self._changes = HeapChanges(self.transactions)
+        self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
+            RM_XLOG: self._xlog,
+            RM_XACT: self._xact,
+            RM_RELMAP: self._catalogs_only,
+            RM_STANDBY: self._standby,
+            RM_HEAP: self._heap,
+            RM_HEAP2: self._heap2,
+            RM_LOGICALMSG: self._message,
+        }
+
+    @property
+    def restart_lsn(self) -> Lsn:
+        """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
+        return self.transactions.restart_lsn(self.decoded_lsn)
+
+    def decode(self, record: Record) -> Decoded | None:
+        """Take the next record; return what it completes, if anything."""
+        self.decoded_lsn = record.end_lsn
+        transaction = None
+        if record.xid:
+            transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
+        handler = self._handlers.get(record.rmgr)
+        return handler(record, transaction) if handler is not None else None
+
+    def _xlog(self, record: Record, transaction: OpenTransaction | None) -> None:
+        parsed = xlog.parse(record, self._fmt)
+        if isinstance(parsed, xlog.Checkpoint):
+            self.transactions.observe_next_xid(parsed.next_xid)
+        if isinstance(parsed, xlog.WalLevelChange) and parsed.wal_level < xlog.WAL_LEVEL_LOGICAL:
+            raise WalLevelLowered(f"wal_level was lowered below logical at {format_lsn(record.lsn)}")
+        if isinstance(parsed, xlog.FullPageWritesChange) and not parsed.full_page_writes:
+            raise WalLevelLowered(f"full_page_writes was turned off at {format_lsn(record.lsn)}")
+        self._catalogs_only(record, transaction)
+
+    def _catalogs_only(self, record: Record, transaction: OpenTransaction | None) -> None:
+        for catalog in self._catalogs.values():
+            self._redo(catalog, record, transaction)
+
+    def _standby(self, record: Record, transaction: OpenTransaction | None) -> None:
+        del transaction
+        running = standby.parse(record)
+        if running is not None:
+            self.transactions.abort_older_than(running.oldest_running_xid)
+            for catalog in self._catalogs.values():
+                catalog.abort_older_than(running.oldest_running_xid)
+
+    def _xact(self, record: Record, transaction: OpenTransaction | None) -> CommittedTransaction | None:
+        ended = xact.parse(record, self._fmt)
+        if isinstance(ended, xact.Commit):
+            return self._commit(record, ended)
+        if isinstance(ended, xact.Abort):
+            self.transactions.abort(ended.xid, ended.subxids)
+            for catalog in self._catalogs.values():
+                catalog.abort((ended.xid, *ended.subxids))
+        elif isinstance(ended, xact.Prepare):
+            if transaction is not None:
+                transaction.gid = ended.gid
+        elif isinstance(ended, xact.Assignment):
+            for child in ended.subxids:
+                self.transactions.enter(child, ended.top_xid, record.lsn)
+        return None
+
+    def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
+        transaction = self.transactions.leave(commit.xid, commit.subxids)
+        committed = None
+        if transaction is not None and not transaction.partial:
+            if transaction.schema is not None:
+                tell_schema(transaction)
+                for tagged in transaction.schema.end_rewrites(record.lsn):
+                    transaction.add_item(tagged.xid, tagged.item)
+            if not transaction.is_empty:
+                committed = self._committed(record, commit, transaction)
+        for catalog in self._catalogs.values():
+            catalog.commit((commit.xid, *commit.subxids))
+        return committed
+
+    def _committed(self, record: Record, commit: xact.Commit, transaction: OpenTransaction) -> CommittedTransaction:
+        end = TransactionEnd(
+            xid=commit.xid,
+            full_xid=self.transactions.full_xid(commit.xid),
+            timeline=self.timeline,
+            first_lsn=transaction.first_lsn,
+            commit_lsn=record.lsn,
+            end_lsn=record.end_lsn,
+            commit_time_us=commit.time_us,
+            database=commit.database,
+            item_count=transaction.rows.surviving_count + len(transaction.between),
+            origin=record.origin,
+            gid=commit.gid,
+        )
+        restart_lsn = self.transactions.restart_lsn(record.end_lsn)
+        inner = min(transaction.first_lsn, restart_lsn)
+        port = self.transactions.port
+        return CommittedTransaction(end, restart_lsn, inner, transaction.rows, transaction.between, port)
+
+    def _message(self, record: Record, transaction: OpenTransaction | None) -> LogicalMessage | None:
+        emitted = message.parse(record)
+        catalog = self._catalogs.get(emitted.database) if emitted is not None else None
+        if catalog is None or emitted is None:
+            return None
+        told = LogicalMessage(
+            position=UNPLACED if emitted.transactional else Position(self.timeline, record.lsn, 0),
+            lsn=record.lsn,
+            database=emitted.database,
+            xid=transaction.xid if transaction is not None else INVALID_XID,
+            transactional=emitted.transactional,
+            prefix=self._dialects[emitted.database].decode(emitted.prefix),
+            content=emitted.content,
+        )
+        if not emitted.transactional:
+            return told
+        if transaction is not None and not transaction.partial:
+            tell_schema(transaction)
+            transaction.add_item(record.xid, told)
+            self.transactions.grew(len(emitted.content))
+        return None
+
+    def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
+        catalog = self._catalogs.get(record.blocks[0].locator.db) if record.blocks else None
+        if catalog is None:
+            self._shared(record, transaction)
+        elif not self._redo(catalog, record, transaction) and transaction is not None and not transaction.partial:
+            self._changes.take_heap2(record, transaction, catalog)
+
+    def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
+        if not record.blocks:
+            if transaction is not None and not transaction.partial:
+                self._changes.take_truncate(record, transaction, self._catalogs)
+            return
+        catalog = self._catalogs.get(record.blocks[0].locator.db)
+        if catalog is None:
+            self._shared(record, transaction)
+        elif not self._redo(catalog, record, transaction) and transaction is not None and not transaction.partial:
+            self._changes.take_heap(record, transaction, catalog)
+
+    def _shared(self, record: Record, transaction: OpenTransaction | None) -> None:
+        if record.blocks and record.blocks[0].locator.db == INVALID_OID:
+            self._catalogs_only(record, transaction)
+
+    def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
+        """Let the catalog follow; tell if the record was about catalogs."""
+        if transaction is None:
+            return catalog.redo(record, INVALID_XID)
+        if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
+            tell_schema(transaction)
+        changed = catalog.redo(record, transaction.xid)
+        if changed and not transaction.partial:
+            if transaction.schema is None:
+                transaction.schema = SchemaTracker(catalog, transaction.xid)
+            transaction.schema.touch(record.xid, record.lsn)
+        return changed

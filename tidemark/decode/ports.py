@@ -1,0 +1,54 @@
+"""What the decoder needs from outside itself: a catalog to resolve rows with, a place for what memory cannot hold."""
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.relation import Relation, RelFileLocator
+from tidemark.wal.record import Record
+
+
+class SpillPort(Protocol):
+    """Where parts of large transactions go."""
+
+    def write(self, content: bytes) -> int:
+        """Keep `content`; return the handle by which it is read."""
+
+    def read(self, handle: int) -> bytes:
+        """Return the content kept under `handle`."""
+
+    def release(self, handle: int) -> None:
+        """Forget the content kept under `handle`."""
+
+
+class Catalog(Protocol):
+    """One database's catalogs as the WAL read so far leaves them, seen with the eyes of any open transaction."""
+
+    @property
+    def database(self) -> Oid:
+        """OID of the database."""
+
+    @property
+    def encoding(self) -> str:
+        """PostgreSQL's name of the database's encoding."""
+
+    def redo(self, record: Record, top_xid: Xid) -> bool:
+        """Follow `record`; tell if it changed a tracked catalog."""
+
+    def commit(self, xids: Iterable[Xid]) -> None:
+        """Make what `xids` changed visible to all."""
+
+    def abort(self, xids: Iterable[Xid]) -> None:
+        """Undo what `xids` changed."""
+
+    def abort_older_than(self, oldest_running: Xid) -> None:
+        """Undo what transactions did that a crash left without an end."""
+
+    def resolve(self, locator: RelFileLocator, top_xid: Xid) -> Relation | None:
+        """Return the relation whose file `locator` is, in the version that `top_xid` sees; None: no such file."""
+
+    def relation(self, oid: Oid, top_xid: Xid | None) -> Relation | None:
+        """Return the version of a relation that `top_xid` sees, None seeing what is committed; None: no such OID."""
+
+    def touched(self, top_xid: Xid) -> Collection[Oid]:
+        """Return the relations whose description `top_xid` may have changed."""

@@ -1,0 +1,1 @@
+"""Text forms of changes: the server's own, and JSON lines."""

@@ -1,0 +1,304 @@
+"""Open transactions: what each has changed so far, which subtransactions it has, and where a restart must begin.
+
+A record names its own (sub)transaction; the top-level one stands only in a subtransaction's first record. Rows are
+kept under the top-level xid, in record order, and tagged with their own, until the commit record gives them out and
+says which subtransactions are in; each abort record takes its rows away at once. A prepared transaction stays open
+until COMMIT PREPARED. A crash leaves transactions without an end: the next RUNNING_XACTS record tells them apart.
+
+*Partial* transactions began before the first record that was read. They can never be given out whole, so nothing of
+them is kept but their names; whoever starts a decoder sees to it that none of them is wanted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from tidemark.decode.ports import SpillPort
+from tidemark.decode.rowlog import RowChunk, RowLog
+from tidemark.decode.schema_changes import SchemaItem, SchemaTracker
+from tidemark.decode.toast import ToastChunks
+from tidemark.model.change import LogicalMessage, TransactionEnd, Truncation
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import FullXid, Lsn, Xid, format_lsn
+from tidemark.model.position import Position
+from tidemark.model.relation import Relation, RelFileLocator
+
+Item = SchemaItem | Truncation | LogicalMessage
+ITEM_OVERHEAD_BYTES = 500  # what an item that is no row takes, about
+SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is room until the next count
+SPILL_DOWN_TO = 0.5  # share of the bound to which a spill empties memory: fewer, larger spills
+_XID_HALF = 1 << 31
+_XID_MASK = 0xFFFFFFFF
+
+
+class TransactionTooLarge(TidemarkError):
+    """Open transactions need more memory than is allowed, and there is nowhere to put them."""
+
+    hint = "raise decode.memory_bytes, or let Tidemark spill to disk"
+
+
+def xid_precedes(left: int, right: int) -> bool:
+    """Tell if `left` is older than `right`, across wraparound (`TransactionIdPrecedes`, transam.c)."""
+    return ((left - right) & _XID_MASK) >= _XID_HALF
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Rows `start` to `stop` of a chunk, next to each other in the stream; the first has `first_ordinal`."""
+
+    chunk: RowChunk
+    relations: list[Relation]  # RowChunk.relation counts in here
+    start: int
+    stop: int
+    first_ordinal: int
+
+
+class _Between(NamedTuple):
+    """An item that is no row: it stands before row number `row`."""
+
+    row: int
+    xid: Xid
+    item: Item
+
+
+class SpeculativeRow(NamedTuple):
+    """A row of INSERT ... ON CONFLICT that waits for its confirmation."""
+
+    relation: Relation
+    lsn: Lsn
+    xid: Xid
+    packed: bytes
+
+
+class SpeculativeKey(NamedTuple):
+    """Where a speculative row stands: what the confirmation names."""
+
+    locator: RelFileLocator
+    block: int
+    offset: int
+
+
+@dataclass(slots=True, eq=False)
+class OpenTransaction:
+    """A top-level transaction without an end so far."""
+
+    xid: Xid
+    first_lsn: Lsn
+    partial: bool = False
+    gid: str | None = None  # of a prepared one
+    schema: SchemaTracker | None = None  # once it has changed a catalog
+    children: set[Xid] = field(default_factory=set)  # not aborted, as far as seen
+    rows: RowLog = field(default_factory=RowLog)
+    between: list[_Between] = field(default_factory=list)
+    toast: dict[Xid, ToastChunks] = field(default_factory=dict)
+    speculative: dict[SpeculativeKey, SpeculativeRow] = field(default_factory=dict)
+
+    @property
+    def byte_count(self) -> int:
+        """Memory taken, about."""
+        chunks = sum(chunks.byte_count for chunks in self.toast.values())
+        return self.rows.byte_count + chunks + len(self.between) * ITEM_OVERHEAD_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell if there is nothing to give out."""
+        return not self.between and not self.rows.row_count
+
+    def add_item(self, xid: Xid, item: Item) -> None:
+        """Take an item that is no row."""
+        self.between.append(_Between(self.rows.row_count, xid, item))
+
+    def drop(self, xids: set[Xid]) -> None:
+        """Forget what aborted subtransactions did."""
+        self.children -= xids
+        self.rows.drop(xids)
+        if self.between:
+            end = self.rows.row_count
+            kept = (item for item in self.between if item.xid not in xids)
+            self.between = [item if item.row <= end else item._replace(row=end) for item in kept]
+        for xid in xids:
+            self.toast.pop(xid, None)
+        if self.speculative:
+            self.speculative = {key: row for key, row in self.speculative.items() if row.xid not in xids}
+        if self.schema is not None:
+            self.schema.drop(xids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommittedTransaction:
+    """A whole transaction, with something in it, at its place in commit order.
+
+    `release` gives back what was spilled; after that there are no items.
+    """
+
+    end: TransactionEnd
+    restart_lsn: Lsn  # of a pointer at its end
+    inner_restart_lsn: Lsn  # of a pointer before its end: it has to be read again then
+    _rows: RowLog
+    _between: list[_Between]
+    _port: SpillPort | None
+
+    def items(self) -> Iterator[RowRun | Item]:
+        """Give out the rows, in runs as long as possible, and what stands between them."""
+        ordinal = 0
+        waiting = iter(self._between)
+        following = next(waiting, None)
+        for base, chunk in self._rows.chunks(self._port):
+            start = 0
+            while start < len(chunk):
+                while following is not None and following.row <= base + start:
+                    yield self._placed(following.item, ordinal)
+                    ordinal += 1
+                    following = next(waiting, None)
+                stop = len(chunk) if following is None else min(len(chunk), following.row - base)
+                for run_start, run_stop in self._rows.surviving(chunk, start, stop):
+                    yield RowRun(chunk, self._rows.relations, run_start, run_stop, ordinal)
+                    ordinal += run_stop - run_start
+                start = stop
+        while following is not None:
+            yield self._placed(following.item, ordinal)
+            ordinal += 1
+            following = next(waiting, None)
+        assert ordinal == self.end.item_count, self.end
+
+    def release(self) -> None:
+        """Forget the rows, on disk as well."""
+        self._rows.release(self._port)
+
+    def _placed(self, item: Item, ordinal: int) -> Item:
+        return replace(item, position=Position(self.end.timeline, self.end.commit_lsn, ordinal))
+
+
+class TransactionTable:
+    """All open transactions, within a bound of memory."""
+
+    def __init__(
+        self, next_xid: FullXid, memory_bytes_max: int, port: SpillPort | None, complete_from: Xid | None
+    ) -> None:
+        self._open: dict[Xid, OpenTransaction] = {}  # in the order of their first records
+        self._top_of: dict[Xid, Xid] = {}
+        self._next_full = int(next_xid)  # 64-bit xid next to be given out, as far as seen
+        self._memory_bytes_max = memory_bytes_max
+        self._grown_bytes = 0  # at most this much since the last exact count
+        self._counted_bytes = 0
+        self._complete_from = complete_from  # older transactions are partial
+        self.port = port
+        self.spilled_bytes = 0  # ever
+
+    def __iter__(self) -> Iterator[OpenTransaction]:
+        """Go through the open transactions, oldest first record first."""
+        return iter(self._open.values())
+
+    @property
+    def top_of(self) -> Mapping[Xid, Xid]:
+        """The top-level transaction of each open subtransaction."""
+        return self._top_of
+
+    def restart_lsn(self, otherwise: Lsn) -> Lsn:
+        """Return the least first LSN of the transactions that may still be given out, `otherwise` if there are none."""
+        for transaction in self._open.values():
+            if not transaction.partial:
+                return transaction.first_lsn
+        return otherwise
+
+    def enter(self, xid: Xid, top_xid: Xid, lsn: Lsn) -> OpenTransaction:
+        """Return the transaction to which a record of `xid` belongs; `top_xid` is the record's own word on that."""
+        top = top_xid or self._top_of.get(xid, xid)
+        transaction = self._open.get(top)
+        if transaction is None:
+            self._advance(top)
+            old = self._complete_from is not None and xid_precedes(top, self._complete_from)
+            transaction = self._open[top] = OpenTransaction(top, lsn, partial=old)
+        if top_xid and top_xid != xid and xid not in transaction.children:
+            self._advance(xid)
+            transaction.children.add(xid)
+            self._top_of[xid] = top_xid
+            early = self._open.pop(xid, None)  # only one that began before the first record read looks like a top
+            assert early is None or early.is_empty, f"subtransaction {xid} was taken for a top-level one"
+        return transaction
+
+    def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
+        """Note a transaction that began before the first record to be read."""
+        self.enter(xid, top_xid, first_lsn).partial = True
+
+    def top(self, xid: Xid) -> Xid:
+        """Return the top-level transaction of `xid`, `xid` itself if nothing else is known."""
+        return self._top_of.get(xid, xid)
+
+    def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
+        """Take out a transaction that ended, less those subtransactions that are not `committed`."""
+        transaction = self._open.pop(xid, None)
+        if transaction is None:
+            return None
+        for child in transaction.children:
+            self._top_of.pop(child, None)
+        aborted = transaction.children.difference(committed)
+        if aborted:
+            transaction.drop(aborted)
+        return transaction
+
+    def abort(self, xid: Xid, subxids: Iterable[Xid]) -> None:
+        """Forget a transaction or subtransaction, with its own subtransactions."""
+        top = self._top_of.get(xid, xid)
+        if top == xid:
+            transaction = self.leave(xid, ())
+            if transaction is not None:
+                transaction.rows.release(self.port)
+            return
+        gone = {xid, *subxids}
+        transaction = self._open.get(top)
+        if transaction is not None:
+            transaction.drop(gone)
+        for child in gone:
+            self._top_of.pop(child, None)
+
+    def abort_older_than(self, oldest_running: Xid) -> list[Xid]:
+        """Forget transactions that a crash left without an end; return them, subtransactions included."""
+        dead = [xid for xid in self._open if xid_precedes(xid, oldest_running)]
+        gone: list[Xid] = []
+        for xid in dead:
+            gone += [xid, *self._open[xid].children]
+            self.abort(xid, ())
+        return gone
+
+    def full_xid(self, xid: Xid) -> FullXid:
+        """Return the 64-bit xid of a recent `xid`."""
+        distance = (xid - self._next_full) & _XID_MASK
+        return FullXid(self._next_full + distance - (distance >= _XID_HALF) * (1 << 32))
+
+    @property
+    def next_xid(self) -> FullXid:
+        """The next 64-bit xid to be given out, as far as seen."""
+        return FullXid(self._next_full)
+
+    def observe_next_xid(self, next_xid: int) -> None:
+        """Learn from a checkpoint how far xids are (64 bits)."""
+        self._next_full = max(self._next_full, next_xid)
+
+    def grew(self, byte_count: int) -> None:
+        """Account for memory just taken; spill the largest transactions where it is too much."""
+        self._grown_bytes += byte_count
+        if self._counted_bytes + self._grown_bytes > self._memory_bytes_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        sizes = {transaction.xid: transaction.byte_count for transaction in self._open.values()}
+        total = sum(sizes.values())
+        if total > self._memory_bytes_max * SPILL_ABOVE:
+            for xid in sorted(sizes, key=sizes.__getitem__, reverse=True):
+                if total <= self._memory_bytes_max * SPILL_DOWN_TO:
+                    break
+                transaction = self._open[xid]
+                if self.port is None:
+                    raise TransactionTooLarge(
+                        f"open transactions take {total} bytes, {self._memory_bytes_max} are allowed; the largest, "
+                        f"{xid}, began at {format_lsn(transaction.first_lsn)}"
+                    )
+                total -= transaction.rows.byte_count
+                before = transaction.rows.spilled_bytes
+                transaction.rows.spill(self.port)
+                self.spilled_bytes += transaction.rows.spilled_bytes - before
+        self._counted_bytes, self._grown_bytes = total, 0
+
+    def _advance(self, xid: Xid) -> None:
+        self._next_full = max(self._next_full, self.full_xid(xid) + 1)
