@@ -1,0 +1,141 @@
+"""Rows of a table read straight from its file, and its description read by SQL: the codecs' way in for tests.
+
+Independent of WAL and of the catalog mirror: the server writes the page, we read it, the server says what it means.
+"""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from tidemark.decode.tuples import Datum, TupleLayout, deform
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
+
+PAGE_BYTES = 8192
+LINE_POINTERS_AT = 24
+NORMAL = 1  # flag of a line pointer
+TUPLE_HEADER = struct.Struct("<III6sHHB")
+PACKED_HEADER = struct.Struct("<HHB")
+
+
+def packed_tuples(data: Path, session: psycopg.Connection[TupleRow], table: str) -> list[bytes]:
+    """Return the packed tuples of `table` in physical order; rows must not have been updated or deleted."""
+    session.execute("CHECKPOINT")
+    row = session.execute("SELECT pg_relation_filepath(%s::regclass)", [table]).fetchone()
+    assert row is not None
+    content = (data / row[0]).read_bytes()
+    packed: list[bytes] = []
+    for start in range(0, len(content), PAGE_BYTES):
+        packed += page_tuples(content[start : start + PAGE_BYTES])
+    return packed
+
+
+def load_values(
+    session: psycopg.Connection[TupleRow], table: str, declaration: str, values: Sequence[str | None]
+) -> None:
+    """Make `table` (number serial, value of the declared type, kept inline if it can be) and COPY `values` in."""
+    session.execute(f"DROP TABLE IF EXISTS {table}")
+    session.execute(f"CREATE TABLE {table} (number serial, value {declaration})")
+    row = session.execute("SELECT attstorage FROM pg_attribute WHERE attrelid = %s::regclass AND attnum = 2", [table])
+    if row.fetchall() != [("p",)]:
+        session.execute(f"ALTER TABLE {table} ALTER value SET STORAGE MAIN")
+    with session.cursor().copy(f"COPY {table} (value) FROM STDIN") as copy:
+        for value in values:
+            copy.write_row([value])
+
+
+def stored_values(data: Path, session: psycopg.Connection[TupleRow], table: str) -> tuple[Column, list[Datum]]:
+    """Return the column `value` of a table of `load_values`, and what deforming finds in it, by number."""
+    relation = describe_relation(session, table)
+    layout = TupleLayout.of(relation)
+    rows = [deform(packed, layout) for packed in packed_tuples(data, session, table)]
+    # NB: physical order is not the order of insertion: a short row goes to an earlier page that has room.
+    rows.sort(key=lambda row: int.from_bytes(row[0] if isinstance(row[0], bytes) else b"", "little"))
+    return relation.columns[1], [row[1] for row in rows]
+
+
+def output_texts(session: psycopg.Connection[TupleRow], table: str) -> list[str | None]:
+    """Return what the type's output function prints for each value.
+
+    NB: a cast to text is not the output function: it says true for t, and trims blanks.
+    """
+    return [
+        row[0]
+        for row in session.execute(
+            f"SELECT CASE WHEN value IS NOT NULL THEN format('%s', value) END FROM {table} ORDER BY number"
+        )
+    ]
+
+
+def page_tuples(page: bytes) -> list[bytes]:
+    """Return the packed tuples of one page."""
+    (lower,) = struct.unpack_from("<H", page, 12)
+    packed = []
+    for (pointer,) in struct.iter_unpack("<I", page[LINE_POINTERS_AT : max(lower, LINE_POINTERS_AT)]):
+        at, flags, length = pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
+        if flags == NORMAL:
+            *_, infomask2, infomask, hoff = TUPLE_HEADER.unpack_from(page, at)
+            packed.append(PACKED_HEADER.pack(infomask2, infomask, hoff) + page[at + 23 : at + length])
+    return packed
+
+
+def describe_type(session: psycopg.Connection[TupleRow], oid: int) -> TypeDescription:
+    """Return the description of a type, recursively."""
+    row = session.execute(
+        "SELECT n.nspname, t.typname, format_type(t.oid, NULL), t.typtype, t.typlen, t.typbyval, t.typalign,"
+        " t.typdelim,"
+        " CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem ELSE 0 END,"
+        " t.typbasetype, t.typtypmod"
+        " FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = %s",
+        [oid],
+    ).fetchone()
+    assert row is not None
+    namespace, name, display, kind, length, by_value, align, delimiter, element, base, base_typmod = row
+    labels = session.execute(
+        "SELECT oid, enumsortorder, enumlabel FROM pg_enum WHERE enumtypid = %s ORDER BY enumsortorder", [oid]
+    ).fetchall()
+    return TypeDescription(
+        oid=Oid(oid),
+        namespace=namespace,
+        name=name,
+        display_name=display,
+        kind=TypeKind(kind),
+        length=length,
+        by_value=by_value,
+        align=Align(align),
+        delimiter=delimiter,
+        element=describe_type(session, element) if element else None,
+        base=describe_type(session, base) if base else None,
+        base_typmod=base_typmod,
+        labels=tuple(EnumLabel(Oid(o), order, label) for o, order, label in labels),
+    )
+
+
+def describe_relation(session: psycopg.Connection[TupleRow], table: str) -> Relation:
+    """Return the description of a table; missing values as the server's own array datum is not to be had by SQL."""
+    rows = session.execute(
+        "SELECT attnum, attname, atttypid, atttypmod, attlen, attbyval, attalign, attnotnull, attisdropped,"
+        " attgenerated FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
+        [table],
+    ).fetchall()
+    columns = tuple(
+        Column(
+            number=number,
+            name=name,
+            type=None if dropped else describe_type(session, type_oid),
+            typmod=typmod,
+            length=length,
+            by_value=by_value,
+            align=Align(align),
+            not_null=not_null,
+            dropped=dropped,
+            generated=generated,
+        )
+        for number, name, type_oid, typmod, length, by_value, align, not_null, dropped, generated in rows
+    )
+    row = session.execute("SELECT %s::regclass::oid", [table]).fetchone()
+    assert row is not None
+    return Relation(Oid(row[0]), "public", table, "r", "p", columns, ReplicaIdentity.DEFAULT)
