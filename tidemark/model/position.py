@@ -9,10 +9,19 @@ after the position. A bare LSN is never stored as a place to go on from.
 from dataclasses import dataclass
 from typing import NewType, Self
 
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, SystemIdentifier, TimelineId, format_lsn
 
 Sequence = NewType("Sequence", int)
 """The number of a value in one outbox; the first is 1, and 0 stands before all."""
+NO_SEQUENCE = Sequence(0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Partition:
+    """One database of one cluster; the database 0 stands for all of them, as pg_database.oid never is 0."""
+
+    system_identifier: SystemIdentifier
+    database: Oid = INVALID_OID
 
 
 @dataclass(frozen=True, slots=True, order=True)

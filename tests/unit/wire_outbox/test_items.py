@@ -1,0 +1,74 @@
+"""Items of a group come back from their bytes as they went in."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support import groups
+from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, RewriteBoundary, Truncation
+from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.items import (
+    ValueKind,
+    decode_item,
+    decode_relation,
+    decode_transactions,
+    encode_item,
+    encode_relation,
+    encode_transactions,
+)
+from tidemark.wire.outbox import encode_group
+
+RELATION = groups.relation(missing=b"\xff\x00\x80")
+EVENTS: list[GroupItem] = [
+    groups.schema_event(100, RELATION),
+    RewriteBoundary(groups.position(7, 2), Lsn(5), Oid(5), Xid(9), RELATION, begin=True),
+    Truncation(groups.position(7, 3), Lsn(5), Oid(5), Xid(9), RELATION, cascade=True, restart_identity=False),
+    CopyBoundary(groups.position(7, 4), Oid(5), RELATION, 2, begin=False, snapshot="10:20:11,12"),
+    groups.message(9, b"\x00\xff\x01"),
+    groups.message(9, b"", prefix="caf\udce9"),  # bytes that are no UTF-8
+]
+
+
+@pytest.mark.parametrize("item", EVENTS, ids=lambda item: type(item).__name__)
+def test_an_event_survives_its_bytes(item: GroupItem) -> None:
+    kind, payload = encode_item(item)
+    assert decode_item(kind, bytes(payload)) == item
+
+
+def test_a_batch_survives_its_bytes_with_relation_and_database() -> None:
+    batch = groups.batch(100, [1, 2, 3], of=RELATION)
+    kind, payload = encode_item(batch)
+    back = decode_item(kind, bytes(payload))
+    assert isinstance(back, ChangeBatch)
+    assert kind is ValueKind.BATCH
+    assert (back.database, back.relation, back.rows) == (batch.database, RELATION, batch.rows)
+
+
+def test_transactions_survive_their_bytes() -> None:
+    ends = (groups.end(100), groups.end(200))
+    assert decode_transactions(encode_transactions(ends)) == ends
+
+
+def test_a_relation_version_has_the_same_bytes_in_every_process() -> None:
+    program = (
+        "from tests.support.groups import relation\n"
+        "from tidemark.wire.items import encode_relation\n"
+        "import sys; sys.stdout.buffer.write(encode_relation(relation()))"
+    )
+    other = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=60).stdout
+    assert other == encode_relation(groups.relation())
+    assert decode_relation(other) == groups.relation()
+    assert hash(decode_relation(other)) == hash(groups.relation())
+
+
+@pytest.mark.parametrize("kind", list(ValueKind))
+@pytest.mark.parametrize("payload", [b"", b"{", b"[{}]", b"\x00" * 20, b"\xff" * 50])
+def test_garbage_is_a_damaged_value(kind: ValueKind, payload: bytes) -> None:
+    with pytest.raises(DamagedValue):
+        decode_item(kind, payload)
+
+
+def test_a_group_without_items_has_no_values() -> None:
+    assert encode_group(groups.group(100, [])).values == ()

@@ -1,0 +1,58 @@
+"""The clocks of this machine, and how a process is told apart from a later one with the same pid.
+
+Wall time is for people and for lag; everything that expires is measured on the boot clock, which also counts suspend.
+"""
+
+import os
+import socket
+import time
+from functools import lru_cache
+from pathlib import Path
+
+_START_TIME_FIELD = 22  # of /proc/PID/stat, proc(5)
+
+
+class SystemClock:
+    """The real clock (`tidemark.engine.ports.Clock`)."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds on a clock that never goes back."""
+        return time.monotonic()
+
+    def wall_us(self) -> int:
+        """Return microseconds since 1970-01-01 UTC."""
+        return time.time_ns() // 1000
+
+
+def boot_ns() -> int:
+    """Return nanoseconds since boot, suspend included: comparable between processes of one boot."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+@lru_cache(maxsize=1)
+def boot_id() -> str:
+    """Return the kernel's random name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def host_name() -> str:
+    """Return this host's name."""
+    return socket.gethostname()
+
+
+def process_start_ticks(pid: int) -> int | None:
+    """Return when the process `pid` started, in clock ticks since boot; None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # NB: the second field is the program's name in parentheses and may hold anything, parentheses too.
+    after_name = stat[stat.rindex(b")") + 2 :].split()
+    return int(after_name[_START_TIME_FIELD - 3])
+
+
+def own_start_ticks() -> int:
+    """Return `process_start_ticks` of this process."""
+    ticks = process_start_ticks(os.getpid())
+    assert ticks is not None, "a running process has no entry in /proc"
+    return ticks

@@ -1,0 +1,174 @@
+"""The LMDB environment of a state folder: opened once a process, durable, its errors translated.
+
+Rules of LMDB that this module keeps for everyone: `sync=True` only; never `writemap` (a full disk would be SIGBUS);
+`max_readers` and `max_dbs` the same in every opener (later values are silently ignored); the same files never opened
+twice in one process; transactions short; no buffer outlives its transaction.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import lmdb
+
+from tidemark.io.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import StateError
+
+READERS_MAX = 512
+DATABASES_MAX = 32
+MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never what is full
+MAP_BYTES_MIN = 1 << 30
+DATABASES = ("state", "outbox", "schemas", "readers", "copies")
+
+
+class StateFull(StateError):
+    """No room for more: the outbox's bound, the disk or the map is reached; delivery waits and tries again."""
+
+    hint = "see `cdcctl reader list` for who holds the outbox, and the free space under the state folder"
+
+
+class StateMissing(StateError):
+    """There is no state in the folder."""
+
+    hint = "make it by `cdcctl init`"
+
+
+Transaction: TypeAlias = "lmdb.Transaction[bytes]"
+Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
+
+
+@dataclass(eq=False)
+class Environment:
+    """An open environment; `write` and `read` are the only ways to its data."""
+
+    folder: StateFolder
+    _lmdb: lmdb.Environment
+    _heartbeat: HeartbeatFile
+    _databases: dict[str, Database]
+    openers: int = 1
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(cls, folder: StateFolder, *, map_bytes: int = 0, create: bool = False) -> Self:
+        """Open the environment of `folder`; a second opener in this process gets the same one."""
+        with _OPEN_LOCK:
+            key = (os.getpid(), folder.lmdb.resolve())
+            opened = _OPEN.get(key)
+            if isinstance(opened, cls):
+                opened.openers += 1
+                return opened
+            opened = cls._open(folder, map_bytes, create=create)
+            _OPEN[key] = opened
+            return opened
+
+    @classmethod
+    def _open(cls, folder: StateFolder, map_bytes: int, *, create: bool) -> Self:
+        if not create and not (folder.lmdb / "data.mdb").exists():
+            raise StateMissing(f"no state in {folder.root}")
+        try:
+            opened = lmdb.open(
+                str(folder.lmdb),
+                map_size=map_bytes,  # 0: as the file says
+                max_readers=READERS_MAX,
+                max_dbs=DATABASES_MAX,
+                mode=folder.file_mode,
+                create=create,
+                sync=True,
+                metasync=True,
+                writemap=False,
+                readahead=False,
+            )
+            databases = {name: opened.open_db(name.encode(), create=create) for name in DATABASES}
+        except lmdb.Error as error:
+            raise _translated(error, folder.root) from error
+        return cls(folder, opened, HeartbeatFile.open(folder.heartbeat, folder.file_mode), databases)
+
+    def close(self) -> None:
+        """Give the environment back; the last opener closes it."""
+        with _OPEN_LOCK:
+            self.openers -= 1
+            if self.openers == 0:
+                del _OPEN[os.getpid(), self.folder.lmdb.resolve()]
+                self._lmdb.close()
+                self._heartbeat.close()
+
+    @property
+    def heartbeat(self) -> HeartbeatFile:
+        """The heartbeat file beside it."""
+        return self._heartbeat
+
+    def database(self, name: str) -> Database:
+        """Return the handle of one of `DATABASES`."""
+        return self._databases[name]
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """Run a read transaction. Keep it short: while it lives, no page of the file is used again."""
+        transaction = self._begin(write=False)
+        try:
+            with transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise _translated(error, self.folder.root) from error
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """Run a write transaction, durable when this returns; an exception inside leaves nothing of it."""
+        # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
+        with self._writing:
+            transaction = self._begin(write=True)
+            self._heartbeat.beat(Slot.WRITER)
+            try:
+                with transaction:
+                    yield transaction
+                    # NB: commit gives the lock away before it returns; whoever has it next fills the slot itself.
+                    self._heartbeat.clear(Slot.WRITER)
+            except lmdb.Error as error:
+                raise _translated(error, self.folder.root) from error
+
+    def _begin(self, *, write: bool) -> Transaction:
+        try:
+            try:
+                return self._lmdb.begin(write=write)
+            except lmdb.MapResizedError:  # another process opened it with a larger map
+                self._lmdb.set_mapsize(0)
+                return self._lmdb.begin(write=write)
+        except lmdb.Error as error:
+            raise _translated(error, self.folder.root) from error
+
+    def clear_stale_readers(self) -> int:
+        """Free the slots of readers that were killed, and with them the pages that they hold; return how many."""
+        return self._lmdb.reader_check()
+
+    def free_bytes(self) -> int:
+        """Return the free space of the file system for a process without privileges."""
+        stat = os.statvfs(self.folder.lmdb)
+        return stat.f_bavail * stat.f_frsize
+
+    def file_bytes(self) -> int:
+        """Return the size of the data file."""
+        return (self.folder.lmdb / "data.mdb").stat().st_size
+
+
+_OPEN: dict[tuple[int, Path], Environment] = {}
+_OPEN_LOCK = threading.Lock()
+
+
+def map_bytes_for(outbox_bytes_max: int) -> int:
+    """Return the map size for an outbox of this bound."""
+    return max(MAP_BYTES_MIN, MAP_FACTOR * outbox_bytes_max)
+
+
+def _translated(error: lmdb.Error, root: Path) -> StateError:
+    # Measured: a full disk is "mdb_txn_commit: Input/output error", code EIO, as often as ENOSPC; nothing is lost.
+    if isinstance(error, lmdb.MapFullError) or error.code in (errno.EIO, errno.ENOSPC):
+        return StateFull(f"no room in the state folder {root}: {error}")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StateError(f"{READERS_MAX} readers are in the state folder {root} already: {error}")
+    return StateError(f"state folder {root}: {error}", hint="see that the folder is on a local disk and is ours alone")

@@ -1,0 +1,103 @@
+"""Signs of life in a small mmap file beside LMDB: who lives, and who is inside a write transaction.
+
+    file  = magic (4 bytes), version, padding to one slot; then one slot a role
+    slot  = counter (u32, odd while it is written), pid (u32), start ticks (u64), boot clock in ns (u64), boot id (16)
+
+A slot has one writer: its role's process, or, for WRITER, whoever holds LMDB's write lock. LMDB itself cannot keep
+heartbeats: its writer may be the process that hangs.
+"""
+
+import mmap
+import os
+import struct
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Self
+
+from tidemark.io.clock import boot_id, boot_ns, own_start_ticks
+from tidemark.model.errors import StateError
+
+_MAGIC = b"TMHB"
+_VERSION = 1
+_SLOT_BYTES = 64
+_SLOT = struct.Struct("<IIQQ16s")
+_COUNTER = struct.Struct("<I")
+_READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
+
+
+class Slot(IntEnum):
+    """Whose slot it is; numbers are places in the file and never change."""
+
+    WRITER = 1
+    SIDECAR = 2
+    ARCHIVER = 3
+
+
+_FILE_BYTES = _SLOT_BYTES * (max(Slot) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a slot says: a process, and when it last said so."""
+
+    pid: int
+    start_ticks: int
+    boot_ns: int
+    boot_id: str
+
+
+class HeartbeatFile:
+    """The mapped file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, _FILE_BYTES)
+        self._own_pid = os.getpid()
+        self._own_start_ticks = own_start_ticks()
+        self._own_boot = uuid.UUID(boot_id()).bytes
+
+    @classmethod
+    def open(cls, path: Path, file_mode: int = 0o600) -> Self:
+        """Map the file at `path`, made anew where there is none."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                os.ftruncate(descriptor, _FILE_BYTES)
+                os.pwrite(descriptor, _MAGIC + bytes([_VERSION]), 0)
+            head = os.pread(descriptor, len(_MAGIC) + 1, 0)
+            if os.fstat(descriptor).st_size != _FILE_BYTES or head != _MAGIC + bytes([_VERSION]):
+                raise StateError(f"not a heartbeat file: {path}", hint="remove it while no process of ours runs")
+            return cls(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def beat(self, slot: Slot) -> None:
+        """Say that this process is alive, or, in WRITER, that it entered a write transaction now."""
+        self._write(slot, self._own_pid, self._own_start_ticks, boot_ns(), self._own_boot)
+
+    def clear(self, slot: Slot) -> None:
+        """Empty a slot."""
+        self._write(slot, 0, 0, 0, bytes(16))
+
+    def read(self, slot: Slot) -> Heartbeat | None:
+        """Return what stands in a slot, None where it is empty."""
+        at = slot * _SLOT_BYTES
+        for _ in range(_READ_TRIES_MAX):
+            before = _COUNTER.unpack_from(self._map, at)[0]
+            _, pid, start_ticks, beat_ns, boot = _SLOT.unpack_from(self._map, at)
+            if before % 2 == 0 and _COUNTER.unpack_from(self._map, at)[0] == before:
+                return Heartbeat(pid, start_ticks, beat_ns, str(uuid.UUID(bytes=boot))) if pid else None
+        # The writer died between the two counts: what it wrote is not to be trusted.
+        return None
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+    def _write(self, slot: Slot, pid: int, start_ticks: int, beat_ns: int, boot: bytes) -> None:
+        at = slot * _SLOT_BYTES
+        odd = (_COUNTER.unpack_from(self._map, at)[0] | 1) & 0xFFFFFFFF
+        _COUNTER.pack_into(self._map, at, odd)
+        _SLOT.pack_into(self._map, at, odd, pid, start_ticks, beat_ns, boot)
+        _COUNTER.pack_into(self._map, at, (odd + 1) & 0xFFFFFFFF)

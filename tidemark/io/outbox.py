@@ -1,0 +1,288 @@
+"""The outbox over LMDB: values in order of their sequence, written by whoever delivers, read by Spark.
+
+`OutboxTable` works inside a transaction that somebody else opened; `OutboxReader` is the reader's own door, which
+opens short transactions only and copies out: a read transaction kept open stops LMDB from using any page again.
+Ranges are written (after, upto]: both are sequences at group ends, 0 stands before all.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tidemark.io.clock import SystemClock
+from tidemark.io.environment import Environment, StateMissing, Transaction
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.lsn import Oid
+from tidemark.model.position import NO_SEQUENCE, Partition, Sequence
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue, unseal
+from tidemark.wire.items import SchemaVersion, decode_relation
+from tidemark.wire.keys import CHUNK_MAX, Scope, named, numbered, parse_slot, slot
+from tidemark.wire.outbox import HEADER_BYTES, EncodedGroup, OutboxValue, ValueHeader, chunks, decode_header, join
+from tidemark.wire.state import IDENTITY, LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
+
+READERS_REGISTERED_MAX = 64
+SCHEMA_FORMAT_VERSION = 1
+
+
+class OutboxTrimmed(StateError):
+    """A range that begins before what the outbox still holds."""
+
+    hint = "another host's positions, or a reader that was dropped: start it anew from what its tables hold"
+
+
+class UnknownReader(StateError):
+    """A reader that is not registered."""
+
+    hint = "it was dropped by `cdcctl reader drop`, or never registered"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxTable:
+    """The outbox inside one transaction."""
+
+    transaction: Transaction
+    environment: Environment
+    scope: Scope
+
+    def append(
+        self, ledger: OutboxLedger, group: EncodedGroup, version_of: Callable[[Oid, Relation], SchemaVersion]
+    ) -> OutboxLedger:
+        """Write a group's values after the head; return the ledger that then holds."""
+        database = self.environment.database("outbox")
+        head, byte_count = ledger.head, ledger.byte_count
+        # Appending fills pages; it is possible only where no other scope's keys sort behind ours.
+        with self.transaction.cursor(database) as cursor:
+            at_end = not cursor.last() or cursor.key() < slot(self.scope, Sequence(head + 1), 0)
+        for header, payload in group.numbered(head, version_of):
+            for number, chunk in enumerate(chunks(header, payload)):
+                key = slot(self.scope, header.sequence, number)
+                if not self.transaction.put(key, chunk, db=database, append=at_end, overwrite=False):
+                    raise StateError(f"outbox value {header.sequence} exists already")
+                byte_count += len(key) + len(chunk)
+            head = header.sequence
+        return OutboxLedger(head, ledger.trimmed, byte_count)
+
+    def trim(self, ledger: OutboxLedger, upto: Sequence) -> OutboxLedger:
+        """Delete the values up to and including `upto`; return the ledger that then holds."""
+        if upto <= ledger.trimmed:
+            return ledger
+        byte_count = ledger.byte_count
+        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
+            found = cursor.set_range(slot(self.scope, Sequence(ledger.trimmed + 1), 0))
+            while found:
+                place = parse_slot(self.scope, cursor.key())
+                if place is None or place[0] > upto:
+                    break
+                byte_count -= len(cursor.key()) + len(cursor.value())
+                found = cursor.delete()  # and moves on to the next
+        return OutboxLedger(ledger.head, min(upto, ledger.head), byte_count)
+
+    def header(self, sequence: Sequence) -> ValueHeader | None:
+        """Return the header of one value, None where it is not there."""
+        database = self.environment.database("outbox")
+        chunk = self.transaction.get(slot(self.scope, sequence, 0), db=database)
+        return None if chunk is None else decode_header(chunk, sequence)
+
+    def value(self, sequence: Sequence) -> OutboxValue:
+        """Return one value, whole and checked."""
+        stored: list[bytes] = []
+        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
+            found = cursor.set_key(slot(self.scope, sequence, 0))
+            while found:
+                place = parse_slot(self.scope, cursor.key())
+                if place is None or place[0] != sequence:
+                    break
+                stored.append(cursor.value())
+                found = cursor.next()
+        return join(sequence, stored)
+
+    def measured(self) -> OutboxLedger | None:
+        """Count what is really there: the ledger made anew; None where the outbox is empty."""
+        prefix_end = slot(self.scope, Sequence((1 << 64) - 1), CHUNK_MAX)
+        byte_count, first, last = 0, NO_SEQUENCE, NO_SEQUENCE
+        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
+            found = cursor.set_range(slot(self.scope, NO_SEQUENCE, 0))
+            while found and cursor.key() <= prefix_end:
+                place = parse_slot(self.scope, cursor.key())
+                if place is None:
+                    break
+                first, last = first or place[0], place[0]
+                byte_count += len(cursor.key()) + len(cursor.value())
+                found = cursor.next()
+        return OutboxLedger(last, Sequence(first - 1), byte_count) if last else None
+
+
+def capture_scope(environment: Environment) -> tuple[Scope, Identity]:
+    """Return the scope and the identity of the capture that the state belongs to."""
+    with environment.read() as transaction, transaction.cursor(environment.database("state")) as cursor:
+        found = cursor.first()
+        while found:
+            scope, name = Scope.parse(cursor.key())
+            if name == IDENTITY.name.encode():
+                return scope, IDENTITY.decode(cursor.value())
+            found = cursor.next()
+    raise StateMissing(f"no capture in the state of {environment.folder.root}")
+
+
+def scope_of(identity: Identity) -> Scope:
+    """Return the scope of what is the whole capture's."""
+    return Scope(identity.capture, Partition(identity.system_identifier))
+
+
+class OutboxReader:
+    """A reader's view of the outbox. Any number of processes may hold one; writing, they wait for each other."""
+
+    def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
+        self._environment = environment
+        self._scope = scope
+        self.identity = identity
+        self._clock = SystemClock()
+        self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
+
+    @classmethod
+    def open(cls, folder: StateFolder) -> Self:
+        """Open the outbox of a state folder."""
+        environment = Environment.open(folder)
+        try:
+            scope, identity = capture_scope(environment)
+        except BaseException:
+            environment.close()
+            raise
+        return cls(environment, scope, identity)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the environment back."""
+        self._environment.close()
+
+    @property
+    def outbox_id(self) -> str:
+        """The name of this outbox: sequences of another one mean nothing here."""
+        return self.identity.outbox_id
+
+    @property
+    def outbox_bytes_max(self) -> int:
+        """The bound of the outbox; a batch takes at most half of it."""
+        return self.identity.outbox_bytes_max
+
+    def ledger(self) -> OutboxLedger:
+        """Return what the outbox holds: sequences trimmed+1..head."""
+        with self._environment.read() as transaction:
+            return self._ledger(transaction)
+
+    def head(self) -> Sequence:
+        """Return the sequence of the newest value: always a group's end. One LMDB get."""
+        return self.ledger().head
+
+    def plan(self, after: Sequence, bytes_max: int) -> Sequence:
+        """Return a group end behind `after`: at least one group, then as many as fit into `bytes_max`."""
+        with self._environment.read() as transaction:
+            ledger = self._ledger(transaction)
+            self._check_start(ledger, after)
+            table = OutboxTable(transaction, self._environment, self._scope)
+            end, byte_count = after, 0
+            while end < ledger.head:
+                group_end, group_bytes = self._measure_group(table, Sequence(end + 1))
+                byte_count += group_bytes
+                if end > after and byte_count > bytes_max:
+                    break
+                end = group_end
+            return end
+
+    def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
+        """Return the headers of a range, to be cut into partitions."""
+        with self._environment.read() as transaction:
+            self._check_start(self._ledger(transaction), after)
+            table = OutboxTable(transaction, self._environment, self._scope)
+            return [self._header(table, Sequence(sequence)) for sequence in range(after + 1, upto + 1)]
+
+    def read(self, after: Sequence, upto: Sequence) -> Iterator[OutboxValue]:
+        """Yield the values of (after, upto], each copied out in a transaction of its own."""
+        for sequence in range(after + 1, upto + 1):
+            with self._environment.read() as transaction:
+                self._check_start(self._ledger(transaction), Sequence(sequence - 1))
+                value = OutboxTable(transaction, self._environment, self._scope).value(Sequence(sequence))
+            yield value
+
+    def relation(self, version: SchemaVersion) -> Relation:
+        """Return the relation version that headers number so."""
+        if version not in self._relations:
+            with self._environment.read() as transaction:
+                stored = transaction.get(numbered(self._scope, version), db=self._environment.database("schemas"))
+            if stored is None:
+                raise DamagedValue(f"schema version {version}", "it is not there")
+            payload = unseal(f"schema version {version}", stored, SCHEMA_FORMAT_VERSION)
+            self._relations[version] = decode_relation(payload[4:])  # after the database's OID
+        return self._relations[version]
+
+    def register(self, reader: str) -> Reader:
+        """Register a reader, or return what it confirmed before; a new one holds what is already trimmed."""
+        if not is_reader_name(reader):
+            raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
+        key, database = named(self._scope, reader), self._environment.database("readers")
+        with self._environment.write() as transaction:
+            stored = transaction.get(key, db=database)
+            if stored is not None:
+                return READER.decode(stored)
+            if transaction.stat(database)["entries"] >= READERS_REGISTERED_MAX:
+                raise StateError(f"{READERS_REGISTERED_MAX} readers are registered", hint="`cdcctl reader drop` one")
+            trimmed = self._ledger(transaction).trimmed
+            registered = Reader(trimmed, trimmed, self._clock.wall_us())
+            transaction.put(key, READER.encode(registered), db=database)
+            return registered
+
+    def confirm(self, reader: str, held: Sequence, replayable: Sequence) -> Reader:
+        """Record that the tables hold all up to `held`, and that nothing up to `replayable` is asked for again.
+
+        Neither moves back: what a zombie writes late changes nothing.
+        """
+        key, database = named(self._scope, reader), self._environment.database("readers")
+        with self._environment.write() as transaction:
+            stored = transaction.get(key, db=database)
+            if stored is None:
+                raise UnknownReader(f"reader {reader!r} is not registered in {self._environment.folder.root}")
+            ledger = self._ledger(transaction)
+            if max(held, replayable) > ledger.head:
+                raise StateError(
+                    f"reader {reader!r} confirms {max(held, replayable)}, the outbox ends at {ledger.head}"
+                )
+            before = READER.decode(stored)
+            confirmed = Reader(max(held, before.held), max(replayable, before.replayable), self._clock.wall_us())
+            transaction.put(key, READER.encode(confirmed), db=database)
+            return confirmed
+
+    def _ledger(self, transaction: Transaction) -> OutboxLedger:
+        stored = transaction.get(named(self._scope, LEDGER.name), db=self._environment.database("state"))
+        return OutboxLedger() if stored is None else LEDGER.decode(stored)
+
+    def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
+        if after < ledger.trimmed:
+            raise OutboxTrimmed(
+                f"outbox {self.outbox_id} holds {ledger.trimmed + 1} to {ledger.head}, asked was what follows {after}"
+            )
+        if after > ledger.head:
+            raise StateError(f"outbox {self.outbox_id} ends at {ledger.head}, asked was what follows {after}")
+
+    def _measure_group(self, table: OutboxTable, first: Sequence) -> tuple[Sequence, int]:
+        header = self._header(table, first)
+        if header.group_first != first:
+            raise StateError(f"sequence {first - 1} is no end of a group ({header.group_first} to {header.group_last})")
+        byte_count = header.payload_length + HEADER_BYTES
+        for sequence in range(first + 1, header.group_last + 1):
+            byte_count += self._header(table, Sequence(sequence)).payload_length + HEADER_BYTES
+        return header.group_last, byte_count
+
+    @staticmethod
+    def _header(table: OutboxTable, sequence: Sequence) -> ValueHeader:
+        header = table.header(sequence)
+        if header is None:
+            raise DamagedValue(f"outbox value {sequence}", "it is not there")
+        return header

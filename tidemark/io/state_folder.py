@@ -1,0 +1,78 @@
+"""The state folder's layout: the one place that knows where in it something stands.
+
+STATE/lmdb/{data,lock}.mdb    positions, modes, epochs, readers, the outbox
+STATE/heartbeat               signs of life
+STATE/history/                bases and journal of the catalog
+STATE/spill/                  transactions larger than decode.memory_bytes
+STATE/copy/                   WAL received while the first copy runs
+STATE/sidecar.lock, .sock     the role's lock and its control socket
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.model.errors import ConfigError
+
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """A state folder; files in it are 0600, or 0660 where a group shares them."""
+
+    root: Path
+    shared_with_group: bool = False
+
+    @property
+    def file_mode(self) -> int:
+        """Permissions of files."""
+        return 0o660 if self.shared_with_group else 0o600
+
+    @property
+    def folder_mode(self) -> int:
+        """Permissions of folders."""
+        return 0o770 if self.shared_with_group else 0o700
+
+    @property
+    def lmdb(self) -> Path:
+        """The LMDB environment."""
+        return self.root / "lmdb"
+
+    @property
+    def heartbeat(self) -> Path:
+        """The heartbeat file."""
+        return self.root / "heartbeat"
+
+    @property
+    def history(self) -> Path:
+        """Bases and journal files."""
+        return self.root / "history"
+
+    @property
+    def spill(self) -> Path:
+        """Spilled transactions; emptied at every start."""
+        return self.root / "spill"
+
+    @property
+    def copy(self) -> Path:
+        """WAL that waits for the first copy."""
+        return self.root / "copy"
+
+    def lock(self, role: str) -> Path:
+        """Return the lock file of a role."""
+        return self.root / f"{role}.lock"
+
+    def socket(self, role: str) -> Path:
+        """Return the control socket of a role; refuse a path that no socket can have."""
+        path = self.root / f"{role}.sock"
+        if len(str(path).encode()) > SOCKET_PATH_BYTES_MAX:
+            raise ConfigError(
+                f"the path of the control socket has over {SOCKET_PATH_BYTES_MAX} bytes: {path}",
+                hint="choose a state folder with a shorter path",
+            )
+        return path
+
+    def make(self) -> None:
+        """Make the folders that are not there yet."""
+        for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
+            folder.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)

@@ -1,0 +1,190 @@
+"""Items of a group as bytes: Arrow IPC streams for batches, JSON for events, raw bytes for messages.
+
+Each payload can be read on its own: a batch carries its relation in the metadata of its schema, an event inside its
+JSON. What this module does not know is numbering, keys and headers (`tidemark.wire.outbox`).
+"""
+
+import struct
+from enum import IntEnum
+from functools import lru_cache
+from typing import NewType
+
+import pyarrow as pa
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from tidemark.model.change import (
+    ChangeBatch,
+    CopyBoundary,
+    GroupItem,
+    LogicalMessage,
+    RewriteBoundary,
+    SchemaEvent,
+    TransactionEnd,
+    Truncation,
+)
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.position import Position
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue
+
+SchemaVersion = NewType("SchemaVersion", int)
+"""The number of a relation version in one state; 0 where a value has no relation."""
+
+RELATION_METADATA = b"tidemark.relation"
+DATABASE_METADATA = b"tidemark.database"
+_MESSAGE = struct.Struct(">QIBIIQQI")  # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, prefix length
+_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")  # holds for what is nested as well
+_RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
+
+
+class ValueKind(IntEnum):
+    """What a value of the outbox holds; a number, once written, never changes."""
+
+    BATCH = 1
+    SCHEMA = 2
+    REWRITE = 3
+    TRUNCATION = 4
+    MESSAGE = 5
+    COPY = 6
+    TRANSACTIONS = 7
+
+
+# NB: pydantic takes a root's configuration only from a type that is no dataclass itself, hence the tuples of one.
+_RELATION = TypeAdapter(tuple[Relation], config=_JSON)
+_SCHEMA = TypeAdapter(tuple[SchemaEvent], config=_JSON)
+_REWRITE = TypeAdapter(tuple[RewriteBoundary], config=_JSON)
+_TRUNCATION = TypeAdapter(tuple[Truncation], config=_JSON)
+_COPY = TypeAdapter(tuple[CopyBoundary], config=_JSON)
+_TRANSACTIONS = TypeAdapter(tuple[TransactionEnd, ...], config=_JSON)
+_CACHED_HASH = "_hash"  # of one process only
+_IN_RELATION = {0: {"relation": {_CACHED_HASH}}}
+
+
+@lru_cache(maxsize=_RELATIONS_KEPT)
+def encode_relation(relation: Relation) -> bytes:
+    """Return the JSON of a relation version: equal versions give equal bytes."""
+    return _RELATION.dump_json((relation,), exclude={0: {_CACHED_HASH}})
+
+
+@lru_cache(maxsize=_RELATIONS_KEPT)
+def decode_relation(payload: bytes) -> Relation:
+    """Return the relation version that `encode_relation` wrote."""
+    try:
+        return _RELATION.validate_json(payload)[0]
+    except ValidationError as error:
+        raise DamagedValue("relation version", f"{error.error_count()} errors in its JSON") from error
+
+
+def encode_transactions(transactions: tuple[TransactionEnd, ...]) -> bytes:
+    """Return the JSON of the transactions that end in a group."""
+    return _TRANSACTIONS.dump_json(transactions)
+
+
+def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
+    """Return what `encode_transactions` wrote."""
+    try:
+        return _TRANSACTIONS.validate_json(payload)
+    except ValidationError as error:
+        raise DamagedValue("transactions", f"{error.error_count()} errors in their JSON") from error
+
+
+def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
+    """Return kind and payload of one item."""
+    match item:
+        case ChangeBatch():
+            return ValueKind.BATCH, _encode_batch(item)
+        case LogicalMessage():
+            return ValueKind.MESSAGE, _encode_message(item)
+        case SchemaEvent():
+            exclude = {0: {"before": {_CACHED_HASH}, "after": {_CACHED_HASH}}}
+            return ValueKind.SCHEMA, _SCHEMA.dump_json((item,), exclude=exclude)
+        case RewriteBoundary():
+            return ValueKind.REWRITE, _REWRITE.dump_json((item,), exclude=_IN_RELATION)
+        case Truncation():
+            return ValueKind.TRUNCATION, _TRUNCATION.dump_json((item,), exclude=_IN_RELATION)
+        case CopyBoundary():
+            return ValueKind.COPY, _COPY.dump_json((item,), exclude=_IN_RELATION)
+
+
+def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:
+    """Return the item that `encode_item` wrote; `ValueKind.TRANSACTIONS` has its own function."""
+    try:
+        match kind:
+            case ValueKind.BATCH:
+                return _decode_batch(payload)
+            case ValueKind.SCHEMA:
+                return _SCHEMA.validate_json(payload)[0]
+            case ValueKind.REWRITE:
+                return _REWRITE.validate_json(payload)[0]
+            case ValueKind.TRUNCATION:
+                return _TRUNCATION.validate_json(payload)[0]
+            case ValueKind.MESSAGE:
+                return _decode_message(payload)
+            case ValueKind.COPY:
+                return _COPY.validate_json(payload)[0]
+            case ValueKind.TRANSACTIONS:
+                raise DamagedValue("outbox value", "transactions are no item of a group")
+    except ValidationError as error:
+        name = f"outbox value ({kind.name.lower()})"
+        raise DamagedValue(name, f"{error.error_count()} errors in its JSON") from error
+
+
+def relation_of(item: GroupItem) -> Relation | None:
+    """Return the relation version that `item` is about: what it is afterwards, or was before it was dropped."""
+    match item:
+        case LogicalMessage():
+            return None
+        case SchemaEvent():
+            return item.after or item.before
+        case _:
+            return item.relation
+
+
+def _encode_batch(batch: ChangeBatch) -> pa.Buffer:
+    metadata = {
+        RELATION_METADATA: encode_relation(batch.relation),
+        DATABASE_METADATA: str(batch.database).encode(),
+    }
+    schema = batch.rows.schema.with_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        stream.write_batch(batch.rows.replace_schema_metadata(metadata))
+    return sink.getvalue()
+
+
+def _decode_batch(payload: bytes) -> ChangeBatch:
+    try:
+        with pa.ipc.open_stream(payload) as stream:
+            rows = stream.read_next_batch()
+        metadata = rows.schema.metadata
+        relation, database = metadata[RELATION_METADATA], metadata[DATABASE_METADATA]
+    except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError) as error:
+        raise DamagedValue("outbox value (batch)", str(error)) from error
+    return ChangeBatch(Oid(int(database)), decode_relation(relation), rows.replace_schema_metadata(None))
+
+
+def _encode_message(item: LogicalMessage) -> bytes:
+    prefix = item.prefix.encode(errors="surrogateescape")
+    at = item.position
+    head = _MESSAGE.pack(
+        item.lsn, item.xid, item.transactional, item.database, at.timeline, at.commit_lsn, at.ordinal, len(prefix)
+    )
+    return head + prefix + item.content
+
+
+def _decode_message(payload: bytes) -> LogicalMessage:
+    if len(payload) < _MESSAGE.size:
+        raise DamagedValue("outbox value (message)", "too short")
+    lsn, xid, transactional, database, timeline, commit_lsn, ordinal, prefix_length = _MESSAGE.unpack_from(payload)
+    content_at = _MESSAGE.size + prefix_length
+    if content_at > len(payload):
+        raise DamagedValue("outbox value (message)", "prefix reaches past the end")
+    return LogicalMessage(
+        position=Position(TimelineId(timeline), Lsn(commit_lsn), ordinal),
+        lsn=Lsn(lsn),
+        database=Oid(database),
+        xid=Xid(xid),
+        transactional=bool(transactional),
+        prefix=payload[_MESSAGE.size : content_at].decode(errors="surrogateescape"),
+        content=payload[content_at:],
+    )

@@ -1,0 +1,189 @@
+"""The state's values: what stands under each key, in which form, and what is done when it is damaged.
+
+Values are JSON inside the envelope of `tidemark.wire.envelope`: few, small, and readable when a state folder has to be
+looked at by hand. The outbox's values have a form of their own (`tidemark.wire.outbox`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId
+from tidemark.model.mode import Mode
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Sequence
+from tidemark.wire.envelope import DamagedValue, seal, unseal
+
+FORMAT_VERSION = 1
+
+
+class DamagePolicy(Enum):
+    """What happens when a key's value does not pass its checksum; never a silent start "from the oldest"."""
+
+    HALT = "halt"  # StateError naming the key: only an operator can know
+    DERIVE = "derive"  # taken from the outbox's own values, which carry it too; HALT where there are none
+    HOLD = "hold"  # taken as "holds everything": nothing is trimmed or confirmed until it is written anew
+    REBUILD = "rebuild"  # made anew from the files that it describes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What this state belongs to; written once, by `init`."""
+
+    capture: str
+    system_identifier: SystemIdentifier
+    outbox_id: str  # hexadecimal; Spark's offsets are sequences of this outbox
+    server_major: int
+    segment_bytes: int
+    outbox_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who owns the current epoch: a process, told apart from a later one with the same pid by its start time."""
+
+    role: str  # sidecar, archiver, cdcctl
+    host: str
+    boot_id: str
+    pid: int
+    start_ticks: int  # field 22 of /proc/PID/stat
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The epoch and its owner."""
+
+    epoch: Epoch
+    owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """How far something is: the pointer, and the sequence of the outbox value that holds it (0: before all)."""
+
+    pointer: Pointer
+    sequence: Sequence
+    commit_time_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxLedger:
+    """What the outbox holds: sequences trimmed+1..head, and their bytes."""
+
+    head: Sequence = NO_SEQUENCE
+    trimmed: Sequence = NO_SEQUENCE
+    byte_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A registered reader: what its targets hold, and what it may still ask for again (DESIGN, section 8)."""
+
+    held: Sequence
+    replayable: Sequence  # values up to here are never asked for again
+    confirmed_at_us: int  # wall clock, for people only
+
+    @property
+    def trimmable(self) -> Sequence:
+        """The values up to here are needed by this reader no more."""
+        return min(self.held, self.replayable)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseEntry:
+    """A saved mirror of one LSN: decoding can begin there."""
+
+    file: str  # inside the folder `history`
+    timeline: TimelineId
+    lsn: Lsn  # the mirror is exact at this LSN
+    restart_lsn: Lsn  # least first LSN open there
+    byte_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A journal file: the catalog-relevant records of [start_lsn, end_lsn)."""
+
+    file: str
+    timeline: TimelineId
+    start_lsn: Lsn
+    end_lsn: Lsn = INVALID_LSN  # 0 while it is being written: read it to its end
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryIndex:
+    """The catalog history's files, oldest first."""
+
+    bases: tuple[BaseEntry, ...] = ()
+    journals: tuple[JournalEntry, ...] = ()
+
+
+class CopyPhase(Enum):
+    """How far the first copy of a table is."""
+
+    WAITING = "waiting"  # selected, not begun
+    COPYING = "copying"  # a killed one begins again as the next generation
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    """The first copy of one table; its snapshot decides which streamed changes are given out."""
+
+    phase: CopyPhase
+    generation: int
+    snapshot: str = ""  # text form of pg_snapshot
+    lx: Lsn = INVALID_LSN
+    row_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The configuration that the delivered changes were selected by."""
+
+    selection: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+ValueT = TypeVar("ValueT")
+
+
+class Key(Generic[ValueT]):
+    """A key of the state: its name, the form of its value, and its policy when damaged."""
+
+    def __init__(self, name: str, shape: type[ValueT], policy: DamagePolicy) -> None:
+        self.name = name
+        self.policy = policy
+        self._adapter = TypeAdapter(shape)
+
+    def encode(self, value: ValueT) -> bytes:
+        """Return the bytes that stand under the key."""
+        return seal(self._adapter.dump_json(value), FORMAT_VERSION)
+
+    def decode(self, stored: bytes) -> ValueT:
+        """Return the value; raise `DamagedValue` where the bytes are not what `encode` wrote."""
+        payload = unseal(self.name, stored, FORMAT_VERSION)
+        try:
+            return self._adapter.validate_json(payload)
+        except ValidationError as error:
+            raise DamagedValue(self.name, f"{error.error_count()} errors in its JSON") from error
+
+
+IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
+MODE = Key("mode", Mode, DamagePolicy.HALT)
+TERM = Key("term", Term, DamagePolicy.HALT)
+DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE)
+CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE)
+LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE)
+READER = Key("reader", Reader, DamagePolicy.HOLD)
+HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
+COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
+FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
+
+READER_NAME_BYTES_MAX = 63
+
+
+def is_reader_name(name: str) -> bool:
+    """Tell if `name` may name a reader: 1 to 63 ASCII letters, digits, `-`, `_`, `.`."""
+    return 0 < len(name) <= READER_NAME_BYTES_MAX and all(c.isascii() and (c.isalnum() or c in "-_.") for c in name)
