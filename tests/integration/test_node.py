@@ -1,0 +1,118 @@
+"""What the node must be: each thing that it can lack is found before anything starts, and named."""
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.postgres import HBA_REPLICATION, Cluster
+from tests.support.servers import MAJORS
+from tidemark.io.node import FullPageWritesOff, Node, RoleLacksReplication, WalLevelTooLow
+from tidemark.io.node_errors import (
+    AuthenticationFailed,
+    DatabaseMissing,
+    NoHbaLine,
+    PermissionMissing,
+    QueryTimedOut,
+    WrongNode,
+)
+from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import SystemIdentifier
+from tidemark.model.snapshot import BadSnapshot, Snapshot, parse_snapshot
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_plain_replication_role_is_all_that_is_needed(new_cluster: NewCluster, major: int) -> None:
+    made = new_cluster(major)
+    made.sql("CREATE ROLE cdc LOGIN REPLICATION")
+    with Node(made.dsn(user="cdc")) as node:
+        facts = node.check_fitness()
+        assert (facts.major, facts.timeline, facts.segment_bytes, facts.role) == (major, 1, 16 << 20, "cdc")
+        assert made.sql("SELECT system_identifier FROM pg_control_system()") == [(facts.system_identifier,)]
+        redo = node.redo_point()
+        assert redo.redo_lsn <= node.flush_lsn() <= node.insert_lsn()
+        assert redo.next_xid <= node.snapshot().xmax
+        node.check_same_node(facts.system_identifier)
+        with pytest.raises(WrongNode):
+            node.check_same_node(SystemIdentifier(5))
+
+
+def test_each_thing_that_a_node_lacks_has_its_own_name(new_cluster: NewCluster) -> None:
+    made = new_cluster(15, wal_level="replica")
+    made.sql("CREATE ROLE plain LOGIN")
+    with Node(made.dsn()) as node, pytest.raises(WalLevelTooLow, match="wal_level = replica") as caught:
+        node.check_fitness()
+    assert caught.value.exit_code == ExitCode.NODE_UNFIT
+    assert "wal_level = logical" in caught.value.hint
+    made.configure(reload=False, wal_level="logical", full_page_writes="off")
+    made.restart()
+    with Node(made.dsn()) as node, pytest.raises(FullPageWritesOff):
+        node.check_fitness()
+    made.configure(full_page_writes="on")
+    made.sql("CHECKPOINT")
+    with Node(made.dsn()) as node:
+        node.check_fitness()
+    with Node(made.dsn(user="plain")) as node, pytest.raises(RoleLacksReplication, match="plain"):
+        node.check_fitness()
+    with Node(made.dsn(user="plain")) as node, pytest.raises(PermissionMissing):
+        node.query("SELECT * FROM pg_authid")
+
+
+def test_connections_that_fail_say_why(new_cluster: NewCluster) -> None:
+    made = new_cluster()
+    with pytest.raises(DatabaseMissing):
+        Node(made.dsn("nowhere"))
+    with pytest.raises(AuthenticationFailed):
+        Node(made.dsn(user="nobody_of_ours"))
+    made.hba(HBA_REPLICATION)
+    with pytest.raises(NoHbaLine):
+        Node(made.dsn())
+
+
+def test_blockers_are_named_with_their_process_or_their_gid(new_cluster: NewCluster) -> None:
+    made = new_cluster()
+    made.sql("CREATE ROLE cdc LOGIN REPLICATION")
+    with Node(made.dsn(user="cdc")) as node, made.connect(autocommit=False) as open_session:
+        open_session.execute("SELECT pg_current_xact_id()")
+        with made.connect(autocommit=False) as preparing:
+            preparing.execute("CREATE TABLE t (a int)")
+            preparing.execute("PREPARE TRANSACTION 'the gid'")
+        made.sql("CREATE TABLE u (a int)")  # xmax is one after the last that ended
+        session, prepared = node.blockers(node.snapshot().xmax)
+        assert session.pid == open_session.info.backend_pid
+        assert f"process {session.pid}" in str(session)
+        assert prepared.gid == "the gid"
+        assert "'the gid' (in database postgres" in str(prepared)
+        assert session.xid < prepared.xid
+        assert node.blockers(prepared.xid) == [session]
+        made.sql("ROLLBACK PREPARED 'the gid'")
+        assert len(node.blockers(node.snapshot().xmax)) == 1
+
+
+def test_a_lock_on_a_catalog_ends_a_statement_in_time(cluster: Cluster) -> None:
+    with Node(cluster.dsn()) as node, cluster.connect(autocommit=False) as session:
+        node.query("SET lock_timeout = '50ms'")
+        session.execute("LOCK TABLE pg_enum IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(QueryTimedOut):
+            node.query("SELECT count(*) FROM pg_enum")
+
+
+def test_a_snapshot_reads_as_the_server_prints_it(cluster: Cluster) -> None:
+    with Node(cluster.dsn()) as node, cluster.connect(autocommit=False) as session:
+        ((xid,),) = session.execute("SELECT pg_current_xact_id()::text::bigint").fetchall()
+        later = cluster.sql("SELECT pg_current_xact_id()::text::bigint")[0][0]
+        snapshot = node.snapshot()
+        assert not snapshot.sees(xid)
+        assert snapshot.sees(later)
+        assert not snapshot.sees(snapshot.xmax)
+        assert parse_snapshot(str(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize("text", ["", "1:2", "5:3:", "1:3:7", "a:b:", "1:2:3:4"])
+def test_what_is_no_snapshot_is_refused(text: str) -> None:
+    with pytest.raises(BadSnapshot):
+        parse_snapshot(text)
+
+
+def test_a_snapshot_sees_what_ended_before_it() -> None:
+    snapshot = parse_snapshot("10:20:10,14")
+    assert isinstance(snapshot, Snapshot)
+    assert [xid for xid in range(8, 23) if snapshot.sees(xid)] == [8, 9, 11, 12, 13, 15, 16, 17, 18, 19]  # type: ignore[arg-type]

@@ -1,0 +1,246 @@
+"""The node by SQL: is it fit for us, where does its WAL stand, who holds us up. Every statement has a time-out.
+
+An open VACUUM FULL or CLUSTER of a system catalog blocks any new session in that database (WAL.md, section 10), so
+connecting has a time-out too. Nothing here needs more than LOGIN, REPLICATION and CONNECT.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import LiteralString, Self
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from tidemark.io.dsn import complete_dsn, describe_dsn
+from tidemark.io.node_errors import WrongNode, connection_error, query_error
+from tidemark.model.errors import NodeUnfit
+from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
+from tidemark.model.snapshot import Snapshot, parse_snapshot
+from tidemark.wal.versions import PAGE_BYTES, wal_format
+
+STATEMENT_TIMEOUT_S = 30
+LOCK_TIMEOUT_S = 10
+_XID_MASK = 0xFFFFFFFF
+TCP_USER_TIMEOUT_S = 30  # a node that vanished without a word is noticed by then
+
+# The text of values depends on these settings only (WAL.md, section 10): what test_decoding is compared under, and
+# what COPY and the seed's texts are read as.
+REFERENCE_SETTINGS: tuple[LiteralString, ...] = (
+    "SET TimeZone = 'UTC'",
+    "SET DateStyle = 'ISO, MDY'",
+    "SET IntervalStyle = 'postgres'",
+    "SET extra_float_digits = 1",
+    "SET bytea_output = 'hex'",
+    "SET xmloption = 'content'",
+    "SET lc_monetary = 'C'",
+    "SET client_encoding = 'UTF8'",
+    'SET search_path = "$user", public',
+)
+
+
+class WalLevelTooLow(NodeUnfit):
+    """WAL without the rows."""
+
+    hint = "set wal_level = logical in the node's postgresql.conf and restart it"
+
+
+class FullPageWritesOff(NodeUnfit):
+    """WAL without the pages' first images, from which the catalogs are rebuilt."""
+
+    hint = "set full_page_writes = on in the node's postgresql.conf, reload it, and run CHECKPOINT"
+
+
+class UnknownPageSize(NodeUnfit):
+    """A server built with other page sizes."""
+
+    hint = "Tidemark reads servers built with 8 kB pages, as all packages are"
+
+
+class RoleLacksReplication(NodeUnfit):
+    """The role of the DSN may not stream WAL."""
+
+    hint = "run as a superuser of the node: ALTER ROLE <role> REPLICATION"
+
+
+class StandbyNode(NodeUnfit):
+    """A node in recovery, where a seed needs the primary."""
+
+    hint = "let the DSN lead to the primary (target_session_attrs=read-write picks it from several hosts)"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What the node is."""
+
+    major: int
+    server_version: str
+    system_identifier: SystemIdentifier
+    timeline: TimelineId
+    segment_bytes: int
+    database: str
+    database_oid: Oid
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedoPoint:
+    """The last checkpoint: all catalog pages changed after `redo_lsn` have their images in WAL after it."""
+
+    redo_lsn: Lsn
+    next_xid: FullXid
+    timeline: TimelineId
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A transaction that somebody waits for: a session's, or a prepared one."""
+
+    xid: FullXid
+    pid: int | None
+    gid: str | None
+    description: str  # state and age; never the query, which may hold values
+
+    def __str__(self) -> str:
+        who = f"process {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
+        return f"{who} ({self.description})"
+
+
+class Node:
+    """One SQL session in one database of the node."""
+
+    def __init__(self, dsn: str, database: str | None = None) -> None:
+        """Connect; raise what is wrong by name."""
+        options = f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={LOCK_TIMEOUT_S}s"
+        complete = complete_dsn(dsn, database=database, options=options, tcp_user_timeout=TCP_USER_TIMEOUT_S * 1000)
+        self.where = describe_dsn(complete)
+        try:
+            self._session = psycopg.connect(complete, autocommit=True)
+        except psycopg.Error as error:
+            raise connection_error(str(error), self.where) from error
+        self._session.prepare_threshold = None  # poolers in between do not know prepared statements
+        for setting in REFERENCE_SETTINGS:
+            self.query(setting)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the session; may be called again."""
+        self._session.close()
+
+    def query(self, statement: LiteralString | bytes, arguments: Sequence[object] = ()) -> list[TupleRow]:
+        """Run one statement; return its rows, if it has any."""
+        with self.translated():
+            cursor = self._session.execute(statement, arguments or None)
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def translated(self) -> Iterator[psycopg.Connection[TupleRow]]:
+        """Give out the session; errors of PostgreSQL inside become ours."""
+        try:
+            yield self._session
+        except psycopg.Error as error:
+            raise query_error(error, self.where) from error
+
+    @contextmanager
+    def repeatable_read(self) -> Iterator[None]:
+        """Run what stands inside under one snapshot."""
+        with self.translated():
+            self._session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            try:
+                yield
+            finally:
+                if self._session.info.transaction_status != psycopg.pq.TransactionStatus.UNKNOWN:
+                    self._session.execute("ROLLBACK")
+
+    def facts(self) -> NodeFacts:
+        """Return what the node is; raise `UnsupportedMajor` for a server that we do not know."""
+        number = self._session.info.server_version
+        wal_format(number // 10_000)
+        (row,) = self.query(
+            "SELECT current_setting('server_version'), s.system_identifier, c.timeline_id, d.oid,"
+            " pg_size_bytes(current_setting('wal_segment_size')), d.datname, current_user"
+            " FROM pg_control_system() s, pg_control_checkpoint() c, pg_database d WHERE d.datname = current_database()"
+        )
+        version, identifier, timeline, database_oid, segment_bytes, database, role = row
+        return NodeFacts(
+            major=number // 10_000,
+            server_version=str(version),
+            system_identifier=SystemIdentifier(int(identifier) & 0xFFFFFFFFFFFFFFFF),
+            timeline=TimelineId(int(timeline)),
+            segment_bytes=int(segment_bytes),
+            database=str(database),
+            database_oid=Oid(int(database_oid)),
+            role=str(role),
+        )
+
+    def check_fitness(self) -> NodeFacts:
+        """Return what the node is, if it is fit to be captured; raise the first thing that is not, by name."""
+        facts = self.facts()
+        (row,) = self.query(
+            "SELECT current_setting('wal_level'), current_setting('full_page_writes'), c.full_page_writes,"
+            " current_setting('block_size')::int, current_setting('wal_block_size')::int, pg_is_in_recovery(),"
+            " r.rolreplication OR r.rolsuper FROM pg_control_checkpoint() c, pg_roles r WHERE r.rolname = current_user"
+        )
+        wal_level, setting, checkpoint, block_bytes, page_bytes, recovering, may_stream = row
+        if wal_level != "logical":
+            raise WalLevelTooLow(f"{self.where} has wal_level = {wal_level}")
+        if setting != "on" or not checkpoint:
+            since = "" if setting != "on" else ", and had it off at its last checkpoint"
+            raise FullPageWritesOff(f"{self.where} has full_page_writes = {setting}{since}")
+        if (block_bytes, page_bytes) != (PAGE_BYTES, PAGE_BYTES):
+            raise UnknownPageSize(f"{self.where} has pages of {block_bytes} and WAL pages of {page_bytes} bytes")
+        if recovering:
+            raise StandbyNode(f"{self.where} is in recovery")
+        if not may_stream:
+            raise RoleLacksReplication(f"the role {facts.role} on {self.where} has no REPLICATION")
+        return facts
+
+    def check_same_node(self, expected: SystemIdentifier) -> None:
+        """Raise `WrongNode` if this is another cluster than `expected`."""
+        if (found := self.facts().system_identifier) != expected:
+            raise WrongNode(f"{self.where} is the cluster {found}, not {expected}")
+
+    def redo_point(self) -> RedoPoint:
+        """Return where the last checkpoint began."""
+        ((redo_lsn, next_xid, timeline),) = self.query(
+            "SELECT redo_lsn::text, next_xid, timeline_id FROM pg_control_checkpoint()"
+        )
+        epoch, _, low = str(next_xid).partition(":")
+        return RedoPoint(parse_lsn(str(redo_lsn)), FullXid(int(epoch) << 32 | int(low)), TimelineId(int(timeline)))
+
+    def flush_lsn(self) -> Lsn:
+        """Return up to where WAL is flushed, and so can be streamed."""
+        return parse_lsn(str(self.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]))
+
+    def insert_lsn(self) -> Lsn:
+        """Return where the next record will stand: all that has committed so far stands before."""
+        return parse_lsn(str(self.query("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+
+    def snapshot(self) -> Snapshot:
+        """Return the present snapshot."""
+        return parse_snapshot(str(self.query("SELECT pg_current_snapshot()::text")[0][0]))
+
+    def blockers(self, below: FullXid) -> list[Blocker]:
+        """Return the transactions older than `below` that have not ended, oldest first."""
+        rows = self.query(
+            "SELECT backend_xid::text::bigint, pid, NULL, coalesce(state, 'state not shown') || coalesce(', begun '"
+            " || date_trunc('second', now() - xact_start)::text || ' ago', '')"
+            " FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
+            " UNION ALL SELECT transaction::text::bigint, NULL, gid, 'in database ' || database || ', prepared '"
+            " || date_trunc('second', now() - prepared)::text || ' ago' FROM pg_prepared_xacts"
+        )
+        near = self.snapshot().xmin
+        found = [Blocker(_full_xid(int(xid), near), pid, gid, str(text)) for xid, pid, gid, text in rows]
+        return sorted((blocker for blocker in found if blocker.xid < below), key=lambda blocker: blocker.xid)
+
+
+def _full_xid(xid: int, near: FullXid) -> FullXid:
+    """Return the 64-bit xid that ends in the 32 bits of `xid` and is nearest to `near`."""
+    distance = (xid - near) & _XID_MASK
+    return FullXid(near + (distance if distance <= _XID_MASK >> 1 else distance - _XID_MASK - 1))
