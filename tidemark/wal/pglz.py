@@ -1,60 +1,68 @@
-"""PostgreSQL's own LZ decompressor (`pg_lzcompress.c`, PG 15): TOASTed values and page images.
+"""PostgreSQL's own compression (`pg_lzcompress.c`): page images and TOASTed values.
 
-A control byte announces eight items, lowest bit first: 0 is one literal byte, 1 a back reference of two bytes (low
-nibble of the first: length - 3; high nibble and second byte: distance), and a third one where the length nibble is 15.
+A control byte, lowest bit first, says of the next eight items if each is a literal byte (0) or a copy (1) of what
+stands already in the output: two bytes with length - 3 in four bits and distance in twelve, and a third byte to add if
+the length is 18.
+The module is compiled where a compiler is there; its `.pxd` has the types.
 """
 
 from tidemark.model.errors import CorruptWal
 
-MIN_MATCH = 3
-LONG_MATCH = 18  # nibble 15 plus MIN_MATCH: another length byte follows
-ITEMS_PER_CONTROL_BYTE = 8
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
 
 
-class BadPglz(CorruptWal):
-    """Bytes that `pglz_compress` does not write."""
+class BadCompression(CorruptWal):
+    """Bytes that are no pglz stream of the length that was promised."""
 
 
-def decompress(data: bytes, rawsize: int) -> bytes:
-    """Return the `rawsize` bytes that `data` was compressed from; raise `BadPglz` for anything else."""
-    out = bytearray()
+def decompress(source: bytes, raw_bytes: int) -> bytes:
+    """Return the `raw_bytes` bytes that `source` stands for; raise `BadCompression` if it stands for others."""
+    target = bytearray(raw_bytes)
+    if not expand(source, target):
+        raise BadCompression(f"{len(source)} bytes of pglz do not expand to {raw_bytes}")
+    return bytes(target)
+
+
+def expand(source: bytes, target: bytearray) -> bool:
+    """Fill `target` from `source`; False if it does not fill it exactly."""
+    size = len(source)
+    room = len(target)
     at = 0
-    end = len(data)
-    while at < end and len(out) < rawsize:
-        control = data[at]
-        at += 1
-        if control == 0:  # eight literals: the common case of data that hardly compresses
-            out += data[at : at + ITEMS_PER_CONTROL_BYTE]
-            at += ITEMS_PER_CONTROL_BYTE
-            continue
-        for bit in range(ITEMS_PER_CONTROL_BYTE):
-            if at >= end or len(out) >= rawsize:
-                break
-            if control >> bit & 1:
-                at = _copy_match(data, at, out)
-            else:
-                out.append(data[at])
-                at += 1
-    if at < end or len(out) != rawsize:
-        raise BadPglz(f"pglz data of {end} bytes gives {len(out)} bytes where {rawsize} were announced")
-    return bytes(out)
-
-
-def _copy_match(data: bytes, at: int, out: bytearray) -> int:
-    """Append what the back reference at `at` names; return the offset after it."""
-    if at + 2 > len(data):
-        raise BadPglz(f"pglz back reference cut off at byte {at}")
-    first = data[at]
-    length = (first & 0x0F) + MIN_MATCH
-    distance = (first & 0xF0) << 4 | data[at + 1]
-    at += 2
-    if length == LONG_MATCH:
-        if at >= len(data):
-            raise BadPglz(f"pglz back reference cut off at byte {at}")
-        length += data[at]
-        at += 1
-    if distance == 0 or distance > len(out):
-        raise BadPglz(f"pglz back reference over {distance} bytes where only {len(out)} are known")
-    pattern = bytes(out[-distance:])
-    out += (pattern * (length // distance + 1))[:length]  # NB: source and target may overlap: the pattern repeats
-    return at
+    filled = 0
+    with cython.nogil:
+        while at < size and filled < room:
+            control = source[at]
+            at += 1
+            bit = 0
+            while bit < 8 and at < size and filled < room:
+                if control >> bit & 1:
+                    if at + 2 > size:
+                        return False
+                    first = source[at]
+                    second = source[at + 1]
+                    at += 2
+                    length = (first & 15) + 3
+                    distance = (first & 240) << 4 | second
+                    if length == 18:
+                        if at == size:
+                            return False
+                        extra = source[at]
+                        at += 1
+                        length += extra
+                    # NB: the server cuts a copy that reaches over the end; only a distance can be wrong.
+                    if distance == 0 or distance > filled:
+                        return False
+                    length = min(length, room - filled)
+                    while length > 0:
+                        target[filled] = target[filled - distance]
+                        filled += 1
+                        length -= 1
+                else:
+                    target[filled] = source[at]
+                    filled += 1
+                    at += 1
+                bit += 1
+    return filled == room and at == size

@@ -1,1 +1,10 @@
-"""Bodies of WAL records, one module a resource manager."""
+"""Bodies of WAL records, one module a resource manager. Each parser takes a `Record` and gives a frozen value."""
+
+RM_XLOG = 0
+RM_XACT = 1
+RM_SMGR = 2
+RM_RELMAP = 7
+RM_STANDBY = 8
+RM_HEAP2 = 9
+RM_HEAP = 10
+RM_LOGICALMSG = 21

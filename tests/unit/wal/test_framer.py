@@ -1,0 +1,130 @@
+from itertools import pairwise
+
+from tests.support.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body, record
+from tidemark.model.lsn import Lsn
+from tidemark.wal.page import NEED_MORE, Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.record import Record
+from tidemark.wal.versions import wal_format
+
+
+def drain(framer: Framer) -> list[Record]:
+    found: list[Record] = []
+    while isinstance(block := framer.next_block(), RecordBlock):
+        found += block.records()
+    assert isinstance(block, NeedMore), block
+    return found
+
+
+def some_wal(writer: WalWriter, count: int = 300) -> WalWriter:
+    for number in range(count):
+        writer.add(body(bytes(number % 7 * 311), [ForgedBlock(data=b"x" * (number % 13))]), xid=number)
+    writer.add(body(b"long" * 9000))
+    writer.add(body(b"end"))
+    return writer
+
+
+def test_every_record_comes_out_once_with_its_lsn_and_bytes() -> None:
+    writer = some_wal(WalWriter())
+    framer = Framer()
+    framer.feed(writer.first_lsn, bytes(writer.data))
+    found = drain(framer)
+    assert [one.lsn for one in found] == writer.lsns
+    assert [one.raw for one in found] == writer.records
+    assert [one.prev for one in found] == [0, *writer.lsns[:-1]]
+    assert framer.position == found[-1].end_lsn == writer.lsn
+    assert (framer.system_identifier, framer.segment_bytes) == (SYSTEM, SEGMENT)
+    assert framer.format is wal_format(15)
+
+
+def test_end_lsn_is_where_the_next_record_is_looked_for() -> None:
+    writer = some_wal(WalWriter())
+    framer = Framer()
+    framer.feed(writer.first_lsn, bytes(writer.data))
+    found = drain(framer)
+    for one, after in pairwise(found):
+        at_page_end = one.end_lsn % PAGE == 0
+        assert after.lsn - one.end_lsn == (24 if at_page_end else 0)
+
+
+def test_a_record_that_ends_with_its_page_ends_where_the_next_page_begins() -> None:
+    writer = WalWriter(SEGMENT + PAGE)
+    writer.write(record(bytes(PAGE - 24 - 24), rmgr=0xFE))
+    assert writer.lsn == SEGMENT + 2 * PAGE
+    after = writer.add()
+    framer = Framer(writer.format)
+    framer.feed(writer.first_lsn, bytes(writer.data))
+    block = framer.next_block()
+    assert isinstance(block, RecordBlock)
+    assert list(block.ends[:2]) == [SEGMENT + 2 * PAGE, writer.lsn]
+    assert list(block.lsns[:2]) == [SEGMENT + PAGE + 24, after]
+
+
+def test_a_restart_at_any_records_end_goes_on_with_the_next_record() -> None:
+    writer = some_wal(WalWriter(), 60)
+    whole = Framer()
+    whole.feed(writer.first_lsn, bytes(writer.data))
+    found = drain(whole)
+    for index, one in enumerate(found[:-1]):
+        for begin in (one.end_lsn, one.end_lsn // PAGE * PAGE):
+            framer = Framer(writer.format, start_lsn=one.end_lsn)
+            framer.feed(Lsn(begin), bytes(writer.data[begin - writer.first_lsn :]))
+            assert [again.lsn for again in drain(framer)] == [after.lsn for after in found[index + 1 :]]
+
+
+def test_a_start_where_no_record_begins_is_refused() -> None:
+    writer = some_wal(WalWriter(), 60)
+    for wrong in (writer.lsns[3] + 8, writer.lsns[3] + 1, writer.lsns[10] - 8):
+        framer = Framer(start_lsn=Lsn(wrong))
+        framer.feed(writer.first_lsn, bytes(writer.data))
+        outcome = framer.next_block()
+        assert isinstance(outcome, Invalid)
+        assert framer.position == wrong
+
+
+def test_a_search_that_begins_inside_a_record_finds_the_first_that_begins_later() -> None:
+    writer = some_wal(WalWriter(), 20)
+    long_lsn = writer.lsns[-2]
+    for begin in (long_lsn + 100, (long_lsn // PAGE + 1) * PAGE, (long_lsn // PAGE + 2) * PAGE + 4000):
+        framer = Framer()
+        framer.feed(Lsn(begin), bytes(writer.data[begin - writer.first_lsn :]))
+        assert [one.lsn for one in drain(framer)] == writer.lsns[-1:]
+
+
+def test_an_empty_feed_needs_more() -> None:
+    framer = Framer()
+    assert framer.next_block() is NEED_MORE
+    framer.feed(Lsn(SEGMENT), b"")
+    assert framer.next_block() is NEED_MORE
+    assert framer.fed_lsn == SEGMENT
+
+
+def test_after_a_segment_switch_zeros_are_dropped_up_to_the_next_segment() -> None:
+    writer = WalWriter()
+    writer.add(body(b"before"))
+    switch = writer.switch()
+    after = writer.add(body(b"after"))
+    framer = Framer()
+    framer.feed(writer.first_lsn, bytes(writer.data))
+    found = drain(framer)
+    assert [one.lsn for one in found[1:]] == [switch, after]
+    assert found[1].end_lsn == 2 * SEGMENT
+
+
+def test_a_position_after_a_switch_is_a_place_to_start() -> None:
+    writer = WalWriter()
+    writer.switch()
+    after = writer.add(body(b"after"))
+    framer = Framer(writer.format, start_lsn=Lsn(2 * SEGMENT))
+    framer.feed(Lsn(2 * SEGMENT), bytes(writer.data[SEGMENT:]))
+    assert [one.lsn for one in drain(framer)] == [after]
+
+
+def test_interest_leaves_out_other_resource_managers() -> None:
+    writer = WalWriter()
+    wanted = [writer.add(body(bytes(9)), rmgr=rmgr) for rmgr in (1, 10, 2, 10)]
+    framer = Framer()
+    framer.feed(writer.first_lsn, bytes(writer.data))
+    block = framer.next_block()
+    assert isinstance(block, RecordBlock)
+    assert [one.lsn for one in block.records(frozenset({10}))] == [wanted[1], wanted[3]]
+    assert len(block) == 4

@@ -1,0 +1,70 @@
+# The types of kernel.py. LSNs are unsigned, places in a buffer are Py_ssize_t, wire integers are as wide as on the wire.
+
+cimport cython
+
+cdef int BAD_MAGIC, BAD_INFO, BAD_ADDRESS, BAD_TIMELINE, BAD_SYSTEM, BAD_SEGMENT, BAD_BLOCK, BAD_LONG
+cdef int BAD_MISSING, BAD_UNEXPECTED, BAD_REM_LEN, BAD_LENGTH, BAD_RMGR, BAD_PREV, BAD_CRC, BAD_OVERWRITTEN, BAD_START
+cdef Py_ssize_t PAGE, SHORT_HEADER, LONG_HEADER, RECORD_HEADER, RECORD_MAX, TABLE_CRC_MAX
+cdef unsigned int SEGMENT_MIN, SEGMENT_MAX, ALL_ONES
+cdef unsigned int FIRST_IS_CONTRECORD, LONG_PAGE_HEADER, OVERWRITE_CONTRECORD, ALL_PAGE_FLAGS
+cdef unsigned int SWITCH_INFO, OVERWRITE_INFO
+
+@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
+@cython.locals(low="unsigned long long", high="unsigned long long")
+cdef unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
+@cython.locals(low="unsigned int", high="unsigned int", byte="unsigned int")
+cdef unsigned int table_crc(const unsigned int[::1] tables, unsigned int crc, const unsigned char[::1] data,
+                            Py_ssize_t at, Py_ssize_t end) except? 0xFFFFFFFF nogil
+
+
+cdef class Scanner:
+    cdef readonly unsigned int magic, rmgr_last, rmgr_custom
+    cdef public unsigned int segment_bytes, timeline_max, timeline
+    cdef public unsigned long long system_identifier, lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
+    cdef public bint started, start_met
+    cdef public Py_ssize_t foreign, used, record, total, found, length
+    cdef readonly Py_ssize_t count, long_count
+    cdef public int defect
+    cdef public unsigned long long defect_lsn
+    cdef const unsigned int[::1] crc_tables
+
+    @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, taken=Py_ssize_t, at_row=Py_ssize_t)
+    cpdef Py_ssize_t scan(self, const unsigned char[::1] source, Py_ssize_t at, unsigned char[::1] linear,
+                          unsigned long long[::1] lsns, unsigned long long[::1] ends, unsigned int[::1] xids,
+                          unsigned char[::1] rmgrs, unsigned char[::1] infos, unsigned int[::1] offsets,
+                          unsigned int[::1] lengths, unsigned int[::1] longs) except -1
+
+    @cython.locals(left=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
+    cdef Py_ssize_t take(self, const unsigned char[::1] source, Py_ssize_t at, Py_ssize_t size,
+                         unsigned char[::1] linear) except -1 nogil
+
+    cdef int fail(self, int defect, unsigned long long lsn) noexcept nogil
+
+    @cython.locals(magic="unsigned int", info="unsigned int", timeline="unsigned int", address="unsigned long long",
+                   rem_len="unsigned int", length=Py_ssize_t)
+    cdef Py_ssize_t take_page_header(self, const unsigned char[::1] source, Py_ssize_t at,
+                                     Py_ssize_t size) except -1 nogil
+
+    @cython.locals(system_identifier="unsigned long long", segment_bytes="unsigned int", block_bytes="unsigned int")
+    cdef int check_long_header(self, const unsigned char[::1] source, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(continued="unsigned int", inside=bint, sound=bint)
+    cdef int check_contrecord(self, unsigned int info, Py_ssize_t rem_len) noexcept nogil
+
+    @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, info="unsigned int", rmgr="unsigned int")
+    cdef int walk(self, unsigned char[::1] linear) except -1 nogil
+
+    @cython.locals(total=Py_ssize_t)
+    cdef int meet(self, unsigned char[::1] linear, Py_ssize_t there) except -1 nogil
+
+    @cython.locals(gap="unsigned long long")
+    cdef int is_start(self) noexcept nogil
+
+    @cython.locals(prev="unsigned long long", rmgr="unsigned int")
+    cdef int check_record_header(self, unsigned char[::1] linear) except -1 nogil
+
+    @cython.locals(crc="unsigned int")
+    cdef int check_crc(self, unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t total) except -1 nogil

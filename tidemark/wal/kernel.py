@@ -1,0 +1,403 @@
+"""The loop over WAL bytes: page headers off, records found, short CRCs checked. Everything else is `page`'s business.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. It knows integers and bytes only: no object is made for a record.
+
+One pass, page by page, so that every page header is judged by what the walk already knows: inside a record it must
+continue that record, between two it must not. After each copy into the linear buffer, all records that are whole are
+walked; what is left is one record at most, and its first eight bytes are always on one page.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: PLR0911 - each way out of a check is a defect with a name
+
+from __future__ import annotations
+
+from array import array
+from enum import IntEnum
+
+from tidemark.wal.versions import (
+    LONG_PAGE_HEADER_BYTES,
+    PAGE_BYTES,
+    PAGE_HEADER_BYTES,
+    RECORD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+)
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+
+class Defect(IntEnum):
+    """What is wrong with bytes that are not WAL, by the field that says so."""
+
+    PAGE_MAGIC = 1
+    PAGE_INFO = 2
+    PAGE_ADDRESS = 3
+    PAGE_TIMELINE = 4
+    SYSTEM_IDENTIFIER = 5
+    SEGMENT_BYTES = 6
+    BLOCK_BYTES = 7
+    LONG_HEADER = 8
+    CONTRECORD_MISSING = 9
+    CONTRECORD_UNEXPECTED = 10
+    REM_LEN = 11
+    TOTAL_LENGTH = 12
+    RMGR = 13
+    PREV = 14
+    CRC = 15
+    OVERWRITTEN = 16
+    START = 17
+
+
+# The same as C integers, which the loop can read without the interpreter.
+BAD_MAGIC = int(Defect.PAGE_MAGIC)
+BAD_INFO = int(Defect.PAGE_INFO)
+BAD_ADDRESS = int(Defect.PAGE_ADDRESS)
+BAD_TIMELINE = int(Defect.PAGE_TIMELINE)
+BAD_SYSTEM = int(Defect.SYSTEM_IDENTIFIER)
+BAD_SEGMENT = int(Defect.SEGMENT_BYTES)
+BAD_BLOCK = int(Defect.BLOCK_BYTES)
+BAD_LONG = int(Defect.LONG_HEADER)
+BAD_MISSING = int(Defect.CONTRECORD_MISSING)
+BAD_UNEXPECTED = int(Defect.CONTRECORD_UNEXPECTED)
+BAD_REM_LEN = int(Defect.REM_LEN)
+BAD_LENGTH = int(Defect.TOTAL_LENGTH)
+BAD_RMGR = int(Defect.RMGR)
+BAD_PREV = int(Defect.PREV)
+BAD_CRC = int(Defect.CRC)
+BAD_OVERWRITTEN = int(Defect.OVERWRITTEN)
+BAD_START = int(Defect.START)
+PAGE = int(PAGE_BYTES)
+SHORT_HEADER = int(PAGE_HEADER_BYTES)
+LONG_HEADER = int(LONG_PAGE_HEADER_BYTES)
+RECORD_HEADER = int(RECORD_HEADER_BYTES)
+RECORD_MAX = int(RECORD_BYTES_MAX)
+SEGMENT_MIN = 1 << 20
+SEGMENT_MAX = 1 << 30
+
+FIRST_IS_CONTRECORD = 1  # XLP_FIRST_IS_CONTRECORD
+LONG_PAGE_HEADER = 2  # XLP_LONG_HEADER
+OVERWRITE_CONTRECORD = 8  # XLP_FIRST_IS_OVERWRITE_CONTRECORD
+ALL_PAGE_FLAGS = 15
+SWITCH_INFO = 0x40  # XLOG_SWITCH
+OVERWRITE_INFO = 0xD0  # XLOG_OVERWRITE_CONTRECORD
+
+ALL_ONES = (1 << 32) - 1
+
+COMPILED = bool(cython.compiled)
+# Up to this length the table beats a call of the library (WAL.md, section 2); interpreted it never does.
+TABLE_CRC_MAX = 256 if cython.compiled else 0
+
+
+def crc_tables() -> array[int]:
+    """Return the eight tables of CRC-32C by slices of eight bytes, one after the other."""
+    tables = array("I", bytes(4 * 8 * 256))
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        tables[byte] = crc
+    for at in range(256, 8 * 256):
+        before = tables[at - 256]
+        tables[at] = before >> 8 ^ tables[before & 0xFF]
+    return tables
+
+
+def read_u32(data: memoryview, at: int) -> int:
+    """Read a little-endian integer of four bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    b2 = data[at + 2]
+    b3 = data[at + 3]
+    return b0 | b1 << 8 | b2 << 16 | b3 << 24
+
+
+def read_u64(data: memoryview, at: int) -> int:
+    """Read a little-endian integer of eight bytes."""
+    low = read_u32(data, at)
+    high = read_u32(data, at + 4)
+    return low | high << 32
+
+
+def table_crc(tables: array[int], crc: int, data: memoryview, at: int, end: int) -> int:
+    """Go on with the inverted CRC-32C `crc` over `data[at:end]`."""
+    while end - at >= 8:
+        low = read_u32(data, at) ^ crc
+        high = read_u32(data, at + 4)
+        crc = (
+            tables[1792 + (low & 255)]
+            ^ tables[1536 + (low >> 8 & 255)]
+            ^ tables[1280 + (low >> 16 & 255)]
+            ^ tables[1024 + (low >> 24)]
+            ^ tables[768 + (high & 255)]
+            ^ tables[512 + (high >> 8 & 255)]
+            ^ tables[256 + (high >> 16 & 255)]
+            ^ tables[high >> 24]
+        )
+        at += 8
+    while at < end:
+        byte = data[at]
+        crc = crc >> 8 ^ tables[(crc ^ byte) & 255]
+        at += 1
+    return crc
+
+
+class Scanner:
+    """Where the walk stands, in integers. `page.Framer` owns one and reads it between two scans."""
+
+    def __init__(self, magic: int, rmgr_last: int, rmgr_custom: int) -> None:
+        self.magic = magic
+        self.rmgr_last = rmgr_last
+        self.rmgr_custom = rmgr_custom  # the first custom one; 256 where there are none
+        self.segment_bytes = 0  # 0: not known yet
+        self.system_identifier = 0  # 0: not known yet
+        self.timeline_max = 0  # 0: not known
+        self.timeline = 0  # of the last page header seen
+        self.lsn = 0  # of the next byte of input
+        self.skip_to = 0  # input below is dropped
+        self.start_lsn = 0  # records below are walked, not given out
+        self.start_met = False
+        self.started = False  # a page header, or an exact start, was met
+        self.foreign = 0  # bytes still to come of a record that began before the input did, aligned
+        self.used = 0  # bytes of the linear buffer that are filled
+        self.record = 0  # where the next record begins in the linear buffer; up to 7 above `used`
+        self.record_lsn = 0  # its LSN, once its length is known
+        self.total = 0  # its length, once known
+        self.found = 0  # where the record stepped over last begins in the linear buffer
+        self.length = 0  # its length
+        self.end_lsn = 0  # LSN after it and its padding
+        self.prev_lsn = 0  # start of the record before; 0: none was seen
+        self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record has to name it
+        self.count = 0  # records found by this scan
+        self.long_count = 0  # of these, those whose CRC is still to be checked
+        self.defect = 0  # a Defect: nothing more is walked
+        self.defect_lsn = 0
+        self.crc_tables = crc_tables()
+
+    def scan(  # noqa: PLR0917 - the columns of a RecordBlock
+        self,
+        source: memoryview,
+        at: int,
+        linear: memoryview,
+        lsns: array[int],
+        ends: array[int],
+        xids: array[int],
+        rmgrs: array[int],
+        infos: array[int],
+        offsets: array[int],
+        lengths: array[int],
+        longs: array[int],
+    ) -> int:
+        """Take input from `at` on and fill the columns; return how far the input was taken.
+
+        It stops at a defect, at a full column or linear buffer, or where the input ends: there up to 39 bytes may be
+        left, the beginning of a page header.
+        """
+        size = len(source)
+        limit = len(lsns)
+        taken = 1
+        self.count = 0
+        self.long_count = 0
+        with cython.nogil:
+            while True:
+                while self.record < self.used and self.count < limit:
+                    if not self.walk(linear):
+                        break
+                    if self.record_lsn < self.start_lsn:
+                        continue
+                    at_row = self.count
+                    lsns[at_row] = self.record_lsn
+                    ends[at_row] = self.end_lsn
+                    xids[at_row] = read_u32(linear, self.found + 4)
+                    rmgrs[at_row] = linear[self.found + 17]
+                    infos[at_row] = linear[self.found + 16]
+                    offsets[at_row] = self.found
+                    lengths[at_row] = self.length
+                    if self.length > TABLE_CRC_MAX:
+                        longs[self.long_count] = at_row
+                        self.long_count += 1
+                    self.count = at_row + 1
+                if self.defect != 0 or self.count == limit or taken == 0:
+                    break
+                taken = self.take(source, at, size, linear)
+                at += taken
+                self.lsn += taken
+        return at
+
+    def take(self, source: memoryview, at: int, size: int, linear: memoryview) -> int:
+        """Judge, copy or drop the input that comes next, up to a page's end at most; return its length."""
+        left = size - at
+        if self.lsn < self.skip_to:
+            return min(left, self.skip_to - self.lsn)
+        in_page = self.lsn % PAGE
+        if in_page == 0:
+            return self.take_page_header(source, at, size)
+        taken = min(left, PAGE - in_page)
+        if self.foreign > 0:
+            taken = min(taken, self.foreign)
+            self.foreign -= taken
+            return taken
+        taken = min(taken, len(linear) - self.used)
+        if cython.compiled:
+            if taken > 0:
+                memcpy(cython.address(linear[self.used]), cython.address(source[at]), taken)
+        else:
+            linear[self.used : self.used + taken] = source[at : at + taken]
+        self.used += taken
+        return taken
+
+    def fail(self, defect: int, lsn: int) -> int:
+        """Note a defect."""
+        self.defect = defect
+        self.defect_lsn = lsn
+        return 0
+
+    def take_page_header(self, source: memoryview, at: int, size: int) -> int:
+        """Judge the page header at `at`; return its length, 0 if it is not there whole or is none."""
+        if size - at < SHORT_HEADER:
+            return 0
+        magic = source[at] | source[at + 1] << 8
+        info = source[at + 2] | source[at + 3] << 8
+        timeline = read_u32(source, at + 4)
+        address = read_u64(source, at + 8)
+        rem_len = read_u32(source, at + 16)
+        if magic != self.magic:
+            return self.fail(BAD_MAGIC, self.lsn)
+        if info > ALL_PAGE_FLAGS:
+            return self.fail(BAD_INFO, self.lsn)
+        length = LONG_HEADER if info & LONG_PAGE_HEADER else SHORT_HEADER
+        if size - at < length or not self.check_long_header(source, at, length):
+            return 0
+        if address != self.lsn:
+            return self.fail(BAD_ADDRESS, self.lsn)
+        if timeline < self.timeline or (self.timeline_max != 0 and timeline > self.timeline_max):
+            return self.fail(BAD_TIMELINE, self.lsn)
+        if not self.check_contrecord(info, rem_len):
+            return 0
+        self.timeline = timeline
+        self.started = True
+        return length
+
+    def check_long_header(self, source: memoryview, at: int, length: int) -> int:
+        """Judge what only the first page of a segment says, and learn it where it was not known."""
+        if length == SHORT_HEADER:
+            if self.segment_bytes != 0 and self.lsn % self.segment_bytes == 0:
+                return self.fail(BAD_LONG, self.lsn)
+            return 1
+        system_identifier = read_u64(source, at + 24)
+        segment_bytes = read_u32(source, at + 32)
+        block_bytes = read_u32(source, at + 36)
+        if self.system_identifier not in (0, system_identifier):
+            return self.fail(BAD_SYSTEM, self.lsn)
+        if segment_bytes < SEGMENT_MIN or segment_bytes > SEGMENT_MAX or segment_bytes & (segment_bytes - 1) != 0:
+            return self.fail(BAD_SEGMENT, self.lsn)
+        if self.segment_bytes not in (0, segment_bytes):
+            return self.fail(BAD_SEGMENT, self.lsn)
+        if block_bytes != PAGE:
+            return self.fail(BAD_BLOCK, self.lsn)
+        if self.lsn % segment_bytes != 0:
+            return self.fail(BAD_LONG, self.lsn)
+        self.system_identifier = system_identifier
+        self.segment_bytes = segment_bytes
+        return 1
+
+    def check_contrecord(self, info: int, rem_len: int) -> int:
+        """Judge if a page that begins now continues what the pages before began."""
+        continued = info & FIRST_IS_CONTRECORD
+        inside = self.record < self.used
+        if not self.started:
+            if continued:
+                self.foreign = rem_len + 7 & ~7
+            return 1
+        if info & OVERWRITE_CONTRECORD and (inside or self.foreign > 0):
+            # The server died before the rest of this record was written, and went on here.
+            if inside:
+                self.overwritten_lsn = self.record_lsn
+            self.record = self.used
+            self.total = 0
+            self.foreign = 0
+            return 1
+        if not inside and self.foreign == 0:
+            return 1 if continued == 0 else self.fail(BAD_UNEXPECTED, self.lsn)
+        if not continued:
+            return self.fail(BAD_MISSING, self.lsn)
+        sound = self.record + self.total - self.used == rem_len if inside else self.foreign == rem_len + 7 & ~7
+        return 1 if sound else self.fail(BAD_REM_LEN, self.lsn)
+
+    def walk(self, linear: memoryview) -> int:
+        """Step over the record at `record` if it is all there; 0 if it is not, or is none."""
+        begin = self.record
+        there = self.used - begin
+        if self.total == 0 and not self.meet(linear, there):
+            return 0
+        if there < RECORD_HEADER or not self.check_record_header(linear) or there < self.total:
+            return 0
+        if self.total <= TABLE_CRC_MAX and not self.check_crc(linear, begin, self.total):
+            return self.fail(BAD_CRC, self.record_lsn)
+        info = linear[begin + 16] & 240
+        rmgr = linear[begin + 17]
+        if self.overwritten_lsn != 0:
+            if rmgr != 0 or info != OVERWRITE_INFO or self.total < 34:
+                return self.fail(BAD_OVERWRITTEN, self.record_lsn)
+            if read_u64(linear, begin + 26) != self.overwritten_lsn:
+                return self.fail(BAD_OVERWRITTEN, self.record_lsn)
+            self.overwritten_lsn = 0
+        aligned = self.total + 7 & ~7
+        self.found = begin
+        self.length = self.total
+        self.record = begin + aligned
+        self.end_lsn = self.lsn - there + aligned
+        self.prev_lsn = self.record_lsn
+        self.total = 0
+        if rmgr == 0 and info == SWITCH_INFO:
+            if self.segment_bytes == 0:
+                return self.fail(BAD_SEGMENT, self.record_lsn)
+            # The rest of the segment is zeros, page headers included.
+            self.end_lsn = (self.end_lsn + self.segment_bytes - 1) // self.segment_bytes * self.segment_bytes
+            self.skip_to = self.end_lsn
+            self.used = self.record = begin + self.length
+        return 1
+
+    def meet(self, linear: memoryview, there: int) -> int:
+        """Note LSN and length of the record that begins at `record`; `there` bytes of it have come."""
+        if there < 4:
+            return 0
+        self.record_lsn = self.lsn - there
+        total = read_u32(linear, self.record)
+        if total < RECORD_HEADER or total > RECORD_MAX:
+            return self.fail(BAD_LENGTH, self.record_lsn)
+        if self.record_lsn >= self.start_lsn and not self.start_met:
+            if not self.is_start():
+                return self.fail(BAD_START, self.record_lsn)
+            self.start_met = True
+        self.total = total
+        return 1
+
+    def is_start(self) -> int:
+        """Tell if the record in hand is the one that the caller asked to start at; a page's LSN means its first."""
+        gap = self.record_lsn - self.start_lsn
+        if self.start_lsn % PAGE == 0 and self.start_lsn != 0:
+            return gap in (SHORT_HEADER, LONG_HEADER)
+        return gap == 0 or self.start_lsn == 0
+
+    def check_record_header(self, linear: memoryview) -> int:
+        """Judge what a record's header says beside its length."""
+        prev = read_u64(linear, self.record + 8)
+        rmgr = linear[self.record + 17]
+        if self.rmgr_last < rmgr < self.rmgr_custom:
+            return self.fail(BAD_RMGR, self.record_lsn)
+        if prev >= self.record_lsn or self.prev_lsn not in (0, prev):
+            return self.fail(BAD_PREV, self.record_lsn)
+        return 1
+
+    def check_crc(self, linear: memoryview, begin: int, total: int) -> int:
+        """Tell if the record's CRC holds: over what follows the header, then over the header before the CRC."""
+        crc = table_crc(self.crc_tables, ALL_ONES, linear, begin + RECORD_HEADER, begin + total)
+        crc = table_crc(self.crc_tables, crc, linear, begin, begin + 20)
+        return crc ^ ALL_ONES == read_u32(linear, begin + 20)

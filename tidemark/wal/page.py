@@ -1,0 +1,311 @@
+"""Pages to records: `Framer` takes contiguous WAL cut at any byte and gives blocks of whole, checked records.
+
+Three outcomes, not two: a `RecordBlock`, `NeedMore`, or `Invalid` with LSN and reason. Whether bad bytes mean the end
+of WAL or corruption the framer cannot know: a recycled page is both, so its source decides. A framer that met bad
+bytes stays there; its `position` is where another may start.
+
+    ┌ page ──────────┐┌ page ──────────┐┌ page
+    │hdr│ r1 │ r2 │ r3 ││hdr│ r3 │ r4 │...      input, as it stands on disk and in the stream
+    └────────────────┘└────────────────┘└
+         │ r1 │ r2 │ r3  r3 │ r4 │ ...          linear buffer: a RecordBlock keeps the whole ones, the rest moves on
+
+What does not belong here: bodies of records (`record`, `rmgr`), files and sockets (`tidemark.io`).
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import google_crc32c
+
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.wal.kernel import Defect, Scanner
+from tidemark.wal.record import Record, parse_record
+from tidemark.wal.versions import (
+    PAGE_BYTES,
+    PAGE_HEADER_BYTES,
+    RECORD_HEADER_BYTES,
+    RMGR_CUSTOM_FIRST,
+    RMGR_LAST,
+    UnsupportedMajor,
+    WalFormat,
+    wal_format_of_magic,
+)
+
+LINEAR_BYTES = 256 << 10  # of a block, unless one record is longer; about what a core's second-level cache holds
+RECORDS_MAX = 8192  # in a block: LINEAR_BYTES of records of 32 bytes, which are rare
+_CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
+_NO_CUSTOM_RMGR = 256
+_ALIGNMENT = 8  # MAXALIGN of every server that we read
+
+_REASONS = {
+    Defect.PAGE_MAGIC: "page magic is wrong",
+    Defect.PAGE_INFO: "page info has unknown bits",
+    Defect.PAGE_ADDRESS: "page address is that of another page",
+    Defect.PAGE_TIMELINE: "page is of an older timeline than the one before, or of one that is not followed",
+    Defect.SYSTEM_IDENTIFIER: "page is of another cluster",
+    Defect.SEGMENT_BYTES: "segment size is wrong, or not known at a segment switch",
+    Defect.BLOCK_BYTES: "page size is not 8192",
+    Defect.LONG_HEADER: "long page header is missing, or not at the start of a segment",
+    Defect.CONTRECORD_MISSING: "page does not continue the record that reaches over its start",
+    Defect.CONTRECORD_UNEXPECTED: "page continues a record, but none reaches over its start",
+    Defect.REM_LEN: "page continues a record with a remaining length that is not what the record lacks",
+    Defect.TOTAL_LENGTH: "record length is out of bounds",
+    Defect.RMGR: "resource manager is unknown",
+    Defect.PREV: "record does not follow the record before it",
+    Defect.CRC: "record fails its CRC",
+    Defect.OVERWRITTEN: "record after a torn one does not name it",
+    Defect.START: "no record begins at the LSN to start at",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NeedMore:
+    """All that was fed is taken; feed what follows."""
+
+
+NEED_MORE = NeedMore()
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """Bytes that are not WAL, or not this WAL: at which record or page, and which field says so."""
+
+    lsn: Lsn
+    defect: Defect
+
+    @property
+    def reason(self) -> str:
+        """The defect in words."""
+        return _REASONS[self.defect]
+
+    def __str__(self) -> str:
+        return f"invalid WAL at {format_lsn(self.lsn)}: {self.reason}"
+
+
+class RecordBlock:
+    """Whole records, in order, as columns: there is no object for a record until `records` is asked for it.
+
+    `linear[offsets[i] : offsets[i] + lengths[i]]` is record i with its header and without page headers. All columns are
+    longer than `count`. Nothing else holds the bytes: a block may be kept and passed on to another thread.
+    """
+
+    __slots__ = ("count", "ends", "format", "infos", "lengths", "linear", "lsns", "offsets", "rmgrs", "xids")
+
+    def __init__(self, fmt: WalFormat, linear: bytearray) -> None:
+        limit = min(RECORDS_MAX, len(linear) // RECORD_HEADER_BYTES + 1)
+        self.format = fmt
+        self.linear = linear
+        self.count = 0
+        self.lsns = array("Q", bytes(8 * limit))
+        # The LSN after the record and its padding; at a page's end that is the next page's, not its first record's.
+        self.ends = array("Q", bytes(8 * limit))
+        self.xids = array("I", bytes(4 * limit))
+        self.rmgrs = array("B", bytes(limit))
+        self.infos = array("B", bytes(limit))
+        self.offsets = array("I", bytes(4 * limit))
+        self.lengths = array("I", bytes(4 * limit))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def record(self, index: int) -> Record:
+        """Return record `index` parsed; raise `BadRecord` if it cannot be."""
+        begin = self.offsets[index]
+        raw = bytes(memoryview(self.linear)[begin : begin + self.lengths[index]])
+        return parse_record(Lsn(self.lsns[index]), Lsn(self.ends[index]), raw, self.format)
+
+    def records(self, interest: frozenset[int] | None = None) -> Iterator[Record]:
+        """Yield the records of the resource managers in `interest` (None: all), parsed."""
+        rmgrs = self.rmgrs
+        for index in range(self.count):
+            if interest is None or rmgrs[index] in interest:
+                yield self.record(index)
+
+
+class Framer:
+    """Finds the records in contiguous WAL. Feed, then take blocks until `NeedMore`, then feed again.
+
+    The first record is looked for at `start_lsn` exactly, if it is given (the first feed may begin earlier, best at
+    that page's start; what stands between is walked and not given out), else where the first feed begins, or at the
+    first page after it: there the first record that begins is taken. What is not known of `fmt`, `system_identifier`
+    and `segment_bytes` is learned from the pages and held to from then on. Pages of a timeline later than `timeline`
+    are refused.
+    """
+
+    def __init__(
+        self,
+        fmt: WalFormat | None = None,
+        *,
+        system_identifier: SystemIdentifier | None = None,
+        segment_bytes: int | None = None,
+        timeline: TimelineId | None = None,
+        start_lsn: Lsn | None = None,
+    ) -> None:
+        self._format = fmt
+        self._system_identifier = system_identifier or 0
+        self._segment_bytes = segment_bytes or 0
+        self._timeline = timeline or 0
+        self._start_lsn = start_lsn or Lsn(0)
+        self._scanner: Scanner | None = None
+        self._source: bytes | memoryview = b""
+        self._at = 0  # input before is taken
+        self._pending = False  # blocks may still be taken from what was fed
+        self._first_lsn = Lsn(0)  # of the first byte ever fed
+        self._fed_lsn: Lsn | None = None
+        self._block: RecordBlock | None = None  # being filled; its linear buffer begins with a record that is not whole
+        self._position = self._start_lsn
+        self._invalid: Invalid | None = None
+
+    @property
+    def format(self) -> WalFormat | None:
+        """The format of this WAL; None until a page was seen."""
+        return self._format
+
+    @property
+    def segment_bytes(self) -> int | None:
+        """The size of segments; None until it is known."""
+        return (self._scanner.segment_bytes if self._scanner else self._segment_bytes) or None
+
+    @property
+    def system_identifier(self) -> SystemIdentifier | None:
+        """The cluster's; None until it is known."""
+        known = self._scanner.system_identifier if self._scanner else self._system_identifier
+        return SystemIdentifier(known) if known else None
+
+    @property
+    def position(self) -> Lsn:
+        """Where the next record is looked for: end of the last one given out, or where the search began."""
+        return self._position
+
+    @property
+    def fed_lsn(self) -> Lsn | None:
+        """LSN of the byte to feed next; None before the first feed."""
+        return self._fed_lsn
+
+    def follow(self, timeline: TimelineId) -> None:
+        """Accept pages of `timeline` from here on: the one that was followed ended."""
+        self._timeline = timeline
+        if self._scanner is not None:
+            self._scanner.timeline_max = timeline
+
+    def feed(self, start_lsn: Lsn, data: bytes | memoryview) -> None:
+        """Take `data`, which begins at `start_lsn` and must follow what was fed before; it is not copied."""
+        if self._pending:
+            raise InternalError(f"fed at {format_lsn(start_lsn)} before all blocks were taken")
+        if self._fed_lsn is None:
+            self._begin(start_lsn)
+        elif start_lsn != self._fed_lsn:
+            raise InternalError(f"fed at {format_lsn(start_lsn)} where {format_lsn(self._fed_lsn)} should follow")
+        rest = bytes(self._source[self._at :])
+        self._source = rest + data if rest else data
+        self._at = 0
+        self._fed_lsn = Lsn(start_lsn + len(data))
+        self._pending = True
+
+    def next_block(self) -> RecordBlock | NeedMore | Invalid:
+        """Return the next records, or why there are none."""
+        while self._pending and self._invalid is None:
+            scanner = self._scanner or self._make_scanner()
+            if scanner is None:
+                break
+            block = self._scan(scanner)
+            if block is not None:
+                return block
+        self._pending = False
+        return self._invalid or NEED_MORE
+
+    def _begin(self, lsn: Lsn) -> None:
+        """Note where the input begins."""
+        start = self._start_lsn or lsn
+        self._first_lsn = lsn
+        self._position = start
+        in_header = start != lsn and 0 < start % PAGE_BYTES < PAGE_HEADER_BYTES
+        if self._start_lsn and (start < lsn or start % _ALIGNMENT or in_header):
+            self._invalid = Invalid(start, Defect.START)
+
+    def _make_scanner(self) -> Scanner | None:
+        """Set the scanner up once the format is known; input before the first page header means nothing without it."""
+        lsn = self._first_lsn
+        page_lsn = Lsn(-(-lsn // PAGE_BYTES) * PAGE_BYTES)
+        exact = lsn == self._start_lsn != page_lsn and self._format is not None
+        if self._format is None:
+            magic_at = page_lsn - lsn
+            if len(self._source) < magic_at + 2:
+                return None
+            try:
+                self._format = wal_format_of_magic(int.from_bytes(self._source[magic_at : magic_at + 2], "little"))
+            except UnsupportedMajor:
+                self._invalid = Invalid(page_lsn, Defect.PAGE_MAGIC)
+                return None
+        fmt = self._format
+        scanner = Scanner(fmt.page_magic, RMGR_LAST, RMGR_CUSTOM_FIRST if fmt.custom_rmgrs else _NO_CUSTOM_RMGR)
+        scanner.lsn = lsn
+        scanner.skip_to = lsn if exact else page_lsn
+        scanner.started = exact
+        scanner.start_lsn = self._start_lsn
+        scanner.segment_bytes = self._segment_bytes
+        scanner.system_identifier = self._system_identifier
+        scanner.timeline_max = self._timeline
+        self._scanner = scanner
+        return scanner
+
+    def _scan(self, scanner: Scanner) -> RecordBlock | None:
+        """Scan the input until a block is full or the input ends; None if no record was completed."""
+        block = self._with_room(scanner)
+        longs = array("I", bytes(4 * len(block.lsns)))
+        self._at = scanner.scan(
+            memoryview(self._source),
+            self._at,
+            memoryview(block.linear),
+            block.lsns,
+            block.ends,
+            block.xids,
+            block.rmgrs,
+            block.infos,
+            block.offsets,
+            block.lengths,
+            longs,
+        )
+        block.count = scanner.count
+        if scanner.defect:
+            self._invalid = Invalid(Lsn(scanner.defect_lsn), Defect(scanner.defect))
+        self._check_crcs(block, longs[: scanner.long_count])
+        columns_full = scanner.count == len(block.lsns)
+        linear_full = scanner.used == len(block.linear) and self._at < len(self._source)
+        self._pending = columns_full or linear_full
+        if block.count == 0:
+            return None
+        self._position = Lsn(block.ends[block.count - 1])
+        cut = min(scanner.record, scanner.used)
+        rest = block.linear[cut : scanner.used]
+        scanner.record -= cut
+        scanner.used -= cut
+        self._block = RecordBlock(block.format, rest)
+        return block
+
+    def _with_room(self, scanner: Scanner) -> RecordBlock:
+        """Return the block to fill; its buffer grows with what has arrived, never by what a header promises."""
+        assert self._format is not None
+        block = RecordBlock(self._format, bytearray()) if self._block is None else self._block
+        wanted = min(len(self._source) - self._at, LINEAR_BYTES)
+        if len(block.linear) - scanner.used < wanted:
+            linear = block.linear
+            linear.extend(bytes(max(wanted, scanner.used)))
+            block = RecordBlock(self._format, linear)
+        self._block = block
+        return block
+
+    def _check_crcs(self, block: RecordBlock, indexes: "array[int]") -> None:
+        """Check the CRCs that the scanner left to the library; the first that fails ends the block before it."""
+        linear = memoryview(block.linear)
+        for index in indexes:
+            begin = block.offsets[index]
+            end = begin + block.lengths[index]
+            crc = google_crc32c.value(bytes(linear[begin + RECORD_HEADER_BYTES : end]))
+            crc = google_crc32c.extend(crc, bytes(linear[begin : begin + _CRC_AT]))
+            if crc != int.from_bytes(linear[begin + _CRC_AT : begin + RECORD_HEADER_BYTES], "little"):
+                block.count = index
+                self._invalid = Invalid(Lsn(block.lsns[index]), Defect.CRC)
+                return

@@ -1,0 +1,292 @@
+"""Row changes (`heapam_xlog.h`), and tuples as they travel.
+
+All tuples travel *packed*: `xl_heap_header` (infomask2 u16, infomask u16, hoff u8), then the tuple from its byte 23 on
+(null bitmap, padding, values), just as they stand in WAL. That is the tuple on a page from its byte 18 on.
+
+Where a page image applies, the server may leave out the tuple itself: it is then on the restored page (`page_tuple`).
+And an update may leave out what the old tuple begins or ends with. Neither is done to a table that is logically logged.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as struct_error
+
+from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.wal.record import BadRecord, BlockRef, Record
+from tidemark.wal.versions import PAGE_BYTES
+
+OPCODE_MASK = 0x70
+INSERT = 0x00
+DELETE = 0x10
+UPDATE = 0x20
+TRUNCATE = 0x30
+HOT_UPDATE = 0x40
+CONFIRM = 0x50
+LOCK = 0x60
+INPLACE = 0x70
+INIT_PAGE = 0x80
+
+INSERT_ALL_VISIBLE_CLEARED = 0x01
+INSERT_LAST_IN_MULTI = 0x02
+INSERT_IS_SPECULATIVE = 0x04
+INSERT_CONTAINS_NEW_TUPLE = 0x08
+INSERT_ON_TOAST_RELATION = 0x10
+DELETE_CONTAINS_OLD_TUPLE = 0x02
+DELETE_CONTAINS_OLD_KEY = 0x04
+DELETE_IS_SUPER = 0x08
+DELETE_IS_PARTITION_MOVE = 0x10
+UPDATE_CONTAINS_OLD_TUPLE = 0x04
+UPDATE_CONTAINS_OLD_KEY = 0x08
+UPDATE_CONTAINS_NEW_TUPLE = 0x10
+UPDATE_PREFIX_FROM_OLD = 0x20
+UPDATE_SUFFIX_FROM_OLD = 0x40
+TRUNCATE_CASCADE = 0x01
+TRUNCATE_RESTART_SEQS = 0x02
+
+PACKED_HEADER_BYTES = 5  # SizeOfHeapHeader
+TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
+PACKED_AT = TUPLE_HEADER_BYTES - PACKED_HEADER_BYTES  # where the packed form begins in a tuple on a page
+_HOFF_AT = 4  # in a packed tuple
+
+_INSERT = Struct("<HB")
+_DELETE = Struct("<IHBB")
+_UPDATE = Struct("<IHBBIH")
+_TRUNCATE = Struct("<IIB3x")
+_OFFSET = Struct("<H")
+_U16 = Struct("<H")
+_PAGE_BOUNDS = Struct("<HHH")  # pd_lower, pd_upper, pd_special
+_PAGE_BOUNDS_AT = 12
+_PAGE_LSN = Struct("<II")
+_PAGE_HEADER_BYTES = 24  # SizeOfPageHeaderData
+_LINE_POINTER = Struct("<I")
+_LP_NORMAL = 1
+_XMIN_XMAX = Struct("<II")
+
+
+@dataclass(frozen=True, slots=True)
+class HeapInsert:
+    """A row inserted at `offset` of `block`."""
+
+    block: BlockRef
+    offset: int
+    flags: int
+    tuple: bytes | None  # packed; None: on the page image
+
+
+@dataclass(frozen=True, slots=True)
+class HeapDelete:
+    """The row at `offset` of `block` deleted."""
+
+    block: BlockRef
+    offset: int
+    flags: int
+    xmax: Xid  # may be a multixact: the deleter is the record's xid
+    infobits: int
+    old_tuple: bytes | None  # packed: the whole row or its key, by the flags
+
+
+@dataclass(frozen=True, slots=True)
+class HeapUpdate:
+    """A row's new version at `new_offset` of `block`, its old one at `old_offset` of `old_block`."""
+
+    block: BlockRef
+    old_block: BlockRef
+    old_offset: int
+    new_offset: int
+    flags: int
+    old_xmax: Xid
+    new_xmax: Xid
+    old_tuple: bytes | None  # packed: the whole row or its key, by the flags
+    prefix: int  # bytes of values that are the old row's first and last
+    suffix: int
+    changed: bytes | None  # packed new row without prefix and suffix; None: on the page image
+
+    @property
+    def tuple(self) -> bytes | None:
+        """The packed new row if it stands whole in the record."""
+        return None if self.prefix or self.suffix else self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class HeapTruncate:
+    """TRUNCATE of all `relations` in one statement: OIDs, not files."""
+
+    database: Oid
+    relations: tuple[Oid, ...]
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeapConfirm:
+    """A speculative insert turned out good."""
+
+    block: BlockRef
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeapInplace:
+    """The values of a row overwritten where they stand, for everybody at once; its header stays."""
+
+    block: BlockRef
+    offset: int
+    values: bytes  # the tuple after its hoff; empty: on the page image
+
+
+HeapRecord = HeapInsert | HeapDelete | HeapUpdate | HeapTruncate | HeapConfirm | HeapInplace
+
+
+def parse(record: Record) -> HeapRecord | None:  # noqa: PLR0911 - one for each opcode
+    """Return the change that a HEAP record makes; None for a row lock."""
+    match record.info & OPCODE_MASK:
+        case opcode if opcode == INSERT:
+            return parse_insert(record)
+        case opcode if opcode == DELETE:
+            return parse_delete(record)
+        case opcode if opcode in (UPDATE, HOT_UPDATE):
+            return parse_update(record)
+        case opcode if opcode == TRUNCATE:
+            return parse_truncate(record)
+        case opcode if opcode == CONFIRM:
+            block = record.need_block(0)
+            return HeapConfirm(block, record.read(_OFFSET)[0])
+        case opcode if opcode == INPLACE:
+            block = record.need_block(0)
+            return HeapInplace(block, record.read(_OFFSET)[0], block.data)
+    return None
+
+
+def parse_insert(record: Record) -> HeapInsert:
+    """Return what an INSERT record inserts."""
+    block = record.need_block(0)
+    offset, flags = record.read(_INSERT)
+    return HeapInsert(block, offset, flags, _packed(record, block.data, block))
+
+
+def parse_delete(record: Record) -> HeapDelete:
+    """Return what a DELETE record deletes."""
+    block = record.need_block(0)
+    xmax, offset, infobits, flags = record.read(_DELETE)
+    old = None
+    if flags & (DELETE_CONTAINS_OLD_TUPLE | DELETE_CONTAINS_OLD_KEY):
+        old = _packed(record, record.main[_DELETE.size :])
+    return HeapDelete(block, offset, flags, Xid(xmax), infobits, old)
+
+
+def parse_update(record: Record) -> HeapUpdate:
+    """Return what an UPDATE or HOT_UPDATE record changes."""
+    block = record.need_block(0)
+    old_xmax, old_offset, _infobits, flags, new_xmax, new_offset = record.read(_UPDATE)
+    old = None
+    if flags & (UPDATE_CONTAINS_OLD_TUPLE | UPDATE_CONTAINS_OLD_KEY):
+        old = _packed(record, record.main[_UPDATE.size :])
+    data = block.data
+    prefix = suffix = 0
+    if data and flags & UPDATE_PREFIX_FROM_OLD:
+        prefix, data = _take_u16(record, data)
+    if data and flags & UPDATE_SUFFIX_FROM_OLD:
+        suffix, data = _take_u16(record, data)
+    return HeapUpdate(
+        block,
+        record.block(1) or block,
+        old_offset,
+        new_offset,
+        flags,
+        Xid(old_xmax),
+        Xid(new_xmax),
+        old,
+        prefix,
+        suffix,
+        _packed(record, data, block),
+    )
+
+
+def parse_truncate(record: Record) -> HeapTruncate:
+    """Return what a TRUNCATE record empties."""
+    database, count, flags = record.read(_TRUNCATE)
+    if len(record.main) - _TRUNCATE.size < 4 * count:
+        raise BadRecord(record.lsn, f"{count} truncated relations in {len(record.main)} bytes")
+    relations = record.read(Struct(f"<{count}I"), _TRUNCATE.size)
+    cascade, restart = bool(flags & TRUNCATE_CASCADE), bool(flags & TRUNCATE_RESTART_SEQS)
+    return HeapTruncate(Oid(database), tuple(map(Oid, relations)), cascade, restart)
+
+
+def apply_update(old: bytes, update: HeapUpdate) -> bytes:
+    """Return the packed new row of `update`, which may borrow values of the packed row `old`."""
+    changed = update.changed
+    lsn = update.block.lsn
+    if changed is None:
+        raise BadRecord(lsn, "the new row stands on the page image only")
+    old_values_at = old[_HOFF_AT] - PACKED_AT
+    old_values = len(old) - old_values_at
+    head_bytes = changed[_HOFF_AT] - PACKED_AT if update.prefix else len(changed)
+    if max(update.prefix, update.suffix) > old_values or not PACKED_HEADER_BYTES <= head_bytes <= len(changed):
+        raise BadRecord(lsn, f"prefix {update.prefix} and suffix {update.suffix} of {old_values} bytes")
+    prefix = old[old_values_at : old_values_at + update.prefix]
+    suffix = old[len(old) - update.suffix :]
+    return changed[:head_bytes] + prefix + changed[head_bytes:] + suffix
+
+
+def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
+    """Return the packed row `old` with its values overwritten."""
+    values_at = old[_HOFF_AT] - PACKED_AT
+    return old[:values_at] + update.values + old[values_at + len(update.values) :]
+
+
+def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:
+    """Return packed tuple, xmin and xmax at line pointer `offset` of a heap page; None if no tuple stands there."""
+    count = _line_pointers(page)
+    if not 1 <= offset <= count:
+        return None
+    (pointer,) = _LINE_POINTER.unpack_from(page, _PAGE_HEADER_BYTES + 4 * (offset - 1))
+    begin, flags, length = pointer & 0x7FFF, pointer >> 15 & 3, pointer >> 17
+    if flags != _LP_NORMAL:
+        return None
+    if length < TUPLE_HEADER_BYTES or begin + length > PAGE_BYTES:
+        raise BadRecord(_page_lsn(page), f"page image: tuple {offset} at {begin} with {length} bytes")
+    xmin, xmax = _XMIN_XMAX.unpack_from(page, begin)
+    return page[begin + PACKED_AT : begin + length], Xid(xmin), Xid(xmax)
+
+
+def page_tuples(page: bytes) -> Iterator[tuple[int, bytes, Xid, Xid]]:
+    """Yield offset, packed tuple, xmin and xmax of all tuples on a heap page."""
+    for offset in range(1, _line_pointers(page) + 1):
+        found = page_tuple(page, offset)
+        if found is not None:
+            yield offset, *found
+
+
+def _line_pointers(page: bytes) -> int:
+    """Return how many line pointers a page has; none if it is new."""
+    try:
+        lower, upper, special = _PAGE_BOUNDS.unpack_from(page, _PAGE_BOUNDS_AT)
+    except struct_error:
+        raise BadRecord(Lsn(0), f"page of {len(page)} bytes") from None
+    if upper == 0:
+        return 0
+    if not _PAGE_HEADER_BYTES <= lower <= upper <= special <= PAGE_BYTES == len(page):
+        raise BadRecord(_page_lsn(page), f"page image: bounds {lower}, {upper}, {special} of {len(page)} bytes")
+    count: int = (lower - _PAGE_HEADER_BYTES) // _LINE_POINTER.size
+    return count
+
+
+def _page_lsn(page: bytes) -> Lsn:
+    high, low = _PAGE_LSN.unpack_from(page)
+    return Lsn(high << 32 | low)
+
+
+def _take_u16(record: Record, data: bytes) -> tuple[int, bytes]:
+    if len(data) < _U16.size:
+        raise BadRecord(record.lsn, f"{len(data)} bytes of a new row")
+    return _U16.unpack_from(data)[0], data[_U16.size :]
+
+
+def _packed(record: Record, data: bytes, block: BlockRef | None = None) -> bytes | None:
+    """Return `data` as the packed tuple that it has to be; None if it is left to the page image of `block`."""
+    if not data and block is not None and block.image_applies:
+        return None
+    if len(data) < PACKED_HEADER_BYTES or data[_HOFF_AT] < TUPLE_HEADER_BYTES:
+        raise BadRecord(record.lsn, f"{len(data)} bytes are no tuple")
+    return data
