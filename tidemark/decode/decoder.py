@@ -10,7 +10,6 @@ Pure: a record in, at most one committed transaction or message out.
 
 from collections.abc import Callable, Mapping
 
-from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
 from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
@@ -63,10 +62,10 @@ class Decoder:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out."""
         self.timeline = timeline
         self.decoded_lsn = INVALID_LSN  # end of the last record
+        self.catalogs_changed = False  # by the last record: it belongs into the journal
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._fmt = fmt
         self._catalogs = dict(catalogs)
-        self._dialects = {oid: Dialect.of(catalog.encoding, fmt.major) for oid, catalog in catalogs.items()}
         self._changes = HeapChanges(self.transactions)
         self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
             RM_XLOG: self._xlog,
@@ -86,6 +85,7 @@ class Decoder:
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""
         self.decoded_lsn = record.end_lsn
+        self.catalogs_changed = False
         transaction = None
         if record.xid:
             transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
@@ -112,7 +112,7 @@ class Decoder:
         if running is not None:
             self.transactions.abort_older_than(running.oldest_running_xid)
             for catalog in self._catalogs.values():
-                catalog.abort_older_than(running.oldest_running_xid)
+                self.catalogs_changed |= catalog.abort_older_than(running.oldest_running_xid)
 
     def _xact(self, record: Record, transaction: OpenTransaction | None) -> CommittedTransaction | None:
         ended = xact.parse(record, self._fmt)
@@ -121,7 +121,7 @@ class Decoder:
         if isinstance(ended, xact.Abort):
             self.transactions.abort(ended.xid, ended.subxids)
             for catalog in self._catalogs.values():
-                catalog.abort((ended.xid, *ended.subxids))
+                self.catalogs_changed |= catalog.abort((ended.xid, *ended.subxids))
         elif isinstance(ended, xact.Prepare):
             if transaction is not None:
                 transaction.gid = ended.gid
@@ -138,10 +138,12 @@ class Decoder:
                 tell_schema(transaction)
                 for tagged in transaction.schema.end_rewrites(record.lsn):
                     transaction.add_item(tagged.xid, tagged.item)
-            if not transaction.is_empty:
+            if transaction.is_empty:
+                transaction.rows.release(self.transactions.port)
+            else:
                 committed = self._committed(record, commit, transaction)
         for catalog in self._catalogs.values():
-            catalog.commit((commit.xid, *commit.subxids))
+            self.catalogs_changed |= catalog.commit((commit.xid, *commit.subxids), record.lsn)
         return committed
 
     def _committed(self, record: Record, commit: xact.Commit, transaction: OpenTransaction) -> CommittedTransaction:
@@ -174,7 +176,7 @@ class Decoder:
             database=emitted.database,
             xid=transaction.xid if transaction is not None else INVALID_XID,
             transactional=emitted.transactional,
-            prefix=self._dialects[emitted.database].decode(emitted.prefix),
+            prefix=catalog.dialect.decode(emitted.prefix),
             content=emitted.content,
         )
         if not emitted.transactional:
@@ -208,14 +210,16 @@ class Decoder:
             self._catalogs_only(record, transaction)
 
     def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
-        """Let the catalog follow; tell if the record was about catalogs."""
+        """Let the mirror follow; tell if the record was about catalogs."""
         if transaction is None:
-            return catalog.redo(record, INVALID_XID)
-        if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
-            tell_schema(transaction)
-        changed = catalog.redo(record, transaction.xid)
-        if changed and not transaction.partial:
-            if transaction.schema is None:
-                transaction.schema = SchemaTracker(catalog, transaction.xid)
-            transaction.schema.touch(record.xid, record.lsn)
+            changed = catalog.redo(record, INVALID_XID)
+        else:
+            if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
+                tell_schema(transaction)
+            changed = catalog.redo(record, transaction.xid)
+            if changed and not transaction.partial:
+                if transaction.schema is None:
+                    transaction.schema = SchemaTracker(catalog, transaction.xid)
+                transaction.schema.touch(record.xid, record.lsn)
+        self.catalogs_changed |= changed
         return changed

@@ -1,9 +1,10 @@
 """What the decoder needs from outside itself: a catalog to resolve rows with, a place for what memory cannot hold."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Protocol
 
-from tidemark.model.lsn import Oid, Xid
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.record import Record
 
@@ -29,20 +30,20 @@ class Catalog(Protocol):
         """OID of the database."""
 
     @property
-    def encoding(self) -> str:
-        """PostgreSQL's name of the database's encoding."""
+    def dialect(self) -> Dialect:
+        """The database's encoding, and what else output functions depend on."""
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
-        """Follow `record`; tell if it changed a tracked catalog."""
+        """Follow `record`; tell if it was about a tracked catalog."""
 
-    def commit(self, xids: Iterable[Xid]) -> None:
-        """Make what `xids` changed visible to all."""
+    def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
+        """Make what `xids` changed visible to all; tell if they changed a tracked catalog."""
 
-    def abort(self, xids: Iterable[Xid]) -> None:
-        """Undo what `xids` changed."""
+    def abort(self, xids: Collection[Xid]) -> bool:
+        """Undo what `xids` changed; tell if they changed a tracked catalog."""
 
-    def abort_older_than(self, oldest_running: Xid) -> None:
-        """Undo what transactions did that a crash left without an end."""
+    def abort_older_than(self, oldest_running: Xid) -> bool:
+        """Undo what transactions did that a crash left without an end; tell if it was anything."""
 
     def resolve(self, locator: RelFileLocator, top_xid: Xid) -> Relation | None:
         """Return the relation whose file `locator` is, in the version that `top_xid` sees; None: no such file."""

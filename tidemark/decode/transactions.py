@@ -102,7 +102,7 @@ class OpenTransaction:
     @property
     def is_empty(self) -> bool:
         """Tell if there is nothing to give out."""
-        return not self.between and not self.rows.row_count
+        return not self.between and not self.rows.surviving_count
 
     def add_item(self, xid: Xid, item: Item) -> None:
         """Take an item that is no row."""

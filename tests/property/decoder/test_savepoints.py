@@ -1,0 +1,104 @@
+"""Any nesting of savepoints gives the rows of those that were kept, with and without spilling."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.forged_records import Wal, packed_row, told
+from tests.support.groups import relation
+
+ACCOUNT = 16385
+TOP = 1000
+STEPS = st.lists(st.sampled_from(["row", "row", "row", "savepoint", "release", "rollback"]), max_size=60)
+
+
+class _Level(NamedTuple):
+    xid: int
+    rows: list[int]
+    released: list[int]
+
+
+class MemorySpill:
+    """A spill port that is a dict: it refuses what it does not hold."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, bytes] = {}
+        self.writes = 0
+
+    def write(self, content: bytes) -> int:
+        self.writes += 1
+        self.kept[self.writes] = content
+        return self.writes
+
+    def read(self, handle: int) -> bytes:
+        return self.kept[handle]
+
+    def release(self, handle: int) -> None:
+        del self.kept[handle]
+
+
+def play(stream: Wal, steps: Sequence[str]) -> list[int]:
+    """Feed the records that a session would write; return the rows that a table would hold.
+
+    A row gives an xid to its own savepoint and to all around it, and only what has an xid writes an abort record.
+    """
+    levels = [_Level(TOP, [], [])]
+    assigned = {TOP}
+    logged = {TOP}
+    next_xid = TOP + 1
+
+    def top_in_first_record(xid: int) -> int:
+        first = xid not in logged
+        logged.add(xid)
+        return TOP if first else 0
+
+    def release() -> None:
+        done = levels.pop()
+        levels[-1].rows.extend(done.rows)
+        if done.xid in assigned:
+            levels[-1].released.extend([done.xid, *done.released])
+
+    for number, step in enumerate(steps):
+        level = levels[-1]
+        if step == "row":
+            assigned.update(outer.xid for outer in levels)
+            stream.insert(level.xid, ACCOUNT, packed_row(number), top=top_in_first_record(level.xid))
+            level.rows.append(number)
+        elif step == "savepoint":
+            levels.append(_Level(next_xid, [], []))
+            next_xid += 1
+        elif len(levels) > 1 and step == "release":
+            release()
+        elif len(levels) > 1 and step == "rollback":
+            done = levels.pop()
+            if done.xid in assigned:
+                stream.abort(done.xid, *done.released, top=top_in_first_record(done.xid))
+    while len(levels) > 1:
+        release()
+    stream.commit(TOP, *levels[0].released)
+    return levels[0].rows
+
+
+@given(STEPS)
+@settings(max_examples=200)
+def test_a_transaction_holds_the_rows_of_the_savepoints_that_were_kept(steps: list[str]) -> None:
+    stream = Wal(relation())
+    expected = play(stream, steps)
+    found = told(stream.committed[0]) if stream.committed else []
+    assert found == [f"i account {number}/-" for number in expected]
+
+
+@given(STEPS)
+@settings(max_examples=200)
+def test_spilling_changes_nothing_and_leaves_nothing(steps: list[str]) -> None:
+    spill = MemorySpill()
+    stream = Wal(relation(), memory_bytes=300, spill=spill)
+    expected = play(stream, steps)
+    found = [line for transaction in stream.committed for line in told(transaction)]
+    assert found == [f"i account {number}/-" for number in expected]
+    assert spill.writes or len(steps) < 20 or steps.count("row") < 10
+    for transaction in stream.committed:
+        transaction.release()
+    assert not spill.kept

@@ -1,0 +1,140 @@
+"""Row changes from heap records: TOAST, ON CONFLICT, COPY, old rows."""
+
+import pytest
+
+from tests.support.forged_records import Wal, external, packed_chunk, packed_row, told
+from tests.support.groups import relation
+from tidemark.decode.decoder import Decoder
+from tidemark.decode.transactions import RowRun
+from tidemark.decode.tuples import TupleLayout, deform
+from tidemark.decode.varlena import BadDatum, ExternalPointer
+from tidemark.model.change import BeforeKind
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.wal.rmgr import heap
+
+ACCOUNT, TOAST = 16385, 16388
+POINTER = ExternalPointer(3004, 3000, 0, Oid(77), Oid(TOAST))
+VALUE = bytes(1000) + b"b" * 1000 + b"c" * 1000
+
+
+def wal() -> Wal:
+    toast = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
+    return Wal(relation(), toast)
+
+
+def toast_value(stream: Wal, xid: int = 701, *, last: int = 3) -> None:
+    for number in range(last):
+        stream.insert(xid, TOAST, packed_chunk(77, number, VALUE[number * 1000 : (number + 1) * 1000]))
+
+
+def notes(stream: Wal) -> list[object]:
+    """Return the second column of the new rows of the first transaction."""
+    found: list[object] = []
+    layout = TupleLayout.of(relation())
+    for item in stream.committed[0].items():
+        assert isinstance(item, RowRun)
+        for row in range(item.start, item.stop):
+            packed = item.chunk.new_tuple(row)
+            assert packed is not None
+            found.append(deform(packed, layout)[1])
+    return found
+
+
+def test_a_toasted_value_is_put_together_from_the_chunks_before_its_row() -> None:
+    stream = wal()
+    toast_value(stream)
+    stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
+    stream.commit(701)
+    assert notes(stream) == [VALUE]
+
+
+def test_chunks_serve_one_row_and_a_later_pointer_is_an_unchanged_value() -> None:
+    stream = wal()
+    toast_value(stream)
+    stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
+    stream.update(701, ACCOUNT, packed_row(2, external(POINTER)))
+    stream.commit(701)
+    assert notes(stream) == [VALUE, POINTER]
+
+
+def test_chunks_of_a_multi_insert_live_until_its_last_record() -> None:
+    stream = wal()
+    toast_value(stream)
+    stream.multi_insert(701, ACCOUNT, [packed_row(1), packed_row(2)], last=False)
+    stream.multi_insert(701, ACCOUNT, [packed_row(3, external(POINTER))])
+    stream.update(701, ACCOUNT, packed_row(3, external(POINTER)))
+    stream.commit(701)
+    assert notes(stream) == [b"x", b"x", VALUE, POINTER]
+
+
+def test_chunks_of_a_rolled_back_savepoint_are_gone() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(702, TOAST, packed_chunk(77, 0, b"z"), top=701)
+    stream.abort(702)
+    toast_value(stream)
+    stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
+    stream.commit(701)
+    assert notes(stream) == [b"x", VALUE]
+
+
+def test_a_toasted_value_with_its_first_chunk_missing_stops_decoding() -> None:
+    stream = wal()
+    with pytest.raises(BadDatum, match="chunk 1 of TOAST value 77 follows 0 chunks"):
+        stream.insert(701, TOAST, packed_chunk(77, 1, b"y"))
+
+
+def test_a_toasted_value_with_its_last_chunk_missing_stops_decoding() -> None:
+    stream = wal()
+    toast_value(stream, last=2)
+    with pytest.raises(BadDatum, match="TOAST value 77 has 2000 bytes where 3000 belong"):
+        stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
+
+
+def test_a_speculative_row_counts_at_its_confirmation_with_its_toasted_value() -> None:
+    stream = wal()
+    toast_value(stream)
+    stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)), flags=heap.INSERT_IS_SPECULATIVE, offset=4)
+    stream.insert(701, ACCOUNT, packed_row(2), offset=5)
+    stream.confirm(701, ACCOUNT, offset=4)
+    stream.commit(701)
+    assert told(stream.committed[0]) == ["i account 2/-", "i account 1/-"]
+    assert notes(stream) == [b"x", VALUE]
+
+
+def test_a_speculative_row_that_is_taken_back_never_was() -> None:
+    stream = wal()
+    toast_value(stream)
+    stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)), flags=heap.INSERT_IS_SPECULATIVE, offset=4)
+    stream.delete(701, TOAST, flags=heap.DELETE_IS_SUPER)
+    stream.delete(701, ACCOUNT, flags=heap.DELETE_IS_SUPER, offset=4)
+    stream.update(701, ACCOUNT, packed_row(9, external(POINTER)))
+    stream.commit(701)
+    assert notes(stream) == [POINTER]
+
+
+@pytest.mark.parametrize(
+    ("flag", "kind"),
+    [(heap.DELETE_CONTAINS_OLD_TUPLE, BeforeKind.FULL), (heap.DELETE_CONTAINS_OLD_KEY, BeforeKind.KEY)],
+)
+def test_what_is_known_of_an_old_row_is_told_with_it(flag: int, kind: BeforeKind) -> None:
+    stream = wal()
+    stream.delete(701, ACCOUNT, old=packed_row(1), flags=flag)
+    stream.commit(701)
+    (run,) = stream.committed[0].items()
+    assert isinstance(run, RowRun)
+    assert run.chunk.before_kind[0] == kind
+    assert told(stream.committed[0]) == ["d account -/1"]
+
+
+def test_rows_of_catalogs_and_sequences_are_passed_over() -> None:
+    sequence = Relation(Oid(16500), "public", "s", "S", "p", (), ReplicaIdentity.NOTHING)
+    catalog = Relation(Oid(2600), "pg_catalog", "pg_aggregate", "r", "p", (), ReplicaIdentity.NOTHING)
+    stream = Wal(sequence, catalog)
+    stream.insert(701, 16500, packed_row(1))
+    stream.insert(701, 2600, packed_row(1))
+    stream.delete(701, 99)  # a mapped catalog while it is rewritten: no such file, and no old row
+    stream.commit(701)
+    assert stream.out == []
+    assert isinstance(stream.decoder, Decoder)

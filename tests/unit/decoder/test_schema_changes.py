@@ -1,0 +1,174 @@
+"""Schema events and rewrites: told before what needs them, gone with the savepoint that made them."""
+
+from dataclasses import replace
+
+from tests.support.forged_records import Wal, packed_row, told
+from tests.support.groups import relation
+from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+
+ACCOUNT, HEAP = 16385, 16400
+RENAMED = relation("konto")
+
+
+def brief(stream: Wal, number: int = 0) -> list[str]:
+    """Return rows as they are told, events as a word or two."""
+    lines = []
+    for item in told(stream.committed[number]):
+        if isinstance(item, str):
+            lines.append(item)
+        elif isinstance(item, SchemaEvent):
+            after = item.after.name if item.after is not None else "-"
+            lines.append(f"{item.change.value} {item.effect.value} {after}")
+        else:
+            assert isinstance(item, RewriteBoundary)
+            lines.append("begin" if item.begin else "end")
+    return lines
+
+
+def transient(target: Relation) -> Relation:
+    return replace(target, oid=Oid(HEAP), name="pg_temp_16385", rewrite_of=target.oid)
+
+
+def test_a_changed_description_is_told_before_the_next_row_and_otherwise_at_the_commit() -> None:
+    stream = Wal(relation())
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.change_catalog(701, ACCOUNT, RENAMED)
+    stream.insert(701, ACCOUNT, packed_row(2))
+    stream.change_catalog(701, 16390, relation("new", 16390))
+    stream.commit(701)
+    assert brief(stream) == ["i account 1/-", "alter metadata konto", "i konto 2/-", "create metadata new"]
+
+
+def test_a_table_made_and_dropped_between_two_rows_is_not_told() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, 16390, relation("new", 16390))
+    stream.change_catalog(701, 16390, None)
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.commit(701)
+    assert brief(stream) == ["i account 1/-"]
+
+
+def test_a_dropped_table_is_told_with_its_last_version() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, ACCOUNT, None)
+    stream.commit(701)
+    (event,) = told(stream.committed[0])
+    assert isinstance(event, SchemaEvent)
+    assert (event.change, event.before, event.after) == (SchemaChange.DROP, relation(), None)
+
+
+def test_a_column_that_reads_as_a_constant_in_old_rows_has_that_effect() -> None:
+    stream = Wal(replace(relation(), columns=relation().columns[:1]))
+    stream.change_catalog(701, ACCOUNT, relation(missing=b"array"))
+    stream.commit(701)
+    assert brief(stream) == ["alter constant account"]
+
+
+def test_what_only_says_how_rows_are_stored_is_no_event() -> None:
+    stream = Wal(relation(missing=b"array"))
+    stream.change_catalog(701, ACCOUNT, replace(relation(), toast_oid=Oid(5)))
+    stream.change_catalog(701, 16390, replace(relation("temporary", 16390), persistence="t"))
+    stream.change_catalog(701, 16391, replace(relation("view", 16391), kind="v"))
+    stream.commit(701)
+    assert stream.out == []
+
+
+def test_a_rolled_back_savepoint_takes_its_events_and_leaves_those_from_before_it() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, 16390, relation("before", 16390))
+    stream.change_catalog(702, ACCOUNT, RENAMED, top=701)
+    stream.insert(702, ACCOUNT, packed_row(1))
+    stream.abort(702)
+    stream.insert(701, ACCOUNT, packed_row(2))
+    stream.commit(701)
+    assert brief(stream) == ["create metadata before", "i account 2/-"]
+
+
+def test_a_savepoints_row_does_not_take_the_parents_event_along_when_it_is_rolled_back() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, ACCOUNT, RENAMED)
+    stream.insert(702, ACCOUNT, packed_row(1), top=701)
+    stream.abort(702)
+    stream.commit(701)
+    assert brief(stream) == ["alter metadata konto"]
+
+
+def test_rewritten_rows_stand_between_boundaries_after_an_event_that_announces_them() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, ACCOUNT, RENAMED)
+    stream.change_catalog(701, HEAP, transient(RENAMED))
+    stream.insert(701, HEAP, packed_row(1))
+    stream.insert(701, HEAP, packed_row(2))
+    stream.change_catalog(701, HEAP, None)
+    stream.insert(701, ACCOUNT, packed_row(3))
+    stream.commit(701)
+    rewritten = ["alter rewrite konto", "begin", "r konto 1/-", "r konto 2/-", "end"]
+    assert brief(stream) == [*rewritten, "i konto 3/-"]
+
+
+def test_a_rewrite_stays_open_over_rows_of_other_tables_and_ends_with_its_heap() -> None:
+    stream = Wal(relation(), relation("log", 16390))
+    stream.change_catalog(701, HEAP, transient(relation()))
+    stream.insert(701, HEAP, packed_row(1))
+    stream.insert(701, 16390, packed_row(7))
+    stream.insert(701, HEAP, packed_row(2))
+    stream.change_catalog(701, HEAP, None)
+    stream.commit(701)
+    assert brief(stream) == ["begin", "r account 1/-", "i log 7/-", "r account 2/-", "end"]
+
+
+def test_two_rewrites_of_one_table_are_two_pairs_of_boundaries() -> None:
+    stream = Wal(relation())
+    for number in (1, 2):
+        heap = HEAP + number
+        stream.change_catalog(701, heap, replace(transient(relation()), oid=Oid(heap)))
+        stream.insert(701, heap, packed_row(number))
+        stream.change_catalog(701, heap, None)
+    stream.commit(701)
+    assert brief(stream) == ["begin", "r account 1/-", "end", "begin", "r account 2/-", "end"]
+
+
+def test_a_rewrite_in_a_rolled_back_savepoint_is_gone_and_may_come_again() -> None:
+    stream = Wal(relation())
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.change_catalog(702, HEAP, transient(relation()), top=701)
+    stream.insert(702, HEAP, packed_row(2))
+    stream.abort(702)
+    stream.change_catalog(701, HEAP, transient(relation()))
+    stream.insert(701, HEAP, packed_row(3))
+    stream.commit(701)
+    assert brief(stream) == ["i account 1/-", "begin", "r account 3/-", "end"]
+
+
+def test_a_table_that_becomes_logged_is_created_with_all_its_rows() -> None:
+    unlogged = replace(relation(), persistence="u")
+    stream = Wal(unlogged)
+    stream.change_catalog(701, HEAP, transient(relation()))
+    stream.insert(701, HEAP, packed_row(1))
+    stream.change_catalog(701, HEAP, None)
+    stream.change_catalog(701, ACCOUNT, relation())
+    stream.commit(701)
+    assert brief(stream) == ["create rewrite account", "begin", "r account 1/-", "end"]
+
+
+def test_a_materialized_views_refresh_is_passed_over() -> None:
+    view = replace(relation("summary", 16395), kind="m")
+    stream = Wal(view)
+    stream.change_catalog(701, HEAP, transient(view))
+    stream.insert(701, HEAP, packed_row(1))
+    stream.commit(701)
+    assert stream.out == []
+
+
+def test_the_effect_of_a_rewrite_is_told_even_of_an_unchanged_description() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, HEAP, transient(relation()))
+    stream.insert(701, HEAP, packed_row(1))
+    stream.commit(701)
+    begin, _, end = told(stream.committed[0])
+    assert isinstance(begin, RewriteBoundary)
+    assert isinstance(end, RewriteBoundary)
+    assert (begin.relation, begin.begin, end.begin) == (relation(), True, False)
+    assert SchemaEffect.REWRITE.value == "rewrite"

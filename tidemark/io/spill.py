@@ -1,0 +1,70 @@
+"""Files for the parts of large transactions that memory has no room for.
+
+The files belong to this process alone: they are created 0600, named by a number, and worthless after a restart, when
+the same WAL is read again. What a killed process left is removed when the folder is taken into use.
+"""
+
+import os
+from pathlib import Path
+
+from tidemark.model.errors import StateError
+
+_SUFFIX = ".spill"
+_MODE = 0o600
+
+
+class SpillFailed(StateError):
+    """A part of a large transaction could not be written or read back."""
+
+    hint = "make room where the state folder stands, or raise decode.memory_bytes"
+
+
+class SpillFolder:
+    """Keeps contents by handle, one file each; a `SpillPort` of the decoder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_handle = 0
+        self._sizes: dict[int, int] = {}
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left_over in folder.glob(f"*{_SUFFIX}"):
+                left_over.unlink()
+        except OSError as error:
+            raise SpillFailed(f"cannot use {folder} for spilled transactions: {error}") from error
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes on disk now."""
+        return sum(self._sizes.values())
+
+    def write(self, content: bytes) -> int:
+        """Keep `content`; return the handle by which it is read."""
+        self._next_handle += 1
+        handle = self._next_handle
+        path = self._path(handle)
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise SpillFailed(f"cannot write {len(content)} bytes to {path}: {error}") from error
+        self._sizes[handle] = len(content)
+        return handle
+
+    def read(self, handle: int) -> bytes:
+        """Return the content kept under `handle`."""
+        path = self._path(handle)
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise SpillFailed(f"cannot read {path} back: {error}") from error
+
+    def release(self, handle: int) -> None:
+        """Forget the content kept under `handle`."""
+        if self._sizes.pop(handle, None) is not None:
+            self._path(handle).unlink(missing_ok=True)
+
+    def _path(self, handle: int) -> Path:
+        return self._folder / f"{handle}{_SUFFIX}"
