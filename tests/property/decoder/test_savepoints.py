@@ -14,12 +14,6 @@ TOP = 1000
 STEPS = st.lists(st.sampled_from(["row", "row", "row", "savepoint", "release", "rollback"]), max_size=60)
 
 
-class _Level(NamedTuple):
-    xid: int
-    rows: list[int]
-    released: list[int]
-
-
 class MemorySpill:
     """A spill port that is a dict: it refuses what it does not hold."""
 
@@ -39,46 +33,71 @@ class MemorySpill:
         del self.kept[handle]
 
 
-def play(stream: Wal, steps: Sequence[str]) -> list[int]:
-    """Feed the records that a session would write; return the rows that a table would hold.
+class Level(NamedTuple):
+    """A savepoint, or the transaction itself."""
+
+    xid: int
+    rows: list[int]
+    released: list[int]
+
+
+class Session:
+    """Writes the records that a server would, and knows what the table would hold.
 
     A row gives an xid to its own savepoint and to all around it, and only what has an xid writes an abort record.
     """
-    levels = [_Level(TOP, [], [])]
-    assigned = {TOP}
-    logged = {TOP}
-    next_xid = TOP + 1
 
-    def top_in_first_record(xid: int) -> int:
-        first = xid not in logged
-        logged.add(xid)
+    def __init__(self, stream: Wal) -> None:
+        self.stream = stream
+        self.levels = [Level(TOP, [], [])]
+        self.assigned = {TOP}
+        self.logged = {TOP}
+        self.next_xid = TOP + 1
+
+    def top_in_first_record(self, xid: int) -> int:
+        first = xid not in self.logged
+        self.logged.add(xid)
         return TOP if first else 0
 
-    def release() -> None:
-        done = levels.pop()
-        levels[-1].rows.extend(done.rows)
-        if done.xid in assigned:
-            levels[-1].released.extend([done.xid, *done.released])
+    def row(self, number: int) -> None:
+        level = self.levels[-1]
+        self.assigned.update(outer.xid for outer in self.levels)
+        self.stream.insert(level.xid, ACCOUNT, packed_row(number), top=self.top_in_first_record(level.xid))
+        level.rows.append(number)
 
+    def savepoint(self) -> None:
+        self.levels.append(Level(self.next_xid, [], []))
+        self.next_xid += 1
+
+    def release(self) -> None:
+        if len(self.levels) > 1:
+            done = self.levels.pop()
+            self.levels[-1].rows.extend(done.rows)
+            if done.xid in self.assigned:
+                self.levels[-1].released.extend([done.xid, *done.released])
+
+    def rollback(self) -> None:
+        if len(self.levels) > 1:
+            done = self.levels.pop()
+            if done.xid in self.assigned:
+                self.stream.abort(done.xid, *done.released, top=self.top_in_first_record(done.xid))
+
+    def commit(self) -> list[int]:
+        while len(self.levels) > 1:
+            self.release()
+        self.stream.commit(TOP, *self.levels[0].released)
+        return self.levels[0].rows
+
+
+def play(stream: Wal, steps: Sequence[str]) -> list[int]:
+    """Feed the records of a session; return the rows that the table would hold."""
+    session = Session(stream)
     for number, step in enumerate(steps):
-        level = levels[-1]
         if step == "row":
-            assigned.update(outer.xid for outer in levels)
-            stream.insert(level.xid, ACCOUNT, packed_row(number), top=top_in_first_record(level.xid))
-            level.rows.append(number)
-        elif step == "savepoint":
-            levels.append(_Level(next_xid, [], []))
-            next_xid += 1
-        elif len(levels) > 1 and step == "release":
-            release()
-        elif len(levels) > 1 and step == "rollback":
-            done = levels.pop()
-            if done.xid in assigned:
-                stream.abort(done.xid, *done.released, top=top_in_first_record(done.xid))
-    while len(levels) > 1:
-        release()
-    stream.commit(TOP, *levels[0].released)
-    return levels[0].rows
+            session.row(number)
+        else:
+            {"savepoint": session.savepoint, "release": session.release, "rollback": session.rollback}[step]()
+    return session.commit()
 
 
 @given(STEPS)
