@@ -1,0 +1,142 @@
+"""The ring beside a list: whatever is put comes out, in order, within the bound."""
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring, RingFull
+from tidemark.model.errors import ConfigError, InternalError
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.wal.segments import ReadSegment
+
+START = Lsn((1 << 40) + 12345)
+
+
+@dataclass
+class Model:
+    """All that was put and not released: a byte and its timeline each."""
+
+    content: list[tuple[int, int]] = field(default_factory=list)
+    read_lsn: int = START
+    timeline: int = 1
+    high: int = 0
+
+
+class RingBesideList(RuleBasedStateMachine):
+    """Puts, peeks and releases in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring = Ring(RING_BYTES_MIN, START)
+        self.model = Model()
+
+    @rule(length=st.one_of(st.integers(0, 300), st.integers(0, SLICE_BYTES_MAX)), seed=st.integers(0, 255))
+    def put(self, length: int, seed: int) -> None:
+        data = bytes([(seed + number) % 251 for number in range(min(length, 16))]) * (length // 16 + 1)
+        data = data[:length]
+        segment = ReadSegment(Lsn(self.model.read_lsn + len(self.model.content)), data, TimelineId(self.model.timeline))
+        if len(self.model.content) + length > RING_BYTES_MIN:
+            with pytest.raises(RingFull):
+                self.ring.put(segment)
+            return
+        self.ring.put(segment)
+        self.model.content += [(byte, self.model.timeline) for byte in data]
+        self.model.high = max(self.model.high, len(self.model.content))
+
+    @rule()
+    def promote(self) -> None:
+        self.model.timeline += 1
+
+    @rule(share=st.floats(0, 1))
+    def take(self, share: float) -> None:
+        segment = self.ring.peek()
+        if not self.model.content:
+            assert segment is None
+            return
+        assert segment is not None
+        length = len(segment.data)
+        assert 0 < length <= SLICE_BYTES_MAX
+        assert segment.start_lsn == self.model.read_lsn
+        expected = self.model.content[:length]
+        assert bytes(segment.data) == bytes(byte for byte, _ in expected)
+        assert {timeline for _, timeline in expected} == {segment.timeline}
+        released = int(length * share)
+        self.ring.release(released)
+        del self.model.content[:released]
+        self.model.read_lsn += released
+
+    @precondition(lambda self: self.model.content)
+    @rule()
+    def drain(self) -> None:
+        drained = bytearray()
+        while (segment := self.ring.peek()) is not None:
+            drained += segment.data
+            self.ring.release(len(segment.data))
+        assert bytes(drained) == bytes(byte for byte, _ in self.model.content)
+        self.model.read_lsn += len(self.model.content)
+        self.model.content.clear()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.ring.used_bytes == len(self.model.content)
+        assert self.ring.free_bytes == RING_BYTES_MIN - len(self.model.content)
+        assert self.ring.high_water_bytes == self.model.high
+
+
+RingBesideList.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+test_the_ring_is_a_bounded_queue_of_bytes = RingBesideList.TestCase
+
+
+@pytest.mark.feature("I04")
+@pytest.mark.feature("I05")
+def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
+    ring = Ring(RING_BYTES_MIN, START)
+    total = 40 * RING_BYTES_MIN
+    pattern = bytes(range(251)) * 600
+
+    def produce() -> None:
+        at = 0
+        while at < total:
+            length = min(SLICE_BYTES_MAX, total - at, 1 + at * 7 % SLICE_BYTES_MAX)
+            data = pattern[at % 251 : at % 251 + length]
+            segment = ReadSegment(Lsn(START + at), data, TimelineId(1 + at // (10 * RING_BYTES_MIN)))
+            try:
+                ring.put(segment)
+            except RingFull:
+                continue
+            at += length
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    at = 0
+    while at < total:
+        segment = ring.peek()
+        if segment is not None:
+            assert segment.start_lsn == START + at
+            assert segment.data == pattern[at % 251 : at % 251 + len(segment.data)]
+            at += len(segment.data)
+            ring.release(len(segment.data))
+    producer.join()
+    assert ring.high_water_bytes <= RING_BYTES_MIN
+
+
+def test_a_slice_that_does_not_follow_is_refused() -> None:
+    ring = Ring(RING_BYTES_MIN, START)
+    with pytest.raises(InternalError, match="is the ring's end"):
+        ring.put(ReadSegment(Lsn(START + 8), b"x", TimelineId(1)))
+
+
+def test_more_cannot_be_released_than_is_there() -> None:
+    ring = Ring(RING_BYTES_MIN, START)
+    ring.put(ReadSegment(START, b"abc", TimelineId(1)))
+    with pytest.raises(InternalError):
+        ring.release(4)
+
+
+def test_a_ring_too_small_for_a_few_messages_is_refused() -> None:
+    with pytest.raises(ConfigError):
+        Ring(RING_BYTES_MIN - 1, START)

@@ -1,0 +1,46 @@
+"""What the engine asks of the world: declared by its user, implemented in `tidemark.io` and `tidemark.runtime`."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from tidemark.model.change import ChangeGroup, SchemaEvent
+from tidemark.model.position import Epoch, Partition, Pointer
+
+
+class Clock(Protocol):
+    """Time, as an interface."""
+
+    def monotonic_s(self) -> float:
+        """Return seconds on a clock that never goes back."""
+
+    def wall_us(self) -> int:
+        """Return microseconds since 1970-01-01 UTC."""
+
+
+class Consumer(Protocol):
+    """Who takes the changes (I34 to I36, I39).
+
+    All of it is called by one thread, the application thread, and never after `stop` has returned. The calls for a
+    partition come in the order `on_assigned`, (`on_schema` | `on_events`)*, `on_revoked`.
+    """
+
+    def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+        """Take over a partition from `start` on; `epoch` is the fencing token for the consumer's own target."""
+
+    def on_schema(self, event: SchemaEvent) -> None:
+        """Learn of a relation version: once, before the first change that needs it, and again after a restart."""
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        """Take groups from the iterator, all or some. True confirms what was taken, false goes on unconfirmed.
+
+        Nothing is taken for confirmed that was not drawn from the iterator.
+        """
+
+    def on_revoked(self, partition: Partition) -> None:
+        """Give a partition back: the last chance to confirm what is in hand."""
+
+    def alive(self) -> bool:
+        """Tell if the consumer can go on; must answer at once."""
+
+    def stop(self) -> None:
+        """Let go of everything; called once, never during `on_events`."""

@@ -1,0 +1,62 @@
+"""How far each stage is: watermarks that only move on, and the order that always holds between them.
+
+in bytes       restart_lsn <= decoded_lsn <= received_lsn
+in positions   confirmed <= delivered
+"""
+
+from dataclasses import dataclass
+
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
+from tidemark.model.position import Pointer
+
+
+@dataclass(slots=True)
+class Progress:
+    """The watermarks of one capture; each is moved by one thread only."""
+
+    received_lsn: Lsn = INVALID_LSN
+    decoded_lsn: Lsn = INVALID_LSN
+    restart_lsn: Lsn = INVALID_LSN
+    flush_lsn: Lsn = INVALID_LSN  # the node's, as it last said
+    delivered: Pointer | None = None
+    confirmed: Pointer | None = None
+
+    def receive(self, lsn: Lsn) -> None:
+        """Note that WAL up to `lsn` has come."""
+        _forward("received", self.received_lsn, lsn)
+        self.received_lsn = lsn
+
+    def decode(self, decoded_lsn: Lsn, restart_lsn: Lsn) -> None:
+        """Note that WAL up to `decoded_lsn` is decoded; a restart would begin at `restart_lsn`."""
+        _forward("decoded", self.decoded_lsn, decoded_lsn)
+        if not restart_lsn <= decoded_lsn <= self.received_lsn:
+            raise InternalError(
+                f"restart {format_lsn(restart_lsn)}, decoded {format_lsn(decoded_lsn)} and received "
+                f"{format_lsn(self.received_lsn)} are out of order"
+            )
+        self.decoded_lsn, self.restart_lsn = decoded_lsn, restart_lsn
+
+    def deliver(self, pointer: Pointer) -> None:
+        """Note that the consumer has taken everything up to `pointer`."""
+        if self.delivered is not None and pointer.position < self.delivered.position:
+            raise InternalError(f"delivered would move back from {self.delivered.position} to {pointer.position}")
+        self.delivered = pointer
+
+    def confirm(self, pointer: Pointer) -> None:
+        """Note that every target has everything up to `pointer`."""
+        if self.confirmed is not None and pointer.position < self.confirmed.position:
+            raise InternalError(f"confirmed would move back from {self.confirmed.position} to {pointer.position}")
+        if self.delivered is None or pointer.position > self.delivered.position:
+            raise InternalError(f"confirmed {pointer.position} would pass delivered {self.delivered}")
+        self.confirmed = pointer
+
+    @property
+    def lag_bytes(self) -> int:
+        """WAL that the node has flushed and nobody has decoded."""
+        return max(0, self.flush_lsn - self.decoded_lsn)
+
+
+def _forward(name: str, before: Lsn, after: Lsn) -> None:
+    if after < before:
+        raise InternalError(f"{name} would move back from {format_lsn(before)} to {format_lsn(after)}")

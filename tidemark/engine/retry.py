@@ -1,0 +1,30 @@
+"""Back-off: when to try again. Time is an argument; nothing here waits."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Delays that double from `first_s` up to `max_s`, and begin anew after a success."""
+
+    first_s: float = 0.3
+    max_s: float = 10.0
+    failures: int = 0
+    _not_before_s: float = 0.0
+
+    def failed(self, now_s: float) -> float:
+        """Note a failure; return the seconds to wait."""
+        # NB: the exponent is bounded, or a week without a node would overflow a float.
+        delay_s = min(self.max_s, self.first_s * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        self._not_before_s = now_s + delay_s
+        return delay_s
+
+    def succeeded(self) -> None:
+        """Note a success."""
+        self.failures = 0
+        self._not_before_s = 0.0
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds that are left to wait."""
+        return max(0.0, self._not_before_s - now_s)

@@ -1,0 +1,108 @@
+"""The ring: received WAL in a fixed buffer, from the thread that receives it to the thread that decodes it.
+
+WAL is contiguous, so the ring needs no list of slices: the byte at LSN n stands at n modulo the capacity, and all that
+moves are two LSNs. One thread puts, one takes; each writes only its own LSN, and neither ever waits inside.
+
+    read_lsn          write_lsn                 write_lsn            read_lsn
+       v                  v                         v                   v
+    ...█████████████████████......               ████.....................██████      (wrapped: two pieces)
+
+    free = capacity - (write_lsn - read_lsn)      equal LSNs: empty
+
+What the taker gets is a view of the buffer, at most one replication message long and of one timeline. It is good until
+`release`: then the putter may write there.
+"""
+
+from collections import deque
+
+from tidemark.model.errors import ConfigError, InternalError
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.wal.segments import ReadSegment
+
+SLICE_BYTES_MAX = 128 << 10  # of a replication message (MAX_SEND_SIZE, walsender.c)
+RING_BYTES_MIN = 4 * SLICE_BYTES_MAX
+TIMELINES_MAX = 1000  # switches inside one ring: nobody promotes a thousand times in 256 MB of WAL
+
+
+class RingFull(Exception):
+    """There is no room for a slice."""
+
+
+class Ring:
+    """A bounded buffer of WAL, `capacity` bytes, allocated once."""
+
+    def __init__(self, capacity: int, start_lsn: Lsn) -> None:
+        if capacity < RING_BYTES_MIN:
+            raise ConfigError(f"a ring has at least {RING_BYTES_MIN} bytes, not {capacity}")
+        self.capacity = capacity
+        self.high_water_bytes = 0
+        self._buffer = memoryview(bytearray(capacity))
+        self._read_lsn = start_lsn  # the taker's
+        self._write_lsn = start_lsn  # the putter's
+        self._timelines: deque[tuple[Lsn, TimelineId]] = deque(maxlen=TIMELINES_MAX)  # and where each begins
+
+    @property
+    def read_lsn(self) -> Lsn:
+        """What the taker takes next."""
+        return self._read_lsn
+
+    @property
+    def write_lsn(self) -> Lsn:
+        """What the putter must put next: the ring's end."""
+        return self._write_lsn
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that were put and not released."""
+        return self._write_lsn - self._read_lsn
+
+    @property
+    def free_bytes(self) -> int:
+        """Room for more."""
+        return self.capacity - self.used_bytes
+
+    def put(self, segment: ReadSegment) -> None:
+        """Copy a slice in; it must begin where the last one ended. The putter sees to it that there is room."""
+        length = len(segment.data)
+        if segment.start_lsn != self._write_lsn:
+            raise InternalError(
+                f"WAL from {format_lsn(segment.start_lsn)} came where {format_lsn(self._write_lsn)} is the ring's end"
+            )
+        if length > self.free_bytes:
+            raise RingFull
+        if not self._timelines or self._timelines[-1][1] != segment.timeline:
+            self._timelines.append((self._write_lsn, segment.timeline))
+        at = self._write_lsn % self.capacity
+        until_end = self.capacity - at
+        if length <= until_end:
+            self._buffer[at : at + length] = segment.data
+        else:
+            self._buffer[at:] = segment.data[:until_end]
+            self._buffer[: length - until_end] = segment.data[until_end:]
+        self.high_water_bytes = max(self.high_water_bytes, self.used_bytes + length)
+        # NB: last, since from here on the taker may read what was put.
+        self._write_lsn = segment.end_lsn
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice without releasing it, None where the ring is empty."""
+        length = min(self._write_lsn - self._read_lsn, SLICE_BYTES_MAX)
+        if not length:
+            return None
+        timeline = self._timeline(length)
+        if len(self._timelines) > 1:
+            length = min(length, self._timelines[1][0] - self._read_lsn)
+        at = self._read_lsn % self.capacity
+        end = min(at + length, self.capacity)
+        return ReadSegment(self._read_lsn, self._buffer[at:end].toreadonly(), timeline)
+
+    def release(self, length: int) -> None:
+        """Give back the first `length` bytes: views of them are good no more."""
+        if not 0 <= length <= self.used_bytes:
+            raise InternalError(f"{length} bytes released of {self.used_bytes} at {format_lsn(self._read_lsn)}")
+        self._read_lsn = Lsn(self._read_lsn + length)
+
+    def _timeline(self, length: int) -> TimelineId:
+        while len(self._timelines) > 1 and self._timelines[1][0] <= self._read_lsn:
+            self._timelines.popleft()
+        assert self._timelines, f"{length} bytes without a timeline"
+        return self._timelines[0][1]
