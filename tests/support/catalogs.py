@@ -1,0 +1,178 @@
+"""A mirror beside a real server: seeded by SQL, fed with the server's own WAL files, compared with SQL row by row."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.rows import TupleRow
+
+from tests.support.postgres import Cluster, sql
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_ATTRIBUTE
+from tidemark.decode.catalog.mirror import CatalogMirror, CatalogValue
+from tidemark.decode.catalog.shared import SharedCatalogs
+from tidemark.model.lsn import Lsn, Oid, parse_lsn
+from tidemark.wal.page import Framer, Invalid, RecordBlock
+from tidemark.wal.record import Record
+from tidemark.wal.segments import segment_name, segment_of
+from tidemark.wal.versions import PAGE_BYTES, wal_format
+
+WAIT_S = 60
+MARK = "mirror-test"
+
+
+class WalFiles:
+    """The records of a running server, from its pg_wal, in order."""
+
+    def __init__(self, cluster: Cluster, start: Lsn) -> None:
+        self._cluster = cluster
+        self._segment_bytes = 16 << 20
+        self._fed = start - start % PAGE_BYTES
+        self._framer = Framer(wal_format(cluster.major), segment_bytes=self._segment_bytes, start_lsn=start)
+
+    def read(self, until: Lsn) -> Iterator[Record]:
+        """Give the records that are whole below `until`, which is flushed."""
+        while self._fed < until:
+            segment = segment_of(self._fed, self._segment_bytes)
+            begin = self._fed % self._segment_bytes
+            end = min(until - segment * self._segment_bytes, self._segment_bytes)
+            path = self._cluster.data / "pg_wal" / segment_name(1, segment, self._segment_bytes)
+            with path.open("rb") as handle:
+                handle.seek(begin)
+                data = handle.read(end - begin)
+            assert len(data) == end - begin, path
+            self._framer.feed(Lsn(self._fed), data)
+            self._fed += len(data)
+            yield from self._records()
+
+    def _records(self) -> Iterator[Record]:
+        while isinstance(block := self._framer.next_block(), RecordBlock):
+            yield from block.records()
+        assert not isinstance(block, Invalid), str(block)
+
+
+def flush_lsn(session: psycopg.Connection[TupleRow]) -> Lsn:
+    return parse_lsn(sql(session, "SELECT pg_current_wal_flush_lsn()")[0][0])
+
+
+def copy_out(session: psycopg.Connection[TupleRow], query: seed.SeedQuery) -> list[bytes]:
+    """Return the answer to a query of a seed."""
+    with session.cursor().copy(query.copy) as copy:
+        return [bytes(chunk) for chunk in copy]
+
+
+@dataclass
+class Observed:
+    """A database and its mirror."""
+
+    cluster: Cluster
+    database: str
+    mirror: CatalogMirror
+    follower: CatalogFollower
+    wal: WalFiles
+
+    def catch_up(self) -> None:
+        """Follow until everything that happened before this call is in the mirror, RUNNING_XACTS included."""
+        with self.cluster.connect(self.database) as session:
+            sql(session, "CHECKPOINT")  # logs RUNNING_XACTS
+            sql(session, f"SELECT pg_logical_emit_message(true, '{MARK}', '')")
+            until = flush_lsn(session)
+        self.follow(until)
+
+    def follow(self, until: Lsn) -> None:
+        for record in self.wal.read(until):
+            self.follower.follow(record)
+
+
+def observe(
+    cluster: Cluster, database: str = "postgres", *, user: str = "postgres", shared: SharedCatalogs | None = None
+) -> Observed:
+    """Seed a mirror as the product does it, while others write."""
+    fmt = wal_format(cluster.major)
+    with cluster.connect(database, user) as session:
+        redo, next_xid = sql(session, "SELECT redo_lsn, next_xid FROM pg_control_checkpoint()")[0]
+        start = parse_lsn(redo)
+        oid, tablespace, encoding = sql(session, seed.IDENTITY)[0]
+        columns = [_column_row(row) for row in sql(session, seed.COLUMNS)]
+        identity = seed.Identity(Oid(oid), Oid(tablespace), encoding)
+        mirror = seed.begin(fmt, identity, columns, _files(session), shared)
+        _wait_for_older(session, int(str(next_xid).split(":")[1]))
+        for statement in seed.SESSION:
+            sql(session, statement)
+        sql(session, "BEGIN ISOLATION LEVEL REPEATABLE READ")
+        answers = {query: copy_out(session, query) for query in seed.queries(mirror)}
+        end = flush_lsn(session)
+        sql(session, "COMMIT")
+        observed = Observed(cluster, database, mirror, CatalogFollower(fmt, [mirror]), WalFiles(cluster, start))
+        observed.follow(end)
+        seed.merge(mirror, _files(session), answers)
+    return observed
+
+
+def _files(session: psycopg.Connection[TupleRow]) -> list[tuple[int, int]]:
+    return [(int(oid), int(relfilenode)) for oid, relfilenode in sql(session, seed.FILES)]
+
+
+def _column_row(row: TupleRow) -> seed.ColumnRow:
+    catalog, number, name, type_oid, length, align, not_null = row
+    return catalog, number, name, type_oid, length, align, not_null
+
+
+def _wait_for_older(session: psycopg.Connection[TupleRow], next_xid: int) -> None:
+    deadline = time.monotonic() + WAIT_S
+    wanted = f"SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8 & 4294967295 >= {next_xid}"
+    while not sql(session, wanted)[0][0]:
+        assert time.monotonic() < deadline, "older transactions do not end"
+        time.sleep(0.01)
+
+
+Rows = dict[str, dict[str, CatalogValue]]
+
+
+def sql_rows(cluster: Cluster, database: str, mirror: CatalogMirror, catalog_name: str) -> Rows:
+    """Return the rows of a catalog as SQL shows them, by ctid."""
+    catalog = CATALOG_OF_NAME[catalog_name]
+    heaps = mirror.store.heaps | mirror.shared.store.heaps
+    names = [column.name for column in heaps[catalog.oid].layout.fixed]
+    selected = ", ".join(f"{name}::text" if _is_text(name) else _as_number(name) for name in names)
+    where = "WHERE attnum > 0" if catalog is PG_ATTRIBUTE else ""
+    with cluster.connect(database) as session:
+        found = sql(session, f"SELECT ctid::text, {selected} FROM pg_catalog.{catalog_name} {where}")
+    return {row[0]: {"ctid": row[0], **dict(zip(names, row[1:], strict=True))} for row in found}
+
+
+_CHARS = {"attalign", "attstorage", "attcompression", "attidentity", "attgenerated", "relpersistence", "relkind"}
+_CHARS |= {"relreplident", "typtype", "typcategory", "typdelim", "typalign", "typstorage", "datlocprovider"}
+
+
+def _is_text(column: str) -> bool:
+    return column in _CHARS or column.endswith(("name", "label"))
+
+
+_REGPROCS = {"typinput", "typoutput", "typreceive", "typsend", "typmodin", "typmodout", "typanalyze", "typsubscript"}
+_REGPROCS |= {"rngcanonical", "rngsubdiff"}
+_XIDS = {"relfrozenxid", "relminmxid", "datfrozenxid", "datminmxid"}
+
+
+def _as_number(column: str) -> str:
+    if column in _REGPROCS:
+        return f"{column}::oid::int8"
+    if column in _XIDS:
+        return f"{column}::text::int8"
+    return column
+
+
+def differences(observed: Observed, names: Iterable[str] = tuple(CATALOG_OF_NAME)) -> list[str]:
+    """Return what is not equal between mirror and server, in words; the server must be quiet."""
+    found: list[str] = []
+    for name in names:
+        expected = sql_rows(observed.cluster, observed.database, observed.mirror, name)
+        actual = {str(row["ctid"]): row for row in observed.mirror.rows(name)}
+        found += [
+            f"{name}{ctid}: server {expected.get(ctid)}, mirror {actual.get(ctid)}"
+            for ctid in sorted(expected.keys() | actual.keys())
+            if expected.get(ctid) != actual.get(ctid)
+        ]
+    return found

@@ -1,0 +1,53 @@
+"""Which relations stand on a type, a namespace or another relation: found by looking the references up.
+
+A table's own row type has no users as a rule, so a rename of a table costs a few look-ups, not a scan.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+
+from tidemark.decode.catalog.layout import PG_ATTRIBUTE, PG_CLASS, PG_NAMESPACE, PG_RANGE, PG_TYPE, Catalog, data_at
+from tidemark.decode.catalog.store import CatalogStore, Subject
+from tidemark.model.lsn import Oid, Xid
+
+_OID = struct.Struct("<I")
+
+
+class Dependents:
+    """Follows references backwards, through what is committed and through what one transaction sees."""
+
+    def __init__(self, store: CatalogStore, top_xid: Xid) -> None:
+        self._store = store
+        self._sights = tuple((xid, store.sight(xid)) for xid in (None, top_xid))
+
+    def of(self, subjects: Iterable[Subject]) -> set[Oid]:
+        """Return the OIDs of all relations whose description may stand on `subjects`."""
+        found = set(subjects)
+        todo = list(found)
+        while todo:
+            for user in self._users(todo.pop()):
+                if user not in found:
+                    found.add(user)
+                    todo.append(user)
+        return {subject.oid for subject in found if subject.kind == PG_CLASS.oid}
+
+    def _users(self, subject: Subject) -> Iterator[Subject]:
+        if subject.kind == PG_TYPE.oid:
+            for column in ("typelem", "typbasetype"):
+                yield from self._referring(PG_TYPE, column, subject.oid, PG_TYPE, "oid")
+            yield from self._referring(PG_RANGE, "rngsubtype", subject.oid, PG_TYPE, "rngtypid")
+            yield from self._referring(PG_RANGE, "rngtypid", subject.oid, PG_TYPE, "rngmultitypid")
+            yield from self._referring(PG_ATTRIBUTE, "atttypid", subject.oid, PG_CLASS, "attrelid")
+        elif subject.kind == PG_CLASS.oid:
+            yield from self._referring(PG_TYPE, "typrelid", subject.oid, PG_TYPE, "oid")
+        elif subject.kind == PG_NAMESPACE.oid:
+            yield from self._referring(PG_TYPE, "typnamespace", subject.oid, PG_TYPE, "oid")
+            yield from self._referring(PG_CLASS, "relnamespace", subject.oid, PG_CLASS, "oid")
+
+    def _referring(self, catalog: Catalog, column: str, oid: Oid, kind: Catalog, named_by: str) -> Iterator[Subject]:
+        """Give what the rows of `catalog` whose `column` is `oid` belong to."""
+        for xid, sight in self._sights:
+            heap = self._store.heap(catalog, xid)
+            at = heap.layout.offsets[named_by]
+            for packed in heap.find(column, oid, sight):
+                yield Subject(kind.oid, Oid(_OID.unpack_from(packed, data_at(packed) + at)[0]))

@@ -1,0 +1,343 @@
+"""Rows of catalogs to descriptions of relations and types, as one transaction sees them.
+
+Every description comes with the subjects that it was made from, so that a change of one of them, and of nothing else,
+makes it be made again.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tidemark.decode.catalog.layout import (
+    PG_ATTRIBUTE,
+    PG_CLASS,
+    PG_ENUM,
+    PG_INDEX,
+    PG_INHERITS,
+    PG_NAMESPACE,
+    PG_RANGE,
+    PG_TYPE,
+    Catalog,
+    data_at,
+    name_text,
+)
+from tidemark.decode.catalog.names import PUBLIC, type_display_name
+from tidemark.decode.catalog.store import CatalogStore, Subject
+from tidemark.model.lsn import INVALID_OID, Oid, Xid
+from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
+
+PG_CATALOG_OID = Oid(11)
+ARRAY_SUBSCRIPT_HANDLER = 6179  # pg_proc.dat
+TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has no bound, people have
+_PLAIN_STORAGE = b"p"
+_INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, lower bound: 4 bytes each
+
+
+class Incomplete(Exception):
+    """Rows that belong together are not all there: a command is half done, or the mirror is wrong."""
+
+
+class ClassRow(NamedTuple):
+    """The columns of pg_class that make a description."""
+
+    oid: Oid
+    name: bytes
+    namespace: Oid
+    relfilenode: Oid
+    tablespace: Oid
+    toast: Oid
+    persistence: bytes
+    kind: bytes
+    natts: int
+    identity: bytes
+    is_partition: bool
+    rewrite: Oid
+
+
+class _AttributeRow(NamedTuple):
+    name: bytes
+    type_oid: Oid
+    length: int
+    number: int
+    typmod: int
+    by_value: bool
+    align: bytes
+    not_null: bool
+    has_missing: bool
+    generated: bytes
+    dropped: bool
+
+
+class _TypeRow(NamedTuple):
+    name: bytes
+    namespace: Oid
+    length: int
+    by_value: bool
+    kind: bytes
+    delimiter: bytes
+    relation: Oid
+    subscript: Oid
+    element: Oid
+    align: bytes
+    storage: bytes
+    base: Oid
+    typmod: int
+
+
+class _IndexRow(NamedTuple):
+    key_count: int
+    unique: bool
+    primary: bool
+    immediate: bool
+    valid: bool
+    live: bool
+    replica_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedType:
+    """A type and what its description stands on."""
+
+    type: TypeDescription
+    subjects: frozenset[Subject]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedRelation:
+    """A relation and what its description stands on."""
+
+    relation: Relation
+    subjects: frozenset[Subject]
+
+
+class RowReaders:
+    """The compiled readers of one store's layouts: made once a mirror."""
+
+    def __init__(self, store: CatalogStore) -> None:
+        def reader(catalog: Catalog, *columns: str) -> struct.Struct:
+            return store.heaps[catalog.oid].layout.projection(*columns)
+
+        self.of_class = reader(
+            PG_CLASS,
+            *("oid", "relname", "relnamespace", "relfilenode", "reltablespace", "reltoastrelid", "relpersistence"),
+            *("relkind", "relnatts", "relreplident", "relispartition", "relrewrite"),
+        )
+        self.attribute = reader(
+            PG_ATTRIBUTE,
+            *("attname", "atttypid", "attlen", "attnum", "atttypmod", "attbyval", "attalign", "attnotnull"),
+            *("atthasmissing", "attgenerated", "attisdropped"),
+        )
+        self.type = reader(
+            PG_TYPE,
+            *("typname", "typnamespace", "typlen", "typbyval", "typtype", "typdelim", "typrelid", "typsubscript"),
+            *("typelem", "typalign", "typstorage", "typbasetype", "typtypmod"),
+        )
+        self.index = reader(
+            PG_INDEX,
+            *("indnkeyatts", "indisunique", "indisprimary", "indimmediate", "indisvalid", "indislive"),
+            "indisreplident",
+        )
+        self.namespace = reader(PG_NAMESPACE, "nspname")
+        self.enum = reader(PG_ENUM, "oid", "enumsortorder", "enumlabel")
+        self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
+        self.inherits = reader(PG_INHERITS, "inhparent")
+
+
+class Describer:
+    """Describes what one transaction, or without one everybody, sees; `types` keeps what was described already."""
+
+    def __init__(
+        self,
+        store: CatalogStore,
+        readers: RowReaders,
+        encoding: str,
+        top_xid: Xid | None,
+        types: dict[Oid, DescribedType],
+    ) -> None:
+        self._store = store
+        self._readers = readers
+        self._major = store.format.major
+        self._encoding = encoding
+        self._top_xid = top_xid
+        self._sight = store.sight(top_xid)
+        self._types = types
+
+    def class_row(self, oid: Oid) -> ClassRow | None:
+        """Return the row of pg_class with that OID."""
+        packed = next(self._rows(PG_CLASS, "oid", oid), None)
+        return None if packed is None else ClassRow(*self._readers.of_class.unpack_from(packed, data_at(packed)))
+
+    def classes_with_file(self, relfilenode: Oid) -> Iterator[ClassRow]:
+        """Give the rows of pg_class with that relfilenode, of any tablespace."""
+        for packed in self._rows(PG_CLASS, "relfilenode", relfilenode):
+            yield ClassRow(*self._readers.of_class.unpack_from(packed, data_at(packed)))
+
+    def relation(self, oid: Oid) -> DescribedRelation | None:
+        """Describe a relation; None if there is none, `Incomplete` if it is half there."""
+        row = self.class_row(oid)
+        if row is None:
+            return None
+        subjects = {Subject(PG_CLASS.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}
+        columns = self._columns(oid, row.natts, subjects, 0)
+        primary_key, identity = self._keys(oid, row.identity)
+        relation = Relation(
+            oid=oid,
+            namespace=self._namespace(row.namespace),
+            name=self._name(row.name),
+            kind=row.kind.decode("ascii"),
+            persistence=row.persistence.decode("ascii"),
+            columns=columns,
+            replica_identity=ReplicaIdentity(row.identity.decode("ascii")),
+            identity_columns=identity,
+            primary_key=primary_key,
+            toast_oid=row.toast,
+            rewrite_of=row.rewrite,
+            partition_of=self._parent(oid) if row.is_partition else INVALID_OID,
+        )
+        return DescribedRelation(relation, frozenset(subjects))
+
+    def type(self, oid: Oid, depth: int = 0) -> DescribedType:
+        """Describe a type."""
+        known = self._types.get(oid)
+        if known is None:
+            known = self._types[oid] = self._describe_type(oid, depth)
+        return known
+
+    def _describe_type(self, oid: Oid, depth: int) -> DescribedType:
+        packed = next(self._rows(PG_TYPE, "oid", oid), None)
+        if packed is None or depth > TYPE_DEPTH_MAX:
+            raise Incomplete(f"type {oid} is missing" if packed is None else f"type {oid} contains itself")
+        row = _TypeRow(*self._readers.type.unpack_from(packed, data_at(packed)))
+        subjects = {Subject(PG_TYPE.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}
+
+        def other(type_oid: Oid) -> TypeDescription:
+            described = self.type(type_oid, depth + 1)
+            subjects.update(described.subjects)
+            return described.type
+
+        name, namespace = self._name(row.name), self._namespace(row.namespace)
+        hidden = namespace == PUBLIC and self._is_hidden(row.name)
+        described = TypeDescription(
+            oid=oid,
+            namespace=namespace,
+            name=name,
+            display_name=type_display_name(oid, namespace, name, self._major, hidden=hidden),
+            kind=TypeKind(row.kind.decode("ascii")),
+            length=row.length,
+            by_value=row.by_value,
+            align=Align(row.align.decode("ascii")),
+            delimiter=row.delimiter.decode("latin-1"),
+        )
+        if row.element and row.subscript == ARRAY_SUBSCRIPT_HANDLER:
+            element = other(row.element)
+            shown = f"{element.display_name}[]" if row.storage != _PLAIN_STORAGE else described.display_name
+            described = replace(described, element=element, display_name=shown)
+        match described.kind:
+            case TypeKind.DOMAIN:
+                described = replace(described, base=other(row.base), base_typmod=row.typmod)
+            case TypeKind.ENUM:
+                described = replace(described, labels=self._labels(oid))
+            case TypeKind.RANGE:
+                subtype, _ = self._range("rngtypid", oid)
+                described = replace(described, subtype=other(subtype))
+            case TypeKind.MULTIRANGE:
+                _, range_oid = self._range("rngmultitypid", oid)
+                described = replace(described, subtype=other(range_oid))
+            case TypeKind.COMPOSITE:
+                composite = self.class_row(row.relation)
+                if composite is None:
+                    raise Incomplete(f"relation {row.relation} of the composite type {oid} is missing")
+                attributes = self._columns(row.relation, composite.natts, subjects, depth + 1)
+                subjects.add(Subject(PG_CLASS.oid, row.relation))
+                described = replace(described, attributes=attributes)
+        return DescribedType(described, frozenset(subjects))
+
+    def _columns(self, oid: Oid, count: int, subjects: set[Subject], depth: int) -> tuple[Column, ...]:
+        columns: dict[int, Column] = {}
+        layout = self._store.heaps[PG_ATTRIBUTE.oid].layout
+        for packed in self._rows(PG_ATTRIBUTE, "attrelid", oid):
+            row = _AttributeRow(*self._readers.attribute.unpack_from(packed, data_at(packed)))
+            if row.number > count:
+                continue  # ALTER TABLE has not yet counted it in pg_class
+            described = None
+            if not row.dropped:
+                column_type = self.type(row.type_oid, depth)
+                subjects |= column_type.subjects
+                described = column_type.type
+            place = layout.locate(packed, "attmissingval") if row.has_missing else None
+            columns[row.number] = Column(
+                number=row.number,
+                name=self._name(row.name),
+                type=described,
+                typmod=row.typmod,
+                length=row.length,
+                by_value=row.by_value,
+                align=Align(row.align.decode("ascii")),
+                not_null=row.not_null,
+                dropped=row.dropped,
+                generated=row.generated.strip(b"\0").decode("ascii"),
+                missing=packed[place[0] : place[1]] if place is not None else None,
+            )
+        if len(columns) != count:
+            raise Incomplete(f"relation {oid} has {len(columns)} of {count} columns")
+        return tuple(columns[number] for number in range(1, count + 1))
+
+    def _keys(self, oid: Oid, identity: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the numbers of the primary key's columns and of the replica identity's (`RelationGetIndexList`)."""
+        primary_key: tuple[int, ...] = ()
+        chosen: tuple[int, ...] = ()
+        for packed in self._rows(PG_INDEX, "indrelid", oid):
+            row = _IndexRow(*self._readers.index.unpack_from(packed, data_at(packed)))
+            usable = row.valid and row.live and row.unique and row.immediate
+            if row.primary and row.live:
+                primary_key = self._key_columns(packed, row.key_count)
+                if identity == b"d" and usable:
+                    chosen = primary_key
+            if row.replica_identity and identity == b"i" and usable:
+                chosen = self._key_columns(packed, row.key_count)
+        return primary_key, chosen
+
+    def _key_columns(self, packed: bytes, count: int) -> tuple[int, ...]:
+        place = self._store.heaps[PG_INDEX.oid].layout.locate(packed, "indkey")
+        assert place is not None, "indkey is never null"
+        numbers: tuple[int, ...] = struct.unpack_from(f"<{count}h", packed, place[0] + _INT2VECTOR_VALUES_AT)
+        return numbers
+
+    def _parent(self, oid: Oid) -> Oid:
+        packed = next(self._rows(PG_INHERITS, "inhrelid", oid), None)
+        if packed is None:
+            return INVALID_OID
+        return Oid(self._readers.inherits.unpack_from(packed, data_at(packed))[0])
+
+    def _labels(self, oid: Oid) -> tuple[EnumLabel, ...]:
+        labels = []
+        for packed in self._rows(PG_ENUM, "enumtypid", oid):
+            label_oid, sort_order, label = self._readers.enum.unpack_from(packed, data_at(packed))
+            labels.append(EnumLabel(Oid(label_oid), sort_order, self._name(label)))
+        return tuple(sorted(labels, key=lambda label: label.sort_order))
+
+    def _range(self, column: str, oid: Oid) -> tuple[Oid, Oid]:
+        """Return subtype and range type of the row of pg_range whose `column` is `oid`."""
+        packed = next(self._rows(PG_RANGE, column, oid), None)
+        if packed is None:
+            raise Incomplete(f"range of type {oid} is missing")
+        range_oid, subtype = self._readers.range.unpack_from(packed, data_at(packed))
+        return Oid(subtype), Oid(range_oid)
+
+    def _namespace(self, oid: Oid) -> str:
+        packed = next(self._rows(PG_NAMESPACE, "oid", oid), None)
+        if packed is None:
+            raise Incomplete(f"namespace {oid} is missing")
+        return self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0])
+
+    def _is_hidden(self, name: bytes) -> bool:
+        """Tell if pg_catalog has a type of that name, which is then found before one in public."""
+        catalog_types = self._rows(PG_TYPE, "typnamespace", PG_CATALOG_OID)
+        return any(self._readers.type.unpack_from(packed, data_at(packed))[0] == name for packed in catalog_types)
+
+    def _rows(self, catalog: Catalog, column: str, key: int) -> Iterator[bytes]:
+        return self._store.heap(catalog, self._top_xid).find(column, key, self._sight)
+
+    def _name(self, padded: bytes) -> str:
+        return name_text(padded).decode(self._encoding, "surrogateescape")

@@ -1,0 +1,229 @@
+"""One catalog's heap: packed tuples by their place, and which transactions that are still open made or ended them.
+
+Only rows that are live or undecided are kept, so no commit log is needed: the end of a transaction settles its marks.
+Rows of system columns (`attnum` < 0) say nothing; they are kept as places only (`ELIDED`), so that a record for a row
+that we do not know is always an error.
+
+While a seed is being taken (`learning`) the heap does not know most rows yet. It then remembers the bytes of unknown
+rows that page images show, and the places whose rows ended, for the merge with what SQL saw (`WAL.md`, section 4).
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NewType
+
+from tidemark.decode.catalog.layout import PG_ATTRIBUTE, CatalogLayout, data_at
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.relation import RelFileLocator
+
+Tid = NewType("Tid", int)
+"""A place in a heap: block number in the high bits, line pointer in the low 16."""
+OFFSET_BITS = 16
+OFFSET_MASK = 0xFFFF
+ELIDED = b""
+_NOBODY = Xid(0)
+
+
+def make_tid(block: int, offset: int) -> Tid:
+    """Return the place `(block, offset)`."""
+    return Tid(block << OFFSET_BITS | offset)
+
+
+def format_tid(tid: int) -> str:
+    """Return `tid` as PostgreSQL prints it."""
+    return f"({tid >> OFFSET_BITS},{tid & OFFSET_MASK})"
+
+
+class Sight:
+    """What one transaction sees, or, without one, what is committed."""
+
+    __slots__ = ("_top_of", "top_xid")
+
+    def __init__(self, top_xid: Xid | None, top_of: Mapping[Xid, Xid]) -> None:
+        self.top_xid = top_xid
+        self._top_of = top_of
+
+    def owns(self, xid: Xid) -> bool:
+        """Tell if `xid` is the transaction itself or one of its subtransactions."""
+        return self.top_xid is not None and self._top_of.get(xid, xid) == self.top_xid
+
+
+class KeyIndex:
+    """Places of rows by the value of one column; one place stands bare, several in a set."""
+
+    __slots__ = ("_at", "_places", "_struct")
+
+    def __init__(self, layout: CatalogLayout, column: str, rows: Mapping[Tid, bytes]) -> None:
+        self._struct = struct.Struct("<I")
+        self._at = layout.offsets[column]
+        self._places: dict[int, Tid | set[Tid]] = {}
+        for tid, packed in rows.items():
+            if packed:
+                self.add(tid, packed)
+
+    def _key(self, packed: bytes) -> int:
+        key: int = self._struct.unpack_from(packed, data_at(packed) + self._at)[0]
+        return key
+
+    def add(self, tid: Tid, packed: bytes) -> None:
+        """Enter the row at `tid`."""
+        key = self._key(packed)
+        there = self._places.get(key)
+        if there is None:
+            self._places[key] = tid
+        elif isinstance(there, set):
+            there.add(tid)
+        else:
+            self._places[key] = {there, tid}
+
+    def remove(self, tid: Tid, packed: bytes) -> None:
+        """Take the row at `tid` out."""
+        key = self._key(packed)
+        there = self._places[key]
+        if isinstance(there, set):
+            there.remove(tid)
+            if not there:
+                del self._places[key]
+        else:
+            del self._places[key]
+
+    def places(self, key: int) -> tuple[Tid, ...]:
+        """Return the places of the rows whose column is `key`."""
+        there = self._places.get(key)
+        if there is None:
+            return ()
+        return tuple(there) if isinstance(there, set) else (there,)
+
+
+class Learning:
+    """What a heap remembers about rows that it does not know yet."""
+
+    __slots__ = ("dead", "images")
+
+    def __init__(self) -> None:
+        self.images: dict[Tid, bytes] = {}  # bytes of unknown rows, from page images
+        self.dead: set[Tid] = set()  # places whose earlier row ended, or was overwritten
+
+
+class CatalogHeap:
+    """The rows of one catalog in one file."""
+
+    __slots__ = ("_indexes", "deleter", "file", "inserter", "layout", "learning", "rows")
+
+    def __init__(self, layout: CatalogLayout, file: RelFileLocator, *, learning: bool = False) -> None:
+        self.layout = layout
+        self.file = file
+        self.rows: dict[Tid, bytes] = {}
+        self.inserter: dict[Tid, Xid] = {}  # of rows whose inserter is open
+        self.deleter: dict[Tid, Xid] = {}  # of rows, while learning also unknown ones, whose deleter is open
+        self.learning = Learning() if learning else None
+        self._indexes: dict[str, KeyIndex] = {}
+
+    def insert(self, tid: Tid, packed: bytes, xid: Xid = _NOBODY) -> None:
+        """Put a row at `tid`, in place of whatever stood there; `xid` is its open inserter, if it has one."""
+        self._take_out(tid)
+        if self.learning:
+            self.learning.images.pop(tid, None)
+            self.learning.dead.discard(tid)
+        self.deleter.pop(tid, None)
+        if xid:
+            self.inserter[tid] = xid
+        if packed and self.layout.catalog is PG_ATTRIBUTE and self._is_system_column(packed):
+            packed = ELIDED
+        self.rows[tid] = packed
+        if packed:
+            for index in self._indexes.values():
+                index.add(tid, packed)
+
+    def replace(self, tid: Tid, packed: bytes) -> None:
+        """Give the row at `tid` new bytes; its marks stay."""
+        old = self.rows[tid]
+        if old in (packed, ELIDED):
+            return
+        for index in self._indexes.values():
+            index.remove(tid, old)
+            index.add(tid, packed)
+        self.rows[tid] = packed
+
+    def remove(self, tid: Tid) -> None:
+        """Forget the row at `tid`: nobody will see it any more."""
+        self._take_out(tid)
+        self.deleter.pop(tid, None)
+        if self.learning:
+            self.learning.images.pop(tid, None)
+            self.learning.dead.add(tid)
+
+    def _take_out(self, tid: Tid) -> None:
+        old = self.rows.pop(tid, None)
+        self.inserter.pop(tid, None)
+        if old:
+            for index in self._indexes.values():
+                index.remove(tid, old)
+
+    def commit(self, tid: Tid, xid: Xid) -> None:
+        """Settle what `xid` did at `tid`: it committed."""
+        if self.inserter.get(tid) == xid:
+            del self.inserter[tid]
+        if self.deleter.get(tid) == xid:
+            self.remove(tid)
+
+    def abort(self, tid: Tid, xid: Xid) -> None:
+        """Settle what `xid` did at `tid`: it never happened."""
+        if self.inserter.get(tid) == xid:
+            self.remove(tid)
+        elif self.deleter.get(tid) == xid:
+            del self.deleter[tid]
+
+    def known_bytes(self, tid: Tid) -> bytes | None:
+        """Return the bytes of the row at `tid`; None where nothing is known of it."""
+        packed = self.rows.get(tid)
+        if packed is None and self.learning:
+            return self.learning.images.get(tid)
+        return packed
+
+    def adopt(self, rows: Iterable[tuple[Tid, bytes]]) -> None:
+        """Add the rows that SQL saw, unless WAL told of the place: what it told is later, and in real bytes."""
+        learning = self.learning
+        assert learning is not None, "rows are adopted while learning"
+        for tid, packed in rows:
+            if tid not in self.rows and tid not in learning.dead:
+                # NB: an open deleter's mark is there already, and stays.
+                self.rows[tid] = learning.images.get(tid, packed) if packed else ELIDED
+        self._indexes.clear()
+
+    def stop_learning(self) -> None:
+        """Hold that all rows are known from here on."""
+        self.learning = None
+        for tid in [tid for tid in self.deleter if tid not in self.rows]:
+            del self.deleter[tid]
+
+    def find(self, column: str, key: int, sight: Sight) -> Iterator[bytes]:
+        """Give the rows whose `column` is `key`, as `sight` sees them."""
+        index = self._indexes.get(column)
+        if index is None:
+            index = self._indexes[column] = KeyIndex(self.layout, column, self.rows)
+        for tid in index.places(key):
+            if self._visible(tid, sight):
+                yield self.rows[tid]
+
+    def scan(self, sight: Sight) -> Iterator[tuple[Tid, bytes]]:
+        """Give all rows that `sight` sees, those of system columns left out."""
+        for tid, packed in self.rows.items():
+            if packed and self._visible(tid, sight):
+                yield tid, packed
+
+    def _visible(self, tid: Tid, sight: Sight) -> bool:
+        inserter = self.inserter.get(tid)
+        if inserter is not None and not sight.owns(inserter):
+            return False
+        deleter = self.deleter.get(tid)
+        return deleter is None or not sight.owns(deleter)
+
+    def subject(self, packed: bytes) -> Oid:
+        """Return the OID of what the row describes, or helps to describe."""
+        at = data_at(packed) + self.layout.offsets[self.layout.catalog.subject]
+        return Oid(int.from_bytes(packed[at : at + 4], "little"))
+
+    def _is_system_column(self, packed: bytes) -> bool:
+        number_at = data_at(packed) + self.layout.offsets["attnum"]
+        return packed[number_at + 1] >= 0x80  # the sign of an int2

@@ -1,0 +1,198 @@
+"""How the rows of the tracked system catalogs lie in a heap tuple.
+
+The layouts are not written down here: they are read from pg_attribute when a mirror is seeded, and travel with it. A
+catalog's row begins with columns of fixed length that are never null; their offsets are constants, so one precompiled
+`struct` reads any choice of them. What follows (`indkey`, `attmissingval`) is found by walking.
+
+Rows are *packed tuples*: u16 infomask2, u16 infomask, u8 hoff, then the tuple's bytes from offset 23 on.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidemark.model.errors import NodeUnfit
+from tidemark.model.lsn import Oid
+
+PACKED_HEADER = struct.Struct("<HHB")
+TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
+HAS_NULLS = 0x0001  # t_infomask, HEAP_HASNULL
+HAS_VARWIDTH = 0x0002
+FROZEN = 0x0B00  # xmin frozen, xmax invalid: what a row that a seed makes says of itself
+NATTS_MASK = 0x07FF  # t_infomask2
+_DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, we hold it from offset 23
+_ALIGNMENT = {"c": 1, "s": 2, "i": 4, "d": 8}
+_CODES = {16: "?", 18: "c", 20: "q", 21: "h", 23: "i", 24: "I", 26: "I", 28: "I", 700: "f"}
+NAME_OID = Oid(19)
+NAME_BYTES = 64  # NAMEDATALEN
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """A system catalog that we track; its OID is the same in every major."""
+
+    oid: Oid
+    name: str
+    subject: str  # the column that says whose description a row belongs to
+    keys: tuple[str, ...]  # columns that rows are looked up by
+
+
+PG_TYPE = Catalog(Oid(1247), "pg_type", "oid", ("oid", "typelem", "typbasetype", "typnamespace", "typrelid"))
+PG_ATTRIBUTE = Catalog(Oid(1249), "pg_attribute", "attrelid", ("attrelid", "atttypid"))
+PG_CLASS = Catalog(Oid(1259), "pg_class", "oid", ("oid", "relfilenode", "relnamespace"))
+PG_DATABASE = Catalog(Oid(1262), "pg_database", "oid", ("oid",))
+PG_INDEX = Catalog(Oid(2610), "pg_index", "indrelid", ("indrelid",))
+PG_INHERITS = Catalog(Oid(2611), "pg_inherits", "inhrelid", ("inhrelid",))
+PG_NAMESPACE = Catalog(Oid(2615), "pg_namespace", "oid", ("oid",))
+PG_ENUM = Catalog(Oid(3501), "pg_enum", "enumtypid", ("enumtypid",))
+PG_RANGE = Catalog(Oid(3541), "pg_range", "rngtypid", ("rngtypid", "rngmultitypid", "rngsubtype"))
+
+LOCAL_CATALOGS = (
+    PG_CLASS,
+    PG_ATTRIBUTE,
+    PG_TYPE,
+    PG_NAMESPACE,
+    PG_INDEX,
+    PG_ENUM,
+    PG_RANGE,
+    PG_INHERITS,
+)
+SHARED_CATALOGS = (PG_DATABASE,)
+CATALOG_OF_OID = {catalog.oid: catalog for catalog in (*LOCAL_CATALOGS, *SHARED_CATALOGS)}
+CATALOG_OF_NAME = {catalog.name: catalog for catalog in CATALOG_OF_OID.values()}
+
+
+class UnknownCatalogShape(NodeUnfit):
+    """A system catalog whose columns are not as we can read them."""
+
+    hint = "this build of PostgreSQL changes its system catalogs; Tidemark needs the catalogs of the community's"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A column of a catalog, from its own row of pg_attribute."""
+
+    number: int
+    name: str
+    type_oid: Oid
+    length: int
+    align: str
+    not_null: bool
+
+
+def align_up(offset: int, width: int) -> int:
+    """Return `offset` moved up to a multiple of `width`, a power of two."""
+    return (offset + width - 1) & -width
+
+
+class CatalogLayout:
+    """The columns of one catalog and where the fixed ones stand."""
+
+    def __init__(self, catalog: Catalog, columns: Iterable[CatalogColumn]) -> None:
+        self.catalog = catalog
+        self.columns: Sequence[CatalogColumn] = tuple(columns)
+        self.offsets: dict[str, int] = {}
+        end = 0
+        for position, column in enumerate(self.columns):
+            if column.number != position + 1:
+                raise UnknownCatalogShape(f"{catalog.name}: column {position + 1} is missing")
+            if column.length < 0 or not column.not_null:
+                break
+            end = align_up(end, _ALIGNMENT[column.align])
+            self.offsets[column.name] = end
+            end += column.length
+        self.fixed_bytes = end
+        missing = {catalog.subject, *catalog.keys} - self.offsets.keys()
+        if missing:
+            raise UnknownCatalogShape(f"{catalog.name} has no column {', '.join(sorted(missing))} of fixed place")
+
+    @property
+    def fixed(self) -> Sequence[CatalogColumn]:
+        """The columns of fixed place."""
+        return self.columns[: len(self.offsets)]
+
+    @cached_property
+    def fixed_struct(self) -> struct.Struct:
+        """The fixed columns in order."""
+        return self.projection(*self.offsets)
+
+    def projection(self, *names: str) -> struct.Struct:
+        """Return a struct that reads the fixed columns `names`, given in the catalog's order, from `data_at`."""
+        if unknown := set(names) - self.offsets.keys():
+            raise UnknownCatalogShape(f"{self.catalog.name} has no column {', '.join(sorted(unknown))} of fixed place")
+        wanted = [column for column in self.fixed if column.name in names]
+        if [column.name for column in wanted] != list(names):
+            raise UnknownCatalogShape(f"{self.catalog.name} has its columns in another order than {', '.join(names)}")
+        code, at = "<", 0
+        for column in wanted:
+            offset = self.offsets[column.name]
+            code += f"{offset - at}x" if offset > at else ""
+            code += _CODES.get(column.type_oid, f"{column.length}s")
+            at = offset + column.length
+        return struct.Struct(code)
+
+    def fits(self, packed: bytes) -> bool:
+        """Tell if `packed` can be a row of this catalog: its number of columns and its length."""
+        if len(packed) < PACKED_HEADER.size:
+            return False
+        infomask2, _, hoff = PACKED_HEADER.unpack_from(packed)
+        if infomask2 & NATTS_MASK != len(self.columns) or hoff < TUPLE_HEADER_BYTES:
+            return False
+        return len(packed) >= data_at(packed) + self.fixed_bytes
+
+    def locate(self, packed: bytes, name: str) -> tuple[int, int] | None:
+        """Return where the value of the column `name` stands in `packed`, headers included; None where it is null."""
+        _, infomask, _ = PACKED_HEADER.unpack_from(packed)
+        base = data_at(packed)
+        at = base + self.fixed_bytes
+        for column in self.columns[len(self.offsets) :]:
+            index = column.number - 1
+            if infomask & HAS_NULLS and not packed[PACKED_HEADER.size + (index >> 3)] >> (index & 7) & 1:
+                if column.name == name:
+                    return None
+                continue
+            at, end = _value(packed, base, at, column)
+            if column.name == name:
+                return at, end
+            at = end
+        raise UnknownCatalogShape(f"{self.catalog.name} has no column {name}")
+
+    def form(self, fixed: bytes, values: Sequence[bytes | None]) -> bytes:
+        """Return the packed tuple of a row: its fixed part, and the varlena datums (4-byte header) of the rest."""
+        rest = self.columns[len(self.offsets) :]
+        bitmap = bytearray((len(self.columns) + 7) >> 3)
+        for index in range(len(self.offsets)):
+            bitmap[index >> 3] |= 1 << (index & 7)
+        data = bytearray(fixed)
+        for column, value in zip(rest, values, strict=True):
+            if value is not None:
+                bitmap[(column.number - 1) >> 3] |= 1 << ((column.number - 1) & 7)
+                data += bytes(align_up(len(data), _ALIGNMENT[column.align]) - len(data)) + value
+        nulls = any(value is None for value in values)
+        hoff = align_up(TUPLE_HEADER_BYTES + (len(bitmap) if nulls else 0), 8)
+        header = PACKED_HEADER.pack(len(self.columns), FROZEN | HAS_VARWIDTH | (HAS_NULLS if nulls else 0), hoff)
+        padding = bytes(hoff - TUPLE_HEADER_BYTES - (len(bitmap) if nulls else 0))
+        return header + (bytes(bitmap) if nulls else b"") + padding + bytes(data)
+
+
+def data_at(packed: bytes) -> int:
+    """Return where the columns of `packed` begin."""
+    return packed[4] - _DATA_SHIFT
+
+
+def name_text(value: bytes) -> bytes:
+    """Return the bytes of a `name`, which is padded with zeros."""
+    return value.partition(b"\0")[0]
+
+
+def _value(packed: bytes, base: int, at: int, column: CatalogColumn) -> tuple[int, int]:
+    """Return begin and end of a value that is not null and begins at `at` or, aligned, after it."""
+    aligned = base + align_up(at - base, _ALIGNMENT[column.align])
+    if column.length >= 0:
+        return aligned, aligned + column.length
+    first = packed[at]
+    if first & 1:  # a short header is never aligned, and never zero as padding is
+        return at, at + (first >> 1)
+    (header,) = struct.unpack_from("<I", packed, aligned)
+    return aligned, aligned + (header >> 2)

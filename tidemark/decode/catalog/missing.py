@@ -1,0 +1,44 @@
+"""Values of `attmissingval` as SQL shows them to a seed: text, in an array of our own making.
+
+The real value is an array of one element of the column's type. SQL gives only its text, so a seed makes an array of one
+text; its lower bound is 0, which the server never writes there, and tells the two apart. The real one comes with the
+first page image; it is the same value, since that of a column never changes.
+"""
+
+import struct
+from dataclasses import replace
+
+from tidemark.model.relation import Relation
+
+TEXT_OID = 25
+_SEED_LOWER_BOUND = 0
+_HEAD = struct.Struct("<IiiIiii")  # varlena headers of 4 bytes have the length in the high 30 bits: array, then element
+
+
+def missing_from_text(text: bytes) -> bytes:
+    """Return the array datum that stands for a missing value whose text is `text`."""
+    total = _HEAD.size + len(text)
+    return _HEAD.pack(total << 2, 1, 0, TEXT_OID, 1, _SEED_LOWER_BOUND, (4 + len(text)) << 2) + text
+
+
+def is_from_seed(datum: bytes | None) -> bool:
+    """Tell if `datum` is of `missing_from_text`."""
+    if datum is None or len(datum) < _HEAD.size or datum[0] & 3:
+        return False
+    _total, dimensions, _offset, element, _count, lower_bound, _text = _HEAD.unpack_from(datum)
+    return (dimensions, element, lower_bound) == (1, TEXT_OID, _SEED_LOWER_BOUND)
+
+
+def is_same_version(version: Relation, other: Relation) -> bool:
+    """Tell if two descriptions are equal, a seed's missing value being taken for the real one that replaced it."""
+    if version == other:
+        return True
+    if not any(is_from_seed(column.missing) for column in version.columns):
+        return False
+    if len(version.columns) != len(other.columns):
+        return False
+    columns = [
+        replace(column, missing=there.missing) if is_from_seed(column.missing) and there.missing else column
+        for column, there in zip(version.columns, other.columns, strict=True)
+    ]
+    return replace(version, columns=tuple(columns)) == other

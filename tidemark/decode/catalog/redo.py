@@ -1,0 +1,147 @@
+"""One heap record on a catalog to changes of rows: what `heap_redo` does to a page, done to tuples.
+
+Locks, visibility maps, freezing and pruning change no row that we keep; of those records only the page images matter.
+With an image that applies, a tuple's own bytes are missing from the record: they are taken from the page.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, Tid, format_tid, make_tid
+from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
+from tidemark.model.lsn import format_lsn
+from tidemark.wal.record import MAIN_FORK, BlockRef, Record
+from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, heap, heap2
+
+
+class CatalogDiverged(CorruptWal):
+    """A record that does not fit what the mirror holds: the mirror is not of this WAL, or WAL is missing between."""
+
+    hint = "take the seed again (cdcctl init); if this comes again, please report it with the record"
+
+
+class SeedOvertaken(TidemarkError):
+    """A catalog was rewritten while its seed was being taken."""
+
+    disposition = Disposition.RETRY
+    hint = "the seed is taken again from the start; keep VACUUM FULL of system catalogs away if this does not end"
+
+
+class RowInserted(NamedTuple):
+    """A row appeared."""
+
+    tid: Tid
+    packed: bytes
+
+
+class RowDeleted(NamedTuple):
+    """A row was ended by the record's transaction."""
+
+    tid: Tid
+
+
+class RowOverwritten(NamedTuple):
+    """A row got new bytes in place, for everybody at once."""
+
+    tid: Tid
+    packed: bytes
+
+
+RowChange = RowInserted | RowDeleted | RowOverwritten
+
+
+def row_changes(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
+    """Give what `record`, whose block 0 lies in `target`, does to its rows, in order."""
+    operation = record.info & heap.OPCODE_MASK
+    if record.rmgr == RM_HEAP2:
+        if operation == heap2.MULTI_INSERT:
+            yield from _multi_insert(target, record)
+    elif record.rmgr == RM_HEAP:
+        if operation == heap.INSERT:
+            insert = heap.parse_insert(record)
+            yield _inserted(target, record, insert.block, insert.offset, insert.tuple)
+        elif operation in (heap.UPDATE, heap.HOT_UPDATE):
+            yield from _update(target, record)
+        elif operation == heap.DELETE:
+            delete = heap.parse_delete(record)
+            yield RowDeleted(_known(target, record, make_tid(delete.block.block, delete.offset)))
+        elif operation == heap.INPLACE:
+            yield from _inplace(target, record)
+
+
+def refresh(target: CatalogHeap, record: Record) -> None:
+    """Take the bytes of rows that page images of `record` show."""
+    for block in record.blocks:
+        if block.image_applies and block.fork == MAIN_FORK and block.locator == target.file:
+            for offset, packed, _xmin, _xmax in heap.page_tuples(block.restore_page()):
+                tid = make_tid(block.block, offset)
+                if tid in target.rows:
+                    target.replace(tid, _fitting(target, record, tid, packed))
+                elif target.learning:
+                    target.learning.images[tid] = packed
+
+
+def _multi_insert(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
+    insert = heap2.parse_multi_insert(record)
+    packed_tuples = insert.tuples if insert.tuples is not None else (None,) * len(insert.offsets)
+    for offset, packed in zip(insert.offsets, packed_tuples, strict=True):
+        yield _inserted(target, record, insert.block, offset, packed)
+
+
+def _update(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
+    update = heap.parse_update(record)
+    old_tid = _known(target, record, make_tid(update.old_block.block, update.old_offset))
+    new_tid = make_tid(update.block.block, update.new_offset)
+    yield RowDeleted(old_tid)
+    whole = update.tuple
+    if whole is not None or update.changed is None:
+        yield _inserted(target, record, update.block, update.new_offset, whole)
+        return
+    old = target.known_bytes(old_tid)
+    if old == ELIDED:  # GRANT on a system column
+        yield RowInserted(new_tid, ELIDED)
+        return
+    if old is None:
+        raise _diverged(target, record, old_tid, "its bytes are not known (was full_page_writes off?)")
+    yield RowInserted(new_tid, _fitting(target, record, new_tid, heap.apply_update(old, update)))
+
+
+def _inplace(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
+    inplace = heap.parse(record)
+    assert isinstance(inplace, heap.HeapInplace), record.info
+    tid = _known(target, record, make_tid(inplace.block.block, inplace.offset))
+    if inplace.block.image_applies:
+        return
+    old = target.known_bytes(tid)
+    if old is None:
+        raise _diverged(target, record, tid, "its bytes are not known (was full_page_writes off?)")
+    yield RowOverwritten(tid, heap.apply_inplace(old, inplace))
+
+
+def _inserted(target: CatalogHeap, record: Record, block: BlockRef, offset: int, packed: bytes | None) -> RowInserted:
+    """Return the new row: from the record, or from the page if that stands in its place."""
+    tid = make_tid(block.block, offset)
+    if packed is None and block.image_applies:
+        found = heap.page_tuple(block.restore_page(), offset)
+        packed = found[0] if found is not None else None
+    if packed is None:
+        raise _diverged(target, record, tid, "neither record nor page image hold the new row")
+    return RowInserted(tid, _fitting(target, record, tid, packed))
+
+
+def _known(target: CatalogHeap, record: Record, tid: Tid) -> Tid:
+    """Return `tid` if a row is known there, or need not be yet."""
+    if tid not in target.rows and not target.learning:
+        raise _diverged(target, record, tid, "no row is known there")
+    return tid
+
+
+def _fitting(target: CatalogHeap, record: Record, tid: Tid, packed: bytes) -> bytes:
+    if not target.layout.fits(packed):
+        raise _diverged(target, record, tid, f"{len(packed)} bytes are no row of it")
+    return packed
+
+
+def _diverged(target: CatalogHeap, record: Record, tid: Tid, what: str) -> CatalogDiverged:
+    name = target.layout.catalog.name
+    return CatalogDiverged(f"{name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}")

@@ -1,0 +1,115 @@
+"""New files of catalogs, whose pages arrive before anything says what the file is.
+
+VACUUM FULL and CLUSTER copy a catalog into a transient heap and swap the files when they commit:
+
+  pg_class row with relrewrite     marks the transaction: it rewrites that catalog
+  page images of an unknown file   the copy; that it is a heap page with rows of that catalog's shape gives it away
+  heap records on that file        the transaction itself goes on in the new file: its private view from here on
+  relation map, or the commit      the file becomes the catalog's (mapped catalogs; all others by their pg_class row)
+
+What a copied tuple's xmin and xmax mean is decided as the server would: by hint bits, else by what is open here. The
+copy was made before its pages were logged, so an xid that ended in between may show no hint: those that aborted
+are remembered while a rewrite is on, all others committed.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import Enum, auto
+from struct import Struct
+from typing import NamedTuple
+
+from tidemark.decode.catalog.heap import CatalogHeap, Tid, make_tid
+from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
+from tidemark.model.lsn import BlockNumber, Xid
+from tidemark.wal.rmgr import heap
+from tidemark.wal.versions import PAGE_BYTES
+
+_U16 = Struct("<H")
+_SPECIAL_AT = 16  # pd_special
+_XMAX_LOCK_ONLY = 0x0080  # t_infomask (htup_details.h)
+_XMAX_EXCLUSIVE_MASK = 0x1050  # HEAP_XMAX_IS_MULTI | HEAP_LOCK_MASK
+_XMAX_EXCLUSIVE_LOCK = 0x0040
+_XMIN_COMMITTED = 0x0100
+_XMIN_INVALID = 0x0200
+_XMAX_COMMITTED = 0x0400
+_XMAX_INVALID = 0x0800
+_XMAX_IS_MULTI = 0x1000
+
+
+class Fate(Enum):
+    """What became of a transaction."""
+
+    OPEN = auto()
+    COMMITTED = auto()
+    ABORTED = auto()
+
+
+class CopiedRow(NamedTuple):
+    """A row of the copy that somebody may still see, with its open inserter and deleter (0: none)."""
+
+    tid: Tid
+    packed: bytes
+    inserter: Xid
+    deleter: Xid
+
+
+def shape_of(image: bytes) -> int | None:
+    """Return the number of columns of the rows on a heap page; None if it is no heap page or has no rows."""
+    (special,) = _U16.unpack_from(image, _SPECIAL_AT)
+    if special != PAGE_BYTES:
+        return None
+    found = next(heap.page_tuples(image), None)
+    if found is None:
+        return None
+    infomask2: int = PACKED_HEADER.unpack_from(found[1])[0]
+    return infomask2 & NATTS_MASK
+
+
+def copied_rows(block: BlockNumber, image: bytes, old: CatalogHeap, fate: Callable[[Xid], Fate]) -> Iterator[CopiedRow]:
+    """Give the rows of a page of the copy of `old`."""
+    for offset, packed, xmin, xmax in heap.page_tuples(image):
+        inserter = _inserter(packed, xmin, fate)
+        deleter = _deleter(packed, xmax, old, fate)
+        if inserter is not None and deleter is not None:
+            yield CopiedRow(make_tid(block, offset), packed, inserter, deleter)
+
+
+def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | None:
+    """Return who is still open of those that made the row, 0 if nobody is; None if the row never came to be."""
+    _, infomask, _ = PACKED_HEADER.unpack_from(packed)
+    if infomask & _XMIN_COMMITTED:  # frozen rows have both bits
+        return Xid(0)
+    if infomask & _XMIN_INVALID:
+        return None
+    match fate(xmin):
+        case Fate.OPEN:
+            return xmin
+        case Fate.ABORTED:
+            return None
+    return Xid(0)
+
+
+def _deleter(packed: bytes, xmax: Xid, old: CatalogHeap, fate: Callable[[Xid], Fate]) -> Xid | None:
+    """Return who is still open of those that ended the row, 0 if nobody is; None if it is gone."""
+    _, infomask, _ = PACKED_HEADER.unpack_from(packed)
+    locked = infomask & _XMAX_LOCK_ONLY or infomask & _XMAX_EXCLUSIVE_MASK == _XMAX_EXCLUSIVE_LOCK
+    if infomask & _XMAX_INVALID or locked or not xmax:
+        return Xid(0)
+    if infomask & _XMAX_IS_MULTI:
+        return _deleter_of_twin(packed, old)
+    if infomask & _XMAX_COMMITTED:
+        return None
+    match fate(xmax):
+        case Fate.OPEN:
+            return xmax
+        case Fate.ABORTED:
+            return Xid(0)
+    return None
+
+
+def _deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:
+    """Return the open deleter of the row in the old file that `packed` is a copy of: a multixact does not tell."""
+    data = packed[data_at(packed) :]
+    for tid, there in old.rows.items():
+        if there and there[data_at(there) :] == data:
+            return old.deleter.get(tid, Xid(0))
+    return None

@@ -1,0 +1,236 @@
+"""The first filling of a mirror: ordinary SELECTs, joined with the WAL from the last checkpoint's redo LSN on.
+
+Pure: SQL text out, answers in. Whoever has the connection does this, in order (`WAL.md`, section 4):
+
+  1. `pg_control_checkpoint()` gives the redo LSN R0; `COLUMNS`, `IDENTITY` and `FILES` give a mirror: `begin`.
+  2. Wait until every transaction from before R0 has ended.
+  3. In one REPEATABLE READ transaction: `SESSION`, then COPY of each of `queries`; then the flush LSN L2.
+  4. Let the mirror take the WAL from R0 to L2.
+  5. `FILES` again, and `merge`: the mirror is exact at L2.
+
+Rows that SQL shows become tuples whose columns of fixed place are exact; the others are null, but for the two that
+descriptions need. The first change of a page after R0 brings its image (full_page_writes), and with it the real bytes.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, Tid, make_tid
+from tidemark.decode.catalog.layout import (
+    CATALOG_OF_OID,
+    LOCAL_CATALOGS,
+    NAME_OID,
+    PG_ATTRIBUTE,
+    PG_INDEX,
+    SHARED_CATALOGS,
+    Catalog,
+    CatalogColumn,
+    CatalogLayout,
+)
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.missing import missing_from_text
+from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.shared import SharedCatalogs
+from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.versions import WalFormat
+
+_OIDS = ", ".join(str(oid) for oid in CATALOG_OF_OID)
+COLUMNS = f"""
+    SELECT attrelid::int8, attnum::int4, attname::text, atttypid::int8, attlen::int4, attalign::text, attnotnull
+    FROM pg_catalog.pg_attribute WHERE attrelid IN ({_OIDS}) AND attnum > 0 ORDER BY attrelid, attnum
+"""  # noqa: S608 - constants of ours
+FILES = f"""
+    SELECT oid::int8, pg_catalog.pg_relation_filenode(oid)::int8
+    FROM pg_catalog.pg_class WHERE oid IN ({_OIDS}) ORDER BY oid
+"""  # noqa: S608 - constants of ours
+IDENTITY = """
+    SELECT oid::int8, dattablespace::int8, pg_catalog.pg_encoding_to_char(encoding)::text
+    FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+"""
+SESSION = (  # decides the text of missing values (WAL.md, section 10)
+    "SET search_path = public",
+    "SET timezone = 'UTC'",
+    "SET datestyle = 'ISO, MDY'",
+    "SET intervalstyle = 'postgres'",
+    "SET extra_float_digits = 1",
+    "SET bytea_output = 'hex'",
+)
+_ENCODED = (
+    "pg_catalog.convert_to({}, pg_catalog.getdatabaseencoding())"  # the database's own bytes, whatever the client
+)
+_INT2_OID = 21
+_INT2VECTOR = struct.Struct("<IiiIii")
+_COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
+_COPY_HEADER = struct.Struct(">11sII")
+_FIELD_COUNT = struct.Struct(">h")
+_FIELD_LENGTH = struct.Struct(">i")
+
+ColumnRow = tuple[int, int, str, int, int, str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The answer to `IDENTITY`: database, its default tablespace, the name of its encoding."""
+
+    database: Oid
+    tablespace: Oid
+    encoding: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeedQuery:
+    """Rows of a catalog to copy: `COPY (sql) TO STDOUT (FORMAT binary)`."""
+
+    catalog: Catalog
+    sql: str
+    places_only: bool = False  # of rows that say nothing
+
+    @property
+    def copy(self) -> str:
+        """The whole statement."""
+        return f"COPY ({self.sql}) TO STDOUT (FORMAT binary)"
+
+
+def begin(
+    fmt: WalFormat,
+    identity: Identity,
+    columns: Iterable[ColumnRow],
+    files: Iterable[tuple[int, int]],
+    shared: SharedCatalogs | None = None,
+) -> CatalogMirror:
+    """Return a mirror that knows no rows yet and can take WAL; `shared` is that of another mirror, if there is one."""
+    layouts = _layouts(columns)
+    file_of = dict(files)
+
+    def heaps(catalogs: Sequence[Catalog], spc: Oid, db: Oid) -> Iterator[CatalogHeap]:
+        for catalog in catalogs:
+            locator = RelFileLocator(spc, db, Oid(file_of[catalog.oid]))
+            yield CatalogHeap(layouts[catalog.oid], locator, learning=True)
+
+    if shared is None:
+        shared_heaps = heaps(SHARED_CATALOGS, GLOBAL_TABLESPACE, INVALID_OID)
+        shared = SharedCatalogs(CatalogStore(fmt, INVALID_OID, GLOBAL_TABLESPACE, shared_heaps, learning=True))
+    local_heaps = heaps(LOCAL_CATALOGS, identity.tablespace, identity.database)
+    store = CatalogStore(fmt, identity.database, identity.tablespace, local_heaps, learning=True)
+    return CatalogMirror(store, shared, identity.encoding)
+
+
+def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
+    """Return what to ask for."""
+    stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
+    asked = [_row_query(heap.layout) for store in stores for heap in store.heaps.values()]
+    places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
+    return [*asked, SeedQuery(PG_ATTRIBUTE, places, places_only=True)]
+
+
+def merge(
+    mirror: CatalogMirror, files: Iterable[tuple[int, int]], answers: Mapping[SeedQuery, Iterable[bytes]]
+) -> None:
+    """Join what SQL showed with what WAL told; `answers` are the binary COPY data, cut anywhere."""
+    file_of = dict(files)
+    stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
+    heaps = {oid: heap for store in stores for oid, heap in store.heaps.items()}
+    for oid, heap in heaps.items():
+        if heap.file.rel != file_of[oid]:
+            raise SeedOvertaken(f"{heap.layout.catalog.name} was rewritten while it was read")
+    for query, data in answers.items():
+        heap = heaps[query.catalog.oid]
+        copied = b"".join(data)
+        heap.adopt(_places(copied) if query.places_only else _rows(copied, heap.layout))
+    for heap in heaps.values():
+        heap.stop_learning()
+    for store in stores:
+        store.learning = False
+
+
+def _layouts(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
+    of_catalog: dict[int, list[CatalogColumn]] = {}
+    for catalog, number, name, type_oid, length, align, not_null in columns:
+        column = CatalogColumn(number, name, Oid(type_oid), length, align, not_null)
+        of_catalog.setdefault(catalog, []).append(column)
+    return {catalog.oid: CatalogLayout(catalog, of_catalog[catalog.oid]) for catalog in CATALOG_OF_OID.values()}
+
+
+def _row_query(layout: CatalogLayout) -> SeedQuery:
+    """Ask for the place, the columns of fixed length, the names, and the one other column that is needed."""
+    fixed = [f'"{column.name}"' for column in layout.fixed if column.type_oid != NAME_OID]
+    names = [_ENCODED.format(f'"{column.name}"::text') for column in layout.fixed if column.type_oid == NAME_OID]
+    more, where = [], ""
+    if layout.catalog is PG_ATTRIBUTE:
+        more = [_ENCODED.format("(attmissingval::text::text[])[1]")]
+        where = " WHERE attnum > 0"
+    elif layout.catalog is PG_INDEX:
+        more = ["indkey::text"]
+    selected = ", ".join(["ctid", *fixed, *names, *more])
+    source = f"pg_catalog.{layout.catalog.name}{where}"
+    return SeedQuery(layout.catalog, f"SELECT {selected} FROM {source}")  # noqa: S608 - constants and catalog columns
+
+
+def _places(copied: bytes) -> Iterator[tuple[Tid, bytes]]:
+    reader = struct.Struct(">4xIH")
+    for at in _row_starts(copied, reader.size, 0):
+        block, offset = reader.unpack_from(copied, at)
+        yield make_tid(block, offset), ELIDED
+
+
+def _rows(copied: bytes, layout: CatalogLayout) -> Iterator[tuple[Tid, bytes]]:
+    """Give the rows of the answer to `_row_query` as packed tuples."""
+    sized = [column for column in layout.fixed if column.type_oid != NAME_OID]
+    names = [column for column in layout.fixed if column.type_oid == NAME_OID]
+    order = {column.number: index for index, column in enumerate([*sized, *names])}
+    permute = itemgetter(*(order[column.number] for column in layout.fixed))
+    if len(order) == 1:
+        raise InternalError(f"{layout.catalog.name} has a single fixed column")
+    # The server's binary form is big-endian, each value after its length; our projection says which code a value has.
+    codes = [layout.projection(column.name).format.lstrip("<").lstrip("0123456789x") for column in sized]
+    reader = struct.Struct(">4xIH" + "".join(f"4x{code}" for code in codes))
+    has_more = layout.catalog in (PG_ATTRIBUTE, PG_INDEX)
+    pack = layout.fixed_struct.pack
+    nothing = [None] * (len(layout.columns) - len(layout.fixed))
+    for start in _row_starts(copied, reader.size, len(names) + has_more):
+        block, offset, *values = reader.unpack_from(copied, start)
+        at = start + reader.size
+        for _ in names:
+            value, at = _field(copied, at)
+            values.append(value or b"")
+        rest: list[bytes | None] = list(nothing)
+        if has_more:
+            value, at = _field(copied, at)
+            if layout.catalog is PG_INDEX:
+                rest[0] = _int2vector(value or b"")
+            elif value is not None:
+                rest[-1] = missing_from_text(value)
+        yield make_tid(block, offset), layout.form(pack(*permute(values)), rest)
+
+
+def _row_starts(copied: bytes, sized_bytes: int, fields_after: int) -> Iterator[int]:
+    """Give where the fields of each row of binary COPY data begin."""
+    signature, _flags, extension = _COPY_HEADER.unpack_from(copied)
+    if signature != _COPY_SIGNATURE:
+        raise InternalError("the answer to a seed's query is not binary COPY data")
+    at = _COPY_HEADER.size + extension
+    while _FIELD_COUNT.unpack_from(copied, at)[0] >= 0:
+        at += _FIELD_COUNT.size
+        yield at
+        at += sized_bytes
+        for _ in range(fields_after):
+            _value, at = _field(copied, at)
+
+
+def _field(copied: bytes, at: int) -> tuple[bytes | None, int]:
+    """Return a field and where the next begins."""
+    (length,) = _FIELD_LENGTH.unpack_from(copied, at)
+    begin = at + _FIELD_LENGTH.size
+    return (None, begin) if length < 0 else (copied[begin : begin + length], begin + length)
+
+
+def _int2vector(text: bytes) -> bytes:
+    """Return the datum of an int2vector from its text (`1 2`)."""
+    values = [int(value) for value in text.split()]
+    head = _INT2VECTOR.pack((_INT2VECTOR.size + 2 * len(values)) << 2, 1, 0, _INT2_OID, len(values), 0)
+    return head + struct.pack(f"<{len(values)}h", *values)
