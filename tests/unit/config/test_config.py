@@ -1,0 +1,92 @@
+"""Configuration: documented, overridable, strict."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.config import BadConfig, Config, load_config, parse_config
+from tidemark.model.errors import ExitCode
+
+FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"
+
+
+def test_the_file_in_conf_says_the_defaults() -> None:
+    assert load_config(FILE, {}) == Config()
+
+
+def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
+    lines = FILE.read_text().splitlines()
+    section, documented = "", set()
+    for above, line in zip(["", *lines], lines, strict=False):
+        if line.startswith("["):
+            section = line.strip("[]")
+        elif "=" in line and not line.startswith("#"):
+            assert above.startswith("# "), line
+            documented.add(f"{section}.{line.split('=')[0].strip()}")
+    config = Config()
+    known = {f"{part.name}.{key.name}" for part in fields(config) for key in fields(getattr(config, part.name))}
+    assert documented == known
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[rign]\nbytes_max = 1", "unknown key rign"),
+        ("[ring]\nbyte_max = 1", "unknown key ring.byte_max"),
+        ("[ring]\nbytes_max = -1", "ring.bytes_max: Input should be greater than or equal to 0"),
+        ("[deliver]\nconsumer = 'kafka'", "deliver.consumer: Input should be 'outbox', 'jsonl' or 'null'"),
+        ("[capture]\nname = 'a/b'", "capture.name: String should match pattern"),
+        ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
+        ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
+        ("[ring", "is no TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_its_key(text: str, told: str) -> None:
+    with pytest.raises(BadConfig) as raised:
+        parse_config(text, {}, where="test.toml")
+    assert str(raised.value).startswith("test.toml")
+    assert told in str(raised.value)
+    assert raised.value.exit_code is ExitCode.CONFIG
+
+
+def test_the_environment_overrides_the_file() -> None:
+    environment = {
+        "TIDEMARK_OUTBOX__BYTES_MAX": "1073741824",
+        "TIDEMARK_SELECT__TABLES": "app.*, public.account",
+        "TIDEMARK_COPY__ENABLED": "false",
+        "TIDEMARK_PG_CACHE": "not a key: one underscore",
+        "PATH": "/bin",
+    }
+    config = parse_config("[outbox]\nbytes_max = 2147483648", environment, where="test.toml")
+    assert config.outbox.bytes_max == 1 << 30
+    assert config.select.tables == ("app.*", "public.account")
+    assert not config.copy.enabled
+
+
+def test_a_typo_in_the_environment_is_an_error_too() -> None:
+    with pytest.raises(BadConfig, match=r"unknown key outbox\.byte"):
+        parse_config("", {"TIDEMARK_OUTBOX__BYTE": "1"}, where="test.toml")
+
+
+def test_a_refused_value_is_not_told() -> None:
+    with pytest.raises(BadConfig) as raised:
+        parse_config("[metrics]\nport = 'hunter2'", {}, where="test.toml")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_default_ring_holds_all_wal_that_is_not_archived_yet() -> None:
+    assert Config().ring_bytes(16 << 20) == 256 << 20
+    assert Config().ring_bytes(64 << 20) == 1 << 30
+    assert parse_config("[ring]\nbytes_max = 1048576", {}, where="t").ring_bytes(16 << 20) == 1 << 20
+
+
+def test_the_file_is_toml_that_names_no_secret() -> None:
+    keys = {key for table in tomllib.loads(FILE.read_text()).values() for key in table}
+    assert not {key for key in keys if "password" in key or "secret" in key}
+
+
+def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="cannot read the configuration"):
+        load_config(tmp_path / "none.toml", {})

@@ -1,0 +1,237 @@
+"""Configuration: TOML, then the environment, into frozen dataclasses; an unknown key is an error.
+
+Every key stands, with meaning, unit, default and bound, in `conf/tidemark.toml`; a test holds both beside each other.
+`TIDEMARK_<SECTION>__<KEY>` overrides a key (two underscores between them; lists are separated by commas). Secrets are
+never keys: passwords come by PGPASSFILE or a service file, as everything that libpq reads.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from tidemark.engine.ring import RING_BYTES_MIN
+from tidemark.engine.selection import Selection
+from tidemark.model.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "TIDEMARK_"
+_SEPARATOR = "__"
+_STRICT = ConfigDict(extra="forbid")
+
+Bytes = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
+
+
+class BadConfig(ConfigError):
+    """A configuration that cannot be used: names the key."""
+
+    hint = "conf/tidemark.toml describes every key with unit, default and bound"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CaptureConfig:
+    """What is captured, and from where."""
+
+    name: Name = "main"
+    dsn: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, config=_STRICT)
+class SelectConfig:
+    """Which databases and tables."""
+
+    databases: tuple[str, ...] = ("*",)
+    tables: tuple[str, ...] = ("*.*",)
+    exclude_tables: tuple[str, ...] = ()
+
+    def selection(self) -> Selection:
+        """Return the patterns as the engine wants them."""
+        return Selection(self.databases, self.tables, self.exclude_tables)
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RingConfig:
+    """The bounded buffer of received WAL."""
+
+    bytes_max: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: by the segment size
+    reconnect_free_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+
+
+@dataclass(frozen=True, config=_STRICT)
+class DecodeConfig:
+    """Decoding, and what waits for delivery."""
+
+    memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
+    queue_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 64 << 20
+
+
+@dataclass(frozen=True, config=_STRICT)
+class DeliverConfig:
+    """How changes are grouped and handed over."""
+
+    consumer: Literal["outbox", "jsonl", "null"] = "outbox"
+    jsonl_file: str = ""
+    group_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 50_000
+    group_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 30)] = 16 << 20
+    linger_ms: Annotated[int, Field(ge=0, le=10_000)] = 5
+    idle_pointer_s: Seconds = 5.0
+    stop_s: Seconds = 10.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class OutboxConfig:
+    """The durable queue to Spark."""
+
+    bytes_max: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 4 << 30
+
+
+@dataclass(frozen=True, config=_STRICT)
+class HistoryConfig:
+    """The catalog history."""
+
+    base_every_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 1 << 30
+    journal_file_bytes: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 16 << 20
+
+
+@dataclass(frozen=True, config=_STRICT)
+class CopyConfig:
+    """The first copy of existing rows."""
+
+    enabled: bool = True
+    spool_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 16 << 30
+
+
+@dataclass(frozen=True, config=_STRICT)
+class SeedConfig:
+    """The seed of the catalog mirror."""
+
+    wait_s: Seconds = 300.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RetryConfig:
+    """Reconnecting to a node that is away."""
+
+    first_s: Seconds = 0.3
+    max_s: Seconds = 10.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class MetricsConfig:
+    """The Prometheus endpoint."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 9187
+
+
+@dataclass(frozen=True, config=_STRICT)
+class LogConfig:
+    """Log lines."""
+
+    format: Literal["json", "console"] = "json"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, config=_STRICT)
+class WatchdogConfig:
+    """Signs of life."""
+
+    watchdog_s: Seconds = 15.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class Config:
+    """All of it."""
+
+    capture: CaptureConfig = field(default_factory=CaptureConfig)
+    select: SelectConfig = field(default_factory=SelectConfig)
+    ring: RingConfig = field(default_factory=RingConfig)
+    decode: DecodeConfig = field(default_factory=DecodeConfig)
+    deliver: DeliverConfig = field(default_factory=DeliverConfig)
+    outbox: OutboxConfig = field(default_factory=OutboxConfig)
+    history: HistoryConfig = field(default_factory=HistoryConfig)
+    copy: CopyConfig = field(default_factory=CopyConfig)
+    seed: SeedConfig = field(default_factory=SeedConfig)
+    retry: RetryConfig = field(default_factory=RetryConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
+
+    def ring_bytes(self, segment_bytes: int) -> int:
+        """Return the ring's capacity: by default max(256 MB, 16 segments), all WAL that is not archived yet fits."""
+        if self.ring.bytes_max:
+            return max(self.ring.bytes_max, RING_BYTES_MIN)
+        return max(256 << 20, 16 * segment_bytes)
+
+
+_CONFIG = TypeAdapter(Config)
+
+
+def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
+    """Return the configuration of `path` (None: all defaults) with the overrides of `environment`."""
+    text = ""
+    if path is not None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadConfig(f"cannot read the configuration {path}: {error}") from error
+    return parse_config(text, environment, where=str(path or "the defaults"))
+
+
+def parse_config(text: str, environment: Mapping[str, str], *, where: str) -> Config:
+    """Return the configuration of a TOML text with the overrides of `environment`."""
+    try:
+        given: dict[str, object] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig(f"{where} is no TOML: {error}") from error
+    for section, key, value in _overrides(environment):
+        table = given.setdefault(section, {})
+        if isinstance(table, dict):
+            table[key] = value
+    try:
+        config = _CONFIG.validate_python(given)
+    except ValidationError as error:
+        raise BadConfig(f"{where}: {_told(error)}") from error
+    _check_bounds_between_keys(config, where)
+    return config
+
+
+def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, object]]:
+    found: list[tuple[str, str, object]] = []
+    for variable in sorted(environment):
+        name = variable.removeprefix(ENVIRONMENT_PREFIX)
+        section, separator, key = name.partition(_SEPARATOR)
+        if name == variable or not separator:
+            continue
+        value = environment[variable]
+        is_list = section == "SELECT"  # the only section with lists, and it has nothing else
+        parsed: object = tuple(part.strip() for part in value.split(",") if part.strip()) if is_list else value
+        found.append((section.lower(), key.lower(), parsed))
+    return found
+
+
+def _told(error: ValidationError) -> str:
+    """Say what is wrong, key by key, without the value: it may be a secret in the wrong place."""
+    faults: list[str] = []
+    for fault in error.errors(include_input=False, include_url=False):
+        key = ".".join(str(part) for part in fault["loc"])
+        unknown = fault["type"] in ("unexpected_keyword_argument", "extra_forbidden")
+        faults.append(f"unknown key {key}" if unknown else f"{key}: {fault['msg']}")
+    return "; ".join(faults)
+
+
+def _check_bounds_between_keys(config: Config, where: str) -> None:
+    if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
+        # Spark takes at most half of the outbox at once, and frees it only when it plans the next batch.
+        raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
+    if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
+        raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
+    if config.retry.first_s > config.retry.max_s:
+        raise BadConfig(f"{where}: retry.first_s: at most retry.max_s")
