@@ -1,0 +1,296 @@
+"""The lake's tables, written by delta-rs: exactly once and equal to the source, whatever is cut and repeated."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.lakes import CAPTURE, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
+from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, Value, constants, shapes
+from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import Lsn, TimelineId, Xid
+from tidemark.model.position import Position, Sequence
+from tidemark.model.relation import ReplicaIdentity
+from tidemark.pipeline.failpoints import Failpoint, arm
+from tidemark.pipeline.held import Held
+from tidemark.pipeline.lake import LakeTable, TableFenced
+from tidemark.pipeline.positions import TableState
+from tidemark.pipeline.sinks import Lake, LakeBatch
+from tidemark.pipeline.steps import Delivered
+
+FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+KEYS = st.integers(0, 5)
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["insert", "update", "keep", "delete"]), KEYS),
+    st.tuples(st.sampled_from(["insert", "update", "keep", "delete"]), KEYS),
+    st.tuples(st.sampled_from(["move", "move and keep", "cut", "commit"]), KEYS),
+    st.tuples(st.sampled_from(["truncate", "add", "add constant", "drop", "rename", "retype", "widen"]), KEYS),
+)
+
+
+def new_lake(root: Path) -> Lake:
+    return Lake(str(root), CAPTURE, shapes, constants)
+
+
+def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
+    """Do one thing to the table, if it can be done."""
+    text = key_is_text(table)
+    own = str(key) if text else key
+    moved = str(key + 7) if text else key + 7
+    live = [c.number for c in table.relation.live_columns]
+    if (own,) in table.rows:
+        act_on_row(table, action, (own, moved), step)
+    elif action == "insert":
+        table.insert({n: own if n == 1 else f"{n} at {step}" for n in live})
+    if action == "truncate":
+        table.truncate()
+    elif action in ("cut", "commit"):
+        table.cut() if action == "cut" else table.commit()
+    elif action in ("add", "add constant") and len(table.relation.columns) < 6:
+        table.add_column(f"c{step}", f"constant {step}" if action == "add constant" else None)
+    elif action == "drop" and live[-1] > 3:
+        table.drop_column(live[-1])
+    elif action == "rename":
+        table.rename_column(2, f"Note {step}")
+    elif action == "retype" and not text:
+        table.rewrite(1, "text", {k: str(k[0]) for k in table.rows})
+    elif action == "widen" and not text:
+        table.rewrite(1, "int8", {k: k[0] for k in table.rows})
+
+
+def act_on_row(table: ScriptedTable, action: str, keys: tuple[Value, Value], step: int) -> None:
+    key, moved = keys
+    numbers = [c.number for c in table.relation.live_columns if c.number > 1]
+    kept = (3,) if action.endswith("keep") else ()
+    if action == "delete":
+        table.delete((key,))
+    elif action in ("update", "keep"):
+        table.update((key,), {n: f"{n} at {step}" for n in numbers if n not in kept}, kept)
+    elif action in ("move", "move and keep") and (moved,) not in table.rows:
+        table.update((key,), {1: moved}, kept)
+
+
+def key_is_text(table: ScriptedTable) -> bool:
+    kind = table.relation.columns[0].type
+    return kind is not None and kind.name == "text"
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
+    st.lists(STEPS, min_size=4, max_size=22),
+    st.integers(0, 1 << 32),
+)
+def test_log_and_replica_are_exact_after_any_crashes_repeats_and_new_outboxes(
+    identity: ReplicaIdentity, script: list[tuple[str, int]], seed: int
+) -> None:
+    table = ScriptedTable(identity=identity)
+    for step, (action, key) in enumerate(script):
+        act(table, action, key, step)
+    table.commit()
+    table.insert({c.number: "99" if c.type and c.type.name == "text" else 99 for c in table.relation.live_columns})
+    with TemporaryDirectory() as folder:
+        CrashingFeed(Path(folder), random.Random(seed)).feed(table.delivered())
+        assert replica_rows(Path(folder), FOLDER) == table.expected()
+        log = log_rows(Path(folder), FOLDER)
+        assert len(log) == table.changes
+        assert len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
+
+
+def history() -> ScriptedTable:
+    """Write a life that passes every failpoint of the sinks."""
+    table = ScriptedTable()
+    table.copy(1, [{1: k, 2: "copied", 3: "B" * k} for k in range(4)])
+    table.commit()
+    table.update((1,), {2: "changed"}, unchanged=(3,))
+    table.update((2,), {1: 12}, unchanged=(3,))
+    table.commit()
+    table.add_column("extra", "constant")
+    table.delete((3,))
+    table.commit()
+    table.rewrite(1, "text", {k: str(k[0]) for k in table.rows})
+    table.commit()
+    table.insert({1: "5", 2: "new", 3: None, 4: None})
+    return table
+
+
+def passed_by_history() -> list[Failpoint]:
+    with TemporaryDirectory() as folder:
+        seen = CrashAt(0)
+        arm(seen)
+        try:
+            new_lake(Path(folder)).apply(batch(history().delivered()))
+        finally:
+            arm(None)
+        return seen.passed
+
+
+@pytest.mark.feature("X02")
+@pytest.mark.feature("X06")
+def test_a_crash_at_every_point_of_a_batch_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    points = passed_by_history()
+    assert set(points) == set(Failpoint) - {Failpoint.CONFIRMED}
+    for nth in range(1, len(points) + 1):
+        table, root = history(), tmp_path / str(nth)
+        arm(CrashAt(nth))
+        try:
+            with pytest.raises(Crash):
+                new_lake(root).apply(batch(table.delivered()))
+        finally:
+            arm(None)
+        new_lake(root).apply(batch(table.delivered()))
+        assert replica_rows(root, FOLDER) == table.expected()
+        assert len(log_rows(root, FOLDER)) == table.changes
+
+
+@pytest.mark.feature("X09")
+def test_what_is_held_already_makes_no_commit(tmp_path: Path) -> None:
+    table = history()
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    before = {name: DeltaTable(str(tmp_path / FOLDER / name)).version() for name in ("log", "replica")}
+    new_lake(tmp_path).apply(batch(table.delivered(start=100), "another outbox"))
+    assert before == {name: DeltaTable(str(tmp_path / FOLDER / name)).version() for name in ("log", "replica")}
+
+
+@pytest.mark.feature("X11")
+def test_a_writer_that_was_overtaken_fails_and_writes_nothing(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    uri, app = str(tmp_path / FOLDER / "replica"), f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:replica"
+    overtaken, owner = LakeTable(uri, app), LakeTable(uri, app)
+    rows = overtaken.schema.empty_table()
+    held = replace(owner.held, sequence=Sequence(9))
+    owner.append(rows, held)
+    with pytest.raises(TableFenced, match="another writer"):
+        overtaken.append(rows, held)
+    assert LakeTable(uri, app).version == owner.version
+
+
+def test_a_copy_that_begins_anew_replaces_the_rows_of_the_one_that_broke_off(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    first = [Row({1: k, 2: "first", 3: None}) for k in range(5)]
+    second = [Row({1: k, 2: "second", 3: None}) for k in range(3)]
+    table.copy(1, first, whole=False)
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    lake = new_lake(tmp_path)
+    assert lake.positions.tables[DATABASE, RELATION].state is TableState.COPYING
+    broken_off = len(table.items)
+    table._ordinal = 0  # nothing was written since: the copy stands at the same LSN
+    table.copy(2, second)
+    lake.apply(batch(table.delivered()[broken_off:]))
+    assert lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["second"] * 3
+
+
+def test_a_second_whole_copy_keeps_the_history_in_the_log(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.copy(1, [{1: 1, 2: "first", 3: None}])
+    table.commit()
+    table.copy(2, [{1: 1, 2: "second", 3: None}])
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["first", "second"]
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+@pytest.mark.feature("P06")
+def test_a_keyless_table_is_log_only_from_its_first_update_on(tmp_path: Path) -> None:
+    table = ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING)
+    table.insert({1: 1, 2: "a", 3: None})
+    lake = new_lake(tmp_path)
+    lake.apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    table.commit()
+    table.update((), {2: "b"})
+    lake.apply(batch(table.delivered()))
+    assert lake.positions.tables[DATABASE, RELATION].state is TableState.BLOCKED
+    assert replica_rows(tmp_path, FOLDER) == []
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["a", "b"]
+    table.commit()
+    table.truncate()
+    lake.apply(batch(table.delivered()))
+    assert lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE
+
+
+@pytest.mark.feature("P05")
+def test_the_log_names_unchanged_columns_and_holds_what_is_known_of_the_old_row(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: "long"})
+    table.update((1,), {1: 2, 2: "b"}, unchanged=(3,))
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    (_, row) = log_rows(tmp_path, FOLDER)
+    assert (row["_op"], row["_unchanged"], row["big"], row["_before_kind"]) == ("u", ["big"], None, 1)
+    assert row["_old"] == {"id": 1, "note": None, "big": None}
+
+
+def test_a_type_change_keeps_old_values_in_the_log_readable(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 7, 2: "12", 3: None})
+    table.commit()
+    table.rewrite(1, "text", {(7,): "7"})
+    table.commit()
+    table.rewrite(2, "int8", {("7",): 12})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    rows = log_rows(tmp_path, FOLDER)
+    assert [row["id"] for row in rows] == ["7", "7", "7"]
+    assert [(row["note"], row["note__string"]) for row in rows] == [(None, "12"), (None, "12"), (12, None)]
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+def test_a_dropped_table_is_marked_and_kept(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    table.commit()
+    table.cut()
+    at = Position(TimelineId(1), Lsn(table._lsn), 1)
+    drop = SchemaEvent(at, Lsn(1), DATABASE, Xid(7), SchemaChange.DROP, SchemaEffect.METADATA, table.relation, None)
+    lake = new_lake(tmp_path)
+    lake.apply(batch([*table.delivered(), Delivered(Sequence(2), drop)]))
+    assert lake.positions.tables[DATABASE, RELATION].state is TableState.DROPPED
+    assert lake.positions.names() == {}
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+def test_names_that_delta_or_the_log_would_not_take_are_told_apart(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    for name in ("ID", "_op", "we\"ird, 'näme'.x", "_old"):
+        table.add_column(name)
+    table.insert({1: 1, 2: "a", 3: "b", 4: "c", 5: "d", 6: "e", 7: "f"})
+    table.commit()
+    table.update((1,), {4: "g"}, unchanged=(3, 6))
+    lake = new_lake(tmp_path)
+    for delivered in table.delivered():
+        lake.apply(batch([delivered]))
+    assert replica_rows(tmp_path, FOLDER) == [
+        {"id": 1, "note": "a", "big": "b", "ID_4": "g", "_op_": "d", "we\"ird, 'näme'.x": "e", "_old_": "f"}
+    ]
+    assert [row["_op_"] for row in log_rows(tmp_path, FOLDER)] == ["d", "d"]
+
+
+def test_logical_messages_have_a_log_of_their_own(tmp_path: Path) -> None:
+    message = LogicalMessage(
+        Position(TimelineId(1), Lsn(500), 0), Lsn(500), DATABASE, Xid(0), False, "app\udcff", b"\0hello"
+    )
+    for outbox in ("one", "two"):
+        new_lake(tmp_path).apply(LakeBatch(outbox, Sequence(3), message.position, [(Sequence(3), message)]))
+    rows = DeltaTable(str(tmp_path / f"{DATABASE}/messages")).to_pyarrow_table().to_pylist()
+    assert [(row["prefix"], row["content"]) for row in rows] == [("app\ufffd", b"\0hello")]
+
+
+def test_the_positions_table_says_how_far_all_tables_are_also_quiet_ones(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    lake = new_lake(tmp_path)
+    lake.apply(batch(table.delivered()))
+    later = Position(TimelineId(1), Lsn(900_000), 1)
+    lake.apply(LakeBatch("outbox-1", Sequence(40), later, []))
+    again = new_lake(tmp_path)
+    assert again.positions.held == Held(Sequence(40), later)
+    assert again.positions.tables[DATABASE, RELATION].sequence == 1
+    assert again.positions.outbox == "outbox-1"

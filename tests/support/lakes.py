@@ -1,0 +1,101 @@
+"""A lake in a folder, fed without Spark: from scripted tables, through crashes, by one outbox after another."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests.support.scripted_table import TEST_TIMELINE, constants, shapes
+from tidemark.model.change import ChangeBatch, LogicalMessage
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.failpoints import Failpoint, arm
+from tidemark.pipeline.sinks import Lake, LakeBatch
+from tidemark.pipeline.steps import Delivered, TableItem, position_of
+
+CAPTURE = "test"
+
+
+class Crash(Exception):
+    """What stands for SIGKILL inside one process: nothing catches it."""
+
+
+class CrashAt:
+    """Raises `Crash` when the nth failpoint is passed, counting all of them; keeps what was passed."""
+
+    def __init__(self, nth: int) -> None:
+        self.nth = nth
+        self.passed: list[Failpoint] = []
+
+    def __call__(self, point: Failpoint) -> None:
+        self.passed.append(point)
+        if len(self.passed) == self.nth:
+            raise Crash(point)
+
+
+def position_after(item: TableItem | LogicalMessage) -> Position:
+    """Return the position of the last thing in `item`."""
+    return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position
+
+
+def batch(items: Sequence[Delivered], outbox: str = "outbox-1") -> LakeBatch:
+    """Make a batch of whole groups of `items`."""
+    return LakeBatch(outbox, items[-1].sequence, position_after(items[-1].item), [(i.sequence, i.item) for i in items])
+
+
+class CrashingFeed:
+    """Feeds a lake in batches, crashing now and then; after a crash some of what came before comes again."""
+
+    def __init__(self, root: Path, chance: random.Random) -> None:
+        self.root = root
+        self.chance = chance
+        self.crashes: list[Failpoint] = []
+
+    def feed(self, items: Sequence[Delivered]) -> None:
+        """Bring all of `items` into the lake."""
+        outbox, numbered, at = "outbox-1", list(items), 0
+        while at < len(numbered):
+            end = self.chance.randint(at + 1, len(numbered))
+            crash = CrashAt(self.chance.choice([1, 2, 3, 4, 5, 6, 8, 0, 0, 0, 0]))
+            arm(crash)
+            try:
+                lake = Lake(str(self.root), CAPTURE, shapes, constants)
+                lake.apply(batch(numbered[at:end], outbox))
+                at = end
+            except Crash:
+                self.crashes.append(crash.passed[-1])
+                arm(None)
+                what = self.chance.random()
+                if what < 0.3:  # the checkpoint is lost: on from the positions table
+                    held = Lake(str(self.root), CAPTURE, shapes, constants).positions.held.sequence
+                    at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
+                elif what < 0.5:  # the state is lost: a new outbox, numbered on, from anywhere before
+                    greatest = max(d.sequence for d in numbered)
+                    outbox += "+"
+                    numbered = [Delivered(OutboxSequence(greatest + 1 + i), d.item) for i, d in enumerate(numbered)]
+                    at = self.chance.randint(0, at)
+            finally:
+                arm(None)
+
+
+def replica_rows(root: Path, folder: str) -> list[dict[str, object]]:
+    """Return a replica's rows, sorted."""
+    return sorted(_read(root / folder / "replica").to_pylist(), key=repr)
+
+
+def log_rows(root: Path, folder: str) -> list[dict[str, object]]:
+    """Return a log's rows in stream order."""
+    rows = _read(root / folder / "log").to_pylist()
+    return sorted(rows, key=lambda row: (row["_tli"], row["_commit_lsn"], row["_ordinal"]))
+
+
+def nowhere() -> Position:
+    """Return a position below all of a test's."""
+    return Position(TEST_TIMELINE, Lsn(1), 0)
+
+
+def _read(path: Path) -> pa.Table:
+    return DeltaTable(str(path)).to_pyarrow_table()

@@ -1,0 +1,229 @@
+"""A table whose life a test writes: the rows as a dict, and the changes that a decoder would give for it.
+
+The rows are the oracle. Changes come out as items of the stream, in commit order, in batches cut where the test says.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from tidemark.model.change import (
+    BeforeKind,
+    ChangeBatch,
+    CopyBoundary,
+    RewriteBoundary,
+    SchemaChange,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+    batch_schema,
+)
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.position import Position, Sequence
+from tidemark.model.relation import Align, Column, Relation, ReplicaIdentity, TypeDescription, TypeKind
+from tidemark.pipeline.steps import Delivered, TableItem
+
+DATABASE = Oid(16384)
+RELATION = Oid(20000)
+TEST_TIMELINE = TimelineId(1)
+ARROW_TYPES: Mapping[str, pa.DataType] = {
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "text": pa.string(),
+    "numeric": pa.decimal128(12, 2),
+}
+Value = int | str | None
+Row = dict[int, Value]  # by column number
+
+
+def column(number: int, name: str, type_name: str) -> Column:
+    """Make a column; only its number, name and type's name matter to the lake."""
+    described = TypeDescription(Oid(number), "pg_catalog", type_name, type_name, TypeKind.BASE, -1, False, Align.INT)
+    return Column(number, name, described, -1, -1, False, Align.INT)
+
+
+def shapes(relation: Relation) -> pa.StructType:
+    """Return the Arrow type of a test relation's columns."""
+    return pa.struct([pa.field(c.name, ARROW_TYPES[c.type.name]) for c in relation.live_columns if c.type])
+
+
+def constants(relation: Relation) -> dict[int, pa.Scalar]:
+    """Return the constants of a test relation: `missing` holds the text of the value."""
+    return {
+        c.number: pa.scalar(c.missing.decode(), pa.string()) for c in relation.live_columns if c.missing is not None
+    }
+
+
+@dataclass
+class ScriptedTable:
+    """One table: `rows` is what it holds, `items` what its stream says so far."""
+
+    key: tuple[int, ...] = (1,)
+    identity: ReplicaIdentity = ReplicaIdentity.DEFAULT
+    oid: Oid = RELATION
+    rows: dict[tuple[Value, ...], Row] = field(default_factory=dict)
+    items: list[TableItem] = field(default_factory=list)
+    changes: int = 0  # rows that the log must hold
+    _pending: list[dict[str, object]] = field(default_factory=list)
+    _lsn: int = 1000
+    _ordinal: int = 0
+
+    def __post_init__(self) -> None:
+        self.relation = Relation(
+            self.oid,
+            "public",
+            "Orders",
+            "r",
+            "p",
+            (column(1, "id", "int4"), column(2, "note", "text"), column(3, "big", "text")),
+            self.identity,
+            identity_columns=self.key if self.identity in (ReplicaIdentity.DEFAULT, ReplicaIdentity.INDEX) else (),
+            primary_key=self.key,
+        )
+
+    # What happens to rows
+
+    def insert(self, row: Row, op: str = "i") -> None:
+        self.rows[self._key(row)] = row
+        self._change(op, row, None, BeforeKind.NONE)
+
+    def update(self, key: tuple[Value, ...], changes: Row, unchanged: tuple[int, ...] = ()) -> None:
+        """Change a row; the columns `unchanged` are TOASTed and keep their values, which WAL does not repeat."""
+        old = self.rows.pop(key)
+        row = {**old, **changes}
+        self.rows[self._key(row)] = row
+        full = self.identity is ReplicaIdentity.FULL
+        kind = BeforeKind.FULL if full else BeforeKind.KEY if self._key(row) != key else BeforeKind.NONE
+        self._change("u", row, old, kind, unchanged)
+
+    def delete(self, key: tuple[Value, ...]) -> None:
+        old = self.rows.pop(key)
+        full = self.identity is ReplicaIdentity.FULL
+        self._change("d", None, old, BeforeKind.FULL if full else BeforeKind.KEY)
+
+    def truncate(self) -> None:
+        self.rows.clear()
+        self.changes += 1
+        self._event(Truncation(self._position(), Lsn(self._lsn), DATABASE, Xid(7), self.relation, False, False))
+
+    # What happens to columns
+
+    def alter(self, columns: tuple[Column, ...], effect: SchemaEffect = SchemaEffect.METADATA) -> None:
+        self.cut()
+        before, self.relation = self.relation, replace(self.relation, columns=columns)
+        self._event(
+            SchemaEvent(
+                self._position(), Lsn(self._lsn), DATABASE, Xid(7), SchemaChange.ALTER, effect, before, self.relation
+            )
+        )
+
+    def add_column(self, name: str, constant: str | None = None) -> None:
+        number = len(self.relation.columns) + 1
+        added = column(number, name, "text")
+        effect = SchemaEffect.METADATA
+        if constant is not None:
+            added, effect = replace(added, missing=constant.encode()), SchemaEffect.CONSTANT
+        for row in self.rows.values():
+            row[number] = constant
+        self.alter((*self.relation.columns, added), effect)
+
+    def drop_column(self, number: int) -> None:
+        for row in self.rows.values():
+            row.pop(number)
+        self.alter(tuple(replace(c, dropped=c.dropped or c.number == number) for c in self.relation.columns))
+
+    def rename_column(self, number: int, name: str) -> None:
+        self.alter(tuple(replace(c, name=name) if c.number == number else c for c in self.relation.columns))
+
+    def rewrite(self, number: int, type_name: str, values: Mapping[tuple[Value, ...], Value]) -> None:
+        """ALTER COLUMN TYPE: every row comes again, between two boundaries."""
+        described = column(number, self.relation.columns[number - 1].name, type_name)
+        self.alter(tuple(described if c.number == number else c for c in self.relation.columns), SchemaEffect.REWRITE)
+        self._boundary(begin=True)
+        old, self.rows = self.rows, {}
+        for key, row in old.items():
+            self.insert({**row, number: values[key]}, "r")
+            self.cut()
+        self._boundary(begin=False)
+
+    def copy(self, generation: int, rows: Iterable[Row], *, whole: bool = True) -> None:
+        """Make the first copy, up to its end or not."""
+        self.rows.clear()
+        self._event(CopyBoundary(self._position(), DATABASE, self.relation, generation, True, "1:1:"))
+        for row in rows:
+            self.insert(row, "c")
+        if whole:
+            self._event(CopyBoundary(self._position(), DATABASE, self.relation, generation, False, "1:1:"))
+        else:
+            self.cut()
+
+    # How it comes out
+
+    def commit(self) -> None:
+        """End the transaction: the next change has another commit LSN."""
+        self._lsn += 100
+        self._ordinal = 0
+
+    def cut(self) -> None:
+        """End the batch: the next change stands in another one."""
+        if not self._pending:
+            return
+        struct = shapes(self.relation)
+        self.items.append(
+            ChangeBatch(DATABASE, self.relation, pa.RecordBatch.from_pylist(self._pending, schema=batch_schema(struct)))
+        )
+        self._pending = []
+
+    def delivered(self, start: int = 1) -> list[Delivered]:
+        """Return the stream so far, numbered from `start` as an outbox would."""
+        self.cut()
+        return [Delivered(Sequence(start + i), item) for i, item in enumerate(self.items)]
+
+    def expected(self) -> list[dict[str, Value]]:
+        """Return the rows by column name, in key order."""
+        names = {c.number: c.name for c in self.relation.live_columns}
+        rows = [{names[number]: value for number, value in row.items()} for row in self.rows.values()]
+        return sorted(rows, key=repr)
+
+    def _key(self, row: Row) -> tuple[Value, ...]:
+        return tuple(row[number] for number in self.key)
+
+    def _position(self) -> Position:
+        self._ordinal += 1
+        return Position(TEST_TIMELINE, Lsn(self._lsn), self._ordinal)
+
+    def _boundary(self, *, begin: bool) -> None:
+        self._event(RewriteBoundary(self._position(), Lsn(self._lsn), DATABASE, Xid(7), self.relation, begin))
+
+    def _event(self, event: TableItem) -> None:
+        self.cut()
+        self.items.append(event)
+
+    def _change(
+        self, op: str, new: Row | None, old: Row | None, kind: BeforeKind, unchanged: tuple[int, ...] = ()
+    ) -> None:
+        live = self.relation.live_columns
+        position = self._position()
+        after = None if new is None else {c.name: new[c.number] for c in live if c.number not in unchanged}
+        before = None
+        if kind is not BeforeKind.NONE and old is not None:
+            told = self.key if kind is BeforeKind.KEY else tuple(old)
+            before = {c.name: old[c.number] for c in live if c.number in told}
+        bits = sum(1 << place for place, c in enumerate(live) if c.number in unchanged)
+        self._pending.append(
+            {
+                "_op": op,
+                "_tli": position.timeline,
+                "_commit_lsn": position.commit_lsn,
+                "_ordinal": position.ordinal,
+                "_lsn": position.commit_lsn - 50,
+                "_xid": 7,
+                "_commit_time": 0,
+                "_before_kind": kind.value,
+                "_unchanged": bits.to_bytes(2, "little") if bits else None,
+                "_before": before,
+                "_after": after,
+            }
+        )
+        self.changes += 1

@@ -1,0 +1,119 @@
+"""Folding a run of changes: the last word on each key, and nothing made up."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.scripted_table import Row, ScriptedTable, Value
+from tidemark.model.change import ChangeBatch
+from tidemark.model.errors import InternalError
+from tidemark.model.relation import ReplicaIdentity
+from tidemark.pipeline.fold import Folded, Key, fold
+from tidemark.pipeline.layout import lake_columns
+
+Rows = dict[tuple[Value, ...], Row]
+KEYS = st.integers(0, 4)
+
+
+def fold_script(table: ScriptedTable, before: Rows) -> Folded:
+    """Fold all that happened to `table` since it held `before`."""
+    table.cut()
+    batches = [item.rows for item in table.items if isinstance(item, ChangeBatch)]
+
+    def fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dict[str, object]]:
+        numbers = {c.name: c.number for c in table.relation.live_columns}
+        return {
+            key: {name: row[numbers[name]] for name in names}
+            for key, row in ((tuple(key), before.get(tuple(key))) for key in keys)  # type: ignore[arg-type]
+            if row is not None
+        }
+
+    return fold(pa.Table.from_batches(batches), lake_columns(table.relation), ("id",), fetch)
+
+
+def applied(folded: Folded, before: Rows) -> list[dict[str, object]]:
+    """Do to a dict what a replica does with what was folded."""
+    rows: dict[object, dict[str, object]] = {
+        row[1]: {"id": row[1], "note": row[2], "big": row[3]} for row in before.values()
+    }
+    for key in folded.removed.column("id").to_pylist():
+        rows.pop(key, None)
+    for at, put in enumerate(folded.puts.to_pylist()):
+        kept = {name: rows[put["id"]][name] for name, flags in folded.kept.items() if flags[at].as_py()}
+        rows[put["id"]] = {**put, **kept}
+    return sorted(rows.values(), key=repr)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
+    st.sets(KEYS),
+    st.lists(st.tuples(st.sampled_from("iudm"), KEYS, KEYS, st.booleans()), min_size=1, max_size=30),
+)
+def test_a_folded_run_does_what_its_changes_do_one_by_one(
+    identity: ReplicaIdentity, present: set[int], script: list[tuple[str, int, int, bool]]
+) -> None:
+    before: Rows = {(k,): {1: k, 2: "old", 3: f"big {k}"} for k in present}
+    table = ScriptedTable(identity=identity, rows=dict(before))
+    for step, (action, key, other, keeps) in enumerate(script):
+        if action == "i" and (key,) not in table.rows:
+            table.insert({1: key, 2: f"note {step}", 3: f"big {step}"})
+        elif (key,) not in table.rows:
+            continue
+        elif action == "d":
+            table.delete((key,))
+        elif action == "u":
+            table.update((key,), {2: f"note {step}"} if keeps else {3: f"big {step}"}, (3,) if keeps else ())
+        elif action == "m" and (other,) not in table.rows:
+            table.update((key,), {1: other, 2: f"note {step}"}, (3,) if keeps else ())
+    if not table.changes:
+        return
+    folded = fold_script(table, before)
+    keys = folded.removed.column("id").to_pylist() + folded.puts.column("id").to_pylist()
+    assert len(keys) == len(set(keys))
+    assert applied(folded, before) == table.expected()
+
+
+@pytest.mark.feature("P05")
+def test_an_unchanged_value_comes_from_the_insert_in_the_same_run() -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: "long"})
+    table.update((1,), {2: "b"}, unchanged=(3,))
+    folded = fold_script(table, {})
+    assert folded.puts.to_pylist() == [{"id": 1, "note": "b", "big": "long"}]
+    assert not folded.kept
+
+
+@pytest.mark.feature("P05")
+def test_an_unchanged_value_that_only_the_replica_has_is_flagged_and_not_null_by_guess() -> None:
+    table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}})
+    table.update((1,), {2: "b"}, unchanged=(3,))
+    folded = fold_script(table, {})
+    assert folded.kept["big"].to_pylist() == [True]
+
+
+def test_rows_that_swap_keys_take_their_unchanged_values_along() -> None:
+    before: Rows = {(1,): {1: 1, 2: "a", 3: "one"}, (2,): {1: 2, 2: "b", 3: "two"}}
+    table = ScriptedTable(rows=dict(before))
+    table.update((1,), {1: 9}, unchanged=(3,))
+    table.update((2,), {1: 1}, unchanged=(3,))
+    table.update((9,), {1: 2}, unchanged=(3,))
+    assert applied(fold_script(table, before), before) == table.expected()
+
+
+def test_only_inserts_of_new_keys_may_be_appended() -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    assert fold_script(table, {}).only_new
+    table.update((1,), {2: "b"})
+    assert not fold_script(table, {}).only_new
+
+
+def test_a_row_that_moved_and_is_not_in_the_replica_is_an_error() -> None:
+    table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}})
+    table.update((1,), {1: 2}, unchanged=(3,))
+    with pytest.raises(InternalError, match="lacks a row"):
+        fold_script(table, {})

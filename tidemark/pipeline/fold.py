@@ -1,0 +1,192 @@
+"""From the changes of a run to what a replica has to do: for each key, one row to put or one key to remove.
+
+delta-rs refuses two source rows for one key, and a replica wants the last word only. An update that changes the key is
+the removal of the old key and a new row. Where a TOASTed value did not change, WAL does not have it: it is the newest
+one of the same row, earlier in the run or in the replica, there possibly under the key that the row had before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model.change import AFTER, BEFORE, BeforeKind
+from tidemark.model.errors import InternalError
+from tidemark.pipeline.layout import LakeColumn, Mask, unchanged_masks
+from tidemark.pipeline.steps import position_of
+
+Key = tuple[object, ...]
+_ORDER = "__tidemark_order"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """What a run comes to. `kept[name]` marks the rows of `puts` whose column `name` stays as the replica has it."""
+
+    puts: pa.Table
+    removed: pa.Table  # keys only
+    kept: dict[str, pa.Array]
+    only_new: bool  # every put is the insert of a key that cannot be in the replica
+
+
+Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
+"""Reads columns of some rows of the replica, by key."""
+
+
+def fold(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Folded:
+    """Fold `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
+    run = _Run(changes, columns, key)
+    return _fold_by_row(run, fetch) if run.unchanged else _fold_by_column(run)
+
+
+class _Run:
+    """What folding looks at: new rows, keys before and after, and what each change does to them."""
+
+    def __init__(self, changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]) -> None:
+        self.changes = changes
+        self.key = list(key)
+        self.ops = changes.column("_op").to_numpy()
+        self.deletes = self.ops == "d"
+        self.new = _flat(changes, AFTER, columns)
+        self.old = _flat(changes, BEFORE, columns)
+        self.unchanged = self._fill(unchanged_masks(changes, columns))
+        known = changes.column("_before_kind").to_numpy() != BeforeKind.NONE.value
+        nameless = self.deletes & ~known
+        if nameless.any():
+            raise InternalError(f"a delete does not say which row: {position_of(changes, int(nameless.argmax()))}")
+        self.moves = known & ~self.deletes & self._key_differs()
+
+    def _fill(self, bits: dict[str, Mask]) -> dict[str, Mask]:
+        """Take unchanged values from the old row where it has them, and return what is left.
+
+        The server writes the whole old row for FULL, and the whole old key wherever a part of it is TOASTed; an
+        unchanged value is never NULL.
+        """
+        left = {}
+        for name, mask in bits.items():
+            old = self.old.column(name)
+            known = mask & _mask(old.is_valid())
+            if known.any():
+                filled = pc.if_else(pa.array(known), old, self.new.column(name))
+                self.new = self.new.set_column(self.new.schema.get_field_index(name), name, filled)
+            if (mask & ~known).any():
+                left[name] = mask & ~known
+        return left
+
+    def _key_differs(self) -> Mask:
+        differs = np.zeros(self.changes.num_rows, np.bool_)
+        for name in self.key:
+            old, new = self.old.column(name), self.new.column(name)
+            equal = _mask(pc.fill_null(pc.equal(old, new), fill_value=False))
+            differs |= ~(equal | _mask(pc.and_(old.is_null(), new.is_null())))
+        return differs
+
+
+def _fold_by_column(run: _Run) -> Folded:
+    """Where nothing is unchanged the last word on a key is all that counts: one group-by."""
+    put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
+    new, old = run.new.select(run.key), run.old.select(run.key)
+    # Within a change the old key goes before the new one comes: even numbers remove, odd ones put.
+    entries = pa.concat_tables(
+        [
+            old.take(pa.array(remove_at)).append_column(_ORDER, pa.array(remove_at * 2)),
+            new.take(pa.array(put_at)).append_column(_ORDER, pa.array(put_at * 2 + 1)),
+        ]
+    )
+    newest = entries.group_by(run.key, use_threads=False).aggregate([(_ORDER, "max")])
+    last = np.sort(newest.column(f"{_ORDER}_max").to_numpy())
+    puts, removals = last[last % 2 == 1] // 2, last[last % 2 == 0] // 2
+    only_new = not len(remove_at) and len(puts) == len(put_at) and bool(np.isin(run.ops, ("i", "c")).all())
+    return Folded(run.new.take(pa.array(puts)), old.take(pa.array(removals)), {}, only_new)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The newest state of a row: the change that wrote it, and where the values stand that it kept.
+
+    A source is the number of an earlier change of the run, or the key under which the replica has the row.
+    """
+
+    change: int
+    sources: dict[str, int | Key]
+
+
+def _fold_by_row(run: _Run, fetch: Fetch) -> Folded:
+    new_keys, old_keys = _keys(run.new, run.key), _keys(run.old, run.key)
+    rows: dict[Key, _Row | None] = {}
+    for at, key in enumerate(new_keys):
+        if run.deletes[at]:
+            rows[old_keys[at]] = None
+            continue
+        origin = old_keys[at] if run.moves[at] else key
+        kept = [name for name, mask in run.unchanged.items() if mask[at]]
+        sources = _sources(run, at, rows.get(origin, origin), kept) if kept else {}
+        if run.moves[at]:
+            rows[origin] = None
+        rows[key] = _Row(at, sources)
+    gone = [key for key, row in rows.items() if row is None]
+    removed = pa.table(
+        [pa.array([key[i] for key in gone], run.new.schema.field(name).type) for i, name in enumerate(run.key)],
+        names=run.key,
+    )
+    puts, kept_columns = _puts(run, [(key, row) for key, row in rows.items() if row is not None], fetch)
+    return Folded(puts, removed, kept_columns, only_new=False)
+
+
+def _sources(run: _Run, at: int, earlier: _Row | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:
+    if earlier is None:
+        raise InternalError(f"an update keeps a value of a row that is gone: {position_of(run.changes, at)}")
+    if isinstance(earlier, _Row):
+        return {name: earlier.sources.get(name, earlier.change) for name in kept}
+    return dict.fromkeys(kept, earlier)
+
+
+def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa.Table, dict[str, pa.Array]]:
+    """Build the rows to put, each column taken from where its values are."""
+    away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has a value of a row that moved
+    for key, row in rows:
+        for name, source in row.sources.items():
+            if isinstance(source, tuple) and source != key:
+                places = away.setdefault(name, {})
+                places.setdefault(source, run.new.num_rows + len(places))
+    found = fetch(list({key: None for places in away.values() for key in places}), list(away)) if away else {}
+    kept: dict[str, pa.Array] = {}
+    columns = []
+    for column in run.new.schema:
+        name, places = column.name, away.get(column.name, {})
+        values = run.new.column(name)
+        if places:
+            brought = pa.array([_found(found, key, run)[name] for key in places], column.type)
+            values = pa.chunked_array([*values.chunks, brought], column.type)
+        sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
+        # A value that stays where it is needs none here: whatever the change has there is as good.
+        at = [places.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
+        columns.append(values.take(pa.array(at, pa.int64())))
+        stays = [source == key for key, source, _ in sources]
+        if any(stays):
+            kept[name] = pa.array(stays)
+    return pa.table(columns, names=run.new.schema.names), kept
+
+
+def _found(found: Mapping[Key, Mapping[str, object]], key: Key, run: _Run) -> Mapping[str, object]:
+    if key not in found:
+        raise InternalError(
+            f"the replica lacks a row that kept a value, before {position_of(run.changes, run.changes.num_rows - 1)}"
+        )
+    return found[key]
+
+
+def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.Table:
+    """Return the struct's children as columns; NULL where the struct is."""
+    children = changes.column(struct).combine_chunks().flatten()
+    return pa.table([children[column.place] for column in columns], names=[column.name for column in columns])
+
+
+def _keys(table: pa.Table, key: Sequence[str]) -> list[Key]:
+    return list(zip(*(table.column(name).to_pylist() for name in key), strict=True))
+
+
+def _mask(values: pa.ChunkedArray) -> Mask:
+    return np.asarray(values.to_numpy(), np.bool_)

@@ -1,0 +1,170 @@
+"""One Delta table, written by delta-rs so that each commit says what it holds.
+
+Delta checks nothing for us: a lower version is accepted, a repeated append doubles rows. So what the table holds is
+read from the very snapshot that the next commit is made on, and a commit that meets another writer's fails for good
+(`TableFenced`): whoever lost has to read again what the table holds before it writes anything. NB: a merge or delete
+that changes no row makes no commit; an empty append then carries the version, so that every step ends in a commit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from tidemark.model.errors import Fenced, InternalError
+from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
+
+FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
+
+
+class TableFenced(Fenced):
+    """Another writer committed to a table of ours."""
+
+    hint = "two pipelines write to one lake: stop one of them; nothing is doubled or lost"
+
+    def __init__(self, uri: str, cause: str) -> None:
+        super().__init__(f"another writer committed to {uri}: {cause}")
+
+
+def quoted(name: str, alias: str = "") -> str:
+    """Return `name` as an identifier in delta-rs's SQL."""
+    identifier = '"' + name.replace('"', '""') + '"'
+    return f"{alias}.{identifier}" if alias else identifier
+
+
+@contextmanager
+def _fenced(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TableFenced(uri, str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class MergeActions:
+    """What a merge does: delete where `delete_if`, else assign; insert where nothing matches and `insert_if`."""
+
+    delete_if: str
+    assignments: Mapping[str, str]
+    inserted: Mapping[str, str]
+    insert_if: str
+
+
+class LakeTable:
+    """A table at one snapshot, or its absence; every write moves on to the snapshot that it made."""
+
+    def __init__(self, uri: str, app: str) -> None:
+        self.uri = uri
+        self.app = app
+        self._delta = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+        self.held = read_held(self._delta.transaction_version, app) if self._delta is not None else NOTHING
+
+    @property
+    def exists(self) -> bool:
+        """Tell if the table has been created."""
+        return self._delta is not None
+
+    @property
+    def version(self) -> int:
+        """Return the version of the snapshot; -1 for no table."""
+        return self._delta.version() if self._delta is not None else -1
+
+    @property
+    def delta(self) -> DeltaTable:
+        """Return the snapshot."""
+        if self._delta is None:
+            raise InternalError(f"{self.uri} was written to before it was created")
+        return self._delta
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns, each with the metadata that it was created with."""
+        return pa.schema(self.delta.schema().to_arrow())
+
+    def scan(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.RecordBatchReader:
+        """Read the rows of the snapshot batch by batch."""
+        dataset = self.delta.to_pyarrow_dataset()
+        return dataset.scanner(columns=None if columns is None else list(columns), filter=where).to_reader()
+
+    def create(self, schema: pa.Schema, held: Held) -> None:
+        """Create the table without rows."""
+        self._delta = DeltaTable.create(self.uri, schema, commit_properties=commit_properties(self.app, held))
+        self.held = held
+
+    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
+        """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
+        with _fenced(self.uri):
+            write_deltalake(
+                self.delta,
+                rows,
+                mode="append",
+                schema_mode="merge" if merge_schema else None,
+                target_file_size=FILE_BYTES,
+                commit_properties=commit_properties(self.app, held),
+            )
+        self.held = held
+
+    def overwrite(self, rows: pa.RecordBatchReader | pa.Table, held: Held) -> None:
+        """Replace all rows and the columns as well."""
+        with _fenced(self.uri):
+            write_deltalake(
+                self.delta,
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite",
+                target_file_size=FILE_BYTES,
+                commit_properties=commit_properties(self.app, held),
+            )
+        self.held = held
+
+    def add_columns(self, fields: Sequence[pa.Field], held: Held) -> None:
+        """Add columns that are NULL in every row there is."""
+        with _fenced(self.uri):
+            self.delta.alter.add_columns(
+                [Field.from_arrow(field) for field in fields], commit_properties=commit_properties(self.app, held)
+            )
+        self.held = held
+
+    def delete(self, where: str | None, held: Held) -> None:
+        """Delete the rows that the SQL condition `where` names, or all."""
+        version = self.version
+        with _fenced(self.uri):
+            self.delta.delete(where, commit_properties=commit_properties(self.app, held))
+        self._settle(version, held)
+
+    def merge(self, rows: pa.Table, on: str, actions: MergeActions, held: Held) -> None:
+        """Merge `rows` (alias `s`) into the table (alias `t`)."""
+        version = self.version
+        with _fenced(self.uri):
+            merger = self.delta.merge(
+                rows,
+                on,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,  # lets the key range of the source prune files
+                commit_properties=commit_properties(self.app, held),
+            ).when_matched_delete(actions.delete_if)
+            if actions.assignments:
+                merger = merger.when_matched_update(dict(actions.assignments), f"NOT ({actions.delete_if})")
+                merger = merger.when_not_matched_insert(dict(actions.inserted), actions.insert_if)
+            merger.execute()
+        self._settle(version, held)
+
+    def forget_files(self, hours: int = 0) -> None:
+        """Delete the files that no row has needed for `hours`; with 0 not for tables that anybody else reads."""
+        self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+    def compact(self) -> None:
+        """Put small files together, and delete those that none of the last week's snapshots has."""
+        with _fenced(self.uri):
+            self.delta.optimize.compact(target_size=FILE_BYTES)
+        self.delta.vacuum(dry_run=False)
+
+    def _settle(self, version: int, held: Held) -> None:
+        if self.version == version:
+            self.append(self.schema.empty_table(), held)
+        self.held = held

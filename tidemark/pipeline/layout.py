@@ -1,0 +1,157 @@
+"""How a relation's columns stand in the lake: their names, their types, and how to get from one layout to the next.
+
+Each column of a replica carries its number (`pg_attribute.attnum`) as metadata of the Delta field, so a table says by
+itself which column of the source it holds under which name: a rename, a drop and a new column of an old name are told
+apart without history. Types come mapped already (`tidemark.decode.codecs`); nothing here knows PostgreSQL's.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model.errors import TidemarkError
+from tidemark.model.relation import Relation
+
+NUMBER = b"tidemark.number"
+Shapes = Callable[[Relation], pa.StructType]
+"""Gives a relation's live columns in Arrow, for events that come without rows."""
+Constants = Callable[[Relation], Mapping[int, pa.Scalar]]
+"""Gives what columns of a relation hold in rows older than they are (attmissingval), by number."""
+Mask = npt.NDArray[np.bool_]
+
+# Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
+RESERVED = re.compile(
+    r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_before_kind|_unchanged|_old|__tidemark.*)_*",
+    re.IGNORECASE,
+)
+
+
+class UnfitRows(TidemarkError):
+    """Rows that are in the lake cannot take a new column type."""
+
+    hint = "copy the table again: its replica is then built anew from the source"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """A column of a relation as the lake has it; `place` is its index among the relation's live columns."""
+
+    number: int
+    place: int
+    name: str
+
+
+def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
+    """Return the columns that the lake keeps, in order: all live ones that are stored."""
+    taken: set[str] = set()
+    columns = []
+    for place, column in enumerate(relation.live_columns):
+        if column.generated == "v":
+            continue  # a virtual column stands in no tuple
+        name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
+        if name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
+            name = f"{name}_{column.number}"
+        taken.add(name.lower())
+        columns.append(LakeColumn(column.number, place, name))
+    return tuple(columns)
+
+
+def key_names(relation: Relation) -> tuple[str, ...]:
+    """Return the names of the columns that identify a row in the replica; () for a table that is log only.
+
+    What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
+    the primary key among it. With NOTHING no old row is known, so no key is either.
+    """
+    numbers = relation.identity_columns or (relation.primary_key if relation.replica_identity.value == "f" else ())
+    if relation.replica_identity.value == "n":
+        numbers = ()
+    names = {column.number: column.name for column in lake_columns(relation)}
+    return tuple(names[number] for number in numbers) if all(number in names for number in numbers) else ()
+
+
+def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
+    """Return the schema of the replica of `relation`, whose live columns are `columns` in Arrow."""
+    return pa.schema(
+        [
+            pa.field(column.name, columns.field(column.place).type, metadata={NUMBER: str(column.number).encode()})
+            for column in lake_columns(relation)
+        ]
+    )
+
+
+def numbered(schema: pa.Schema) -> dict[int, pa.Field]:
+    """Return the fields of a replica by the number of the column that they hold."""
+    return {int(field.metadata[NUMBER]): field for field in schema if field.metadata and NUMBER in field.metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """What turns the layout that a replica has into the wanted one: new columns only, or every row anew."""
+
+    added: tuple[pa.Field, ...]
+    whole: bool
+
+
+def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
+    """Compare two layouts; `constants` are what new columns hold in rows that are there already. None: equal."""
+    old, new = numbered(held), numbered(wanted)
+    same = {number for number in old.keys() & new.keys() if _same(old[number], new[number])}
+    if len(same) == len(old):
+        added = tuple(field for number, field in new.items() if number not in old)
+        if not added:
+            return None
+        if not any(number in constants for number in new.keys() - old.keys()):
+            return Reshape(added, whole=False)
+    return Reshape((), whole=True)
+
+
+def reshaper(
+    held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return the function that gives rows of the layout `held` the layout `wanted`."""
+    old = numbered(held)
+
+    def reshape(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for number, field in numbered(wanted).items():
+            if number in old:
+                columns.append(convert(batch.column(old[number].name), field))
+            elif number in constants:
+                columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    return reshape
+
+
+def convert(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Give `column` the type of `field`, exactly; raise `UnfitRows` where a value does not fit."""
+    if column.type == field.type:
+        return column
+    if pa.types.is_decimal(column.type) and pa.types.is_string(field.type):
+        # Arrow prints small decimals with an exponent, PostgreSQL never does.
+        return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], field.type)
+    try:
+        return pc.cast(column, field.type, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}: {error}") from error
+
+
+def _same(left: pa.Field, right: pa.Field) -> bool:
+    return bool(left.name == right.name and left.type == right.type)
+
+
+def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[str, Mask]:
+    """Return which changes left which columns unchanged: little-endian bitmaps over the live columns, taken apart."""
+    bitmaps = changes.column("_unchanged")
+    if bitmaps.null_count == len(bitmaps):
+        return {}
+    numbers = [int.from_bytes(bitmap, "little") if bitmap else 0 for bitmap in bitmaps.to_pylist()]
+    masks = {c.name: np.array([number >> c.place & 1 for number in numbers], np.bool_) for c in columns}
+    return {name: mask for name, mask in masks.items() if mask.any()}

@@ -1,0 +1,55 @@
+"""The log of logical messages of one database: what `pg_logical_emit_message` wrote, appended once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidemark.model.change import LogicalMessage
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.lake import LakeTable
+
+FOLDER = "messages"
+SCHEMA = pa.schema(
+    [
+        pa.field("_seq", pa.int64()),
+        pa.field("_tli", pa.int32()),
+        pa.field("_commit_lsn", pa.int64()),
+        pa.field("_ordinal", pa.int64()),
+        pa.field("_lsn", pa.int64()),
+        pa.field("_xid", pa.int64()),
+        pa.field("transactional", pa.bool_()),
+        pa.field("prefix", pa.string()),
+        pa.field("content", pa.binary()),
+    ]
+)
+
+
+def append_messages(uri: str, app: str, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> None:
+    """Append what of `messages`, in stream order, the log does not hold yet."""
+    table = LakeTable(uri, app)
+    late = [(sequence, message) for sequence, message in messages if message.position > table.held.position]
+    if not late:
+        return
+    if not table.exists:
+        table.create(SCHEMA, table.held)
+    rows = [
+        {
+            "_seq": sequence,
+            "_tli": message.position.timeline,
+            "_commit_lsn": message.position.commit_lsn,
+            "_ordinal": message.position.ordinal,
+            "_lsn": message.lsn,
+            "_xid": message.xid,
+            "transactional": message.transactional,
+            "prefix": message.prefix.encode(errors="surrogateescape").decode(errors="replace"),
+            "content": message.content,
+        }
+        for sequence, message in late
+    ]
+    sequence, last = late[-1]
+    table.append(
+        pa.Table.from_pylist(rows, schema=SCHEMA), replace(table.held, sequence=sequence, position=last.position)
+    )
+    passed(Failpoint.LOG_APPENDED)

@@ -1,0 +1,144 @@
+"""The positions table: how far every table of the lake is, and where a new checkpoint starts.
+
+It is written last in every batch, so it never says more than the tables hold. One row stands for each table, with its
+present name, its folder and the versions of log and replica that belong together; the row of relation 0 stands for
+all: everything up to it is in the lake, in quiet tables too. Its commit carries that as application transactions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
+from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.held import Held
+from tidemark.pipeline.lake import LakeTable
+
+FOLDER = "positions"
+SCHEMA = pa.schema(
+    [
+        pa.field("database", pa.int64()),
+        pa.field("relation", pa.int64()),
+        pa.field("namespace", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("folder", pa.string()),  # below the lake's root
+        pa.field("state", pa.string()),
+        pa.field("sequence", pa.int64()),
+        pa.field("timeline", pa.int32()),
+        pa.field("commit_lsn", pa.int64()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("generation", pa.int64()),
+        pa.field("log_version", pa.int64()),  # of the Delta tables; -1: there is none
+        pa.field("replica_version", pa.int64()),
+        pa.field("outbox", pa.string()),
+    ]
+)
+_VACUUM_EVERY = 500  # commits; each leaves one small file behind
+
+
+class TableState(Enum):
+    """What a table's replica is."""
+
+    LIVE = "live"
+    COPYING = "copying"  # the first copy has not come to its end
+    BLOCKED = "blocked"  # changes that do not say which row they mean: log only
+    DROPPED = "dropped"  # at the source; log and replica are kept
+
+
+@dataclass(frozen=True, slots=True)
+class TablePosition:
+    """How far one table is."""
+
+    database: Oid
+    relation: Oid
+    namespace: str
+    name: str
+    folder: str
+    state: TableState
+    sequence: Sequence
+    position: Position
+    generation: int
+    log_version: int
+    replica_version: int
+
+    def row(self, outbox: str) -> dict[str, object]:
+        """Return the table's row."""
+        fields = asdict(self)
+        del fields["position"]
+        at = self.position
+        return {
+            **fields,
+            "state": self.state.value,
+            "timeline": at.timeline,
+            "commit_lsn": at.commit_lsn,
+            "ordinal": at.ordinal,
+            "outbox": outbox,
+        }
+
+
+TableId = tuple[Oid, Oid]
+"""Database and relation."""
+
+
+class Positions:
+    """The positions table as last written."""
+
+    def __init__(self, root: str, capture: str) -> None:
+        self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{capture}:{FOLDER}")
+        self.tables: dict[TableId, TablePosition] = {}
+        self.outbox = ""
+        rows = self._table.scan().read_all().to_pylist() if self._table.exists else []
+        for row in rows:
+            self.outbox = row["outbox"]
+            if row["relation"] != INVALID_OID:
+                self.tables[Oid(row["database"]), Oid(row["relation"])] = _parse(row)
+
+    @property
+    def held(self) -> Held:
+        """Return what the whole lake holds."""
+        return self._table.held
+
+    def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
+        """Record that `touched` tables are where they are and that all tables hold `held`."""
+        tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
+        whole = TablePosition(
+            INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, held.sequence, held.position, 0, -1, -1
+        )
+        rows = [table.row(outbox) for table in (whole, *tables.values())]
+        if not self._table.exists:
+            self._table.create(SCHEMA, self._table.held)
+        self._table.overwrite(pa.Table.from_pylist(rows, schema=SCHEMA), held)
+        self.tables, self.outbox = tables, outbox
+        if self._table.version % _VACUUM_EVERY == 0:
+            self._table.forget_files(hours=1)
+
+    def names(self) -> Mapping[str, TablePosition]:
+        """Return the tables that are not dropped by qualified name, the database's OID in front: for people."""
+        return {
+            f"{table.database}.{table.namespace}.{table.name}": table
+            for table in self.tables.values()
+            if table.state is not TableState.DROPPED
+        }
+
+
+def _parse(row: Mapping[str, object]) -> TablePosition:
+    def number(name: str) -> int:
+        value = row[name]
+        assert isinstance(value, int), name
+        return value
+
+    return TablePosition(
+        Oid(number("database")),
+        Oid(number("relation")),
+        str(row["namespace"]),
+        str(row["name"]),
+        str(row["folder"]),
+        TableState(row["state"]),
+        Sequence(number("sequence")),
+        Position(TimelineId(number("timeline")), Lsn(number("commit_lsn")), number("ordinal")),
+        number("generation"),
+        number("log_version"),
+        number("replica_version"),
+    )

@@ -1,0 +1,238 @@
+"""The replica of a table: its rows as they are at the source, merged by key.
+
+A run of changes is folded to one row a key and merged in one commit. Events in between are commits of their own. Rows
+rewritten by DDL are put aside, into a Delta table of their own beside the replica, until their end is seen: then one
+commit replaces rows and columns together, and no reader sees half of it. A change of layout without a rewrite is made
+from the replica's own rows, in one commit as well. A dropped table's replica is kept as it was.
+
+A table without a key has a replica as long as rows only come. At the first update or delete, which does not say which
+row it means, its replica is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from tidemark.model.change import (
+    AFTER,
+    CopyBoundary,
+    Op,
+    RewriteBoundary,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.model.relation import Relation
+from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.fold import Folded, Key, fold
+from tidemark.pipeline.held import Held
+from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
+from tidemark.pipeline.layout import (
+    Constants,
+    Shapes,
+    key_names,
+    lake_columns,
+    plan_reshape,
+    replica_schema,
+    reshaper,
+)
+from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
+
+_REMOVE = "__tidemark_remove"
+_KEEP = "__tidemark_keep_"
+REWRITE = "rewrite"
+_NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
+
+
+class Replica:
+    """Applies a table's changes to its replica, exactly once."""
+
+    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants) -> None:
+        self.uri = uri
+        self.app = app
+        self._shapes = shapes
+        self._constants = constants
+
+    def apply(self, items: Sequence[Delivered]) -> LakeTable:
+        """Apply what of `items` the replica does not hold yet."""
+        table = LakeTable(self.uri, self.app)
+        for step in steps(items, table.held):
+            if not lake_columns(step.relation):
+                continue  # a table without columns has rows that nothing tells apart, and Delta has no such table
+            if isinstance(step, Rows):
+                self._rows(table, step)
+            else:
+                self._event(table, step)
+        return table
+
+    # Rows
+
+    def _rows(self, table: LakeTable, step: Rows) -> None:
+        if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
+            self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
+            return
+        if table.held.blocked:
+            return
+        self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.held)
+        held = replace(table.held, sequence=step.sequence, position=step.last)
+        key = key_names(step.relation)
+        if key:
+            fetch = partial(_fetch, table, key)
+            self._put(table, key, fold(step.changes, lake_columns(step.relation), key, fetch), held)
+        elif pc.all(pc.is_in(step.changes.column("_op"), _NEW_ROWS)).as_py():
+            table.append(new_rows(step), held)
+        else:
+            # Which row was meant is not known, and to guess is worse than to stop: the log has it all.
+            table.overwrite(table.schema.empty_table(), replace(held, blocked=True))
+        passed(Failpoint.REPLICA_CHANGED)
+
+    def _put(self, table: LakeTable, key: Sequence[str], folded: Folded, held: Held) -> None:
+        names = table.schema.names
+        if folded.only_new:
+            table.append(folded.puts, held)
+            return
+        source, keeps = _merge_source(folded)
+        remove = quoted(_REMOVE, "s")
+        values = {name: quoted(name, "s") for name in names}
+        kept = {
+            name: f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
+            for name, flag in keeps.items()
+        }
+        # NB: a row that keeps a value cannot be new; if it is not there, half of it must not be made up.
+        whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
+        actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
+        on = " AND ".join(f"{quoted(name, 't')} = {quoted(name, 's')}" for name in key)
+        table.merge(source, on, actions, held)
+
+    def _stage(self, step: Rows) -> None:
+        aside = self._aside()
+        late = after(step.changes, aside.held.position)
+        if late.num_rows:
+            aside.append(new_rows(step, late), replace(aside.held, sequence=step.sequence, position=step.last))
+            passed(Failpoint.REWRITE_STAGED)
+
+    # Events
+
+    def _event(self, table: LakeTable, step: Happening) -> None:
+        event = step.event
+        held = replace(table.held, sequence=step.sequence, position=event.position)
+        match event:
+            case Truncation():
+                self._settle(table, event.relation, self._shapes(event.relation), table.held)
+                table.delete(None, replace(held, blocked=False))
+            case CopyBoundary():
+                self._bound_copy(table, event, held)
+            case RewriteBoundary():
+                self._bound_rewrite(table, event, held)
+            case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
+                self._settle(table, relation, self._shapes(relation), held)
+            case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
+                return
+        passed(Failpoint.REPLICA_CHANGED)
+
+    def _bound_copy(self, table: LakeTable, event: CopyBoundary, held: Held) -> None:
+        copying = replace(
+            held,
+            generation=event.generation,
+            copy_sequence=held.sequence if event.begin else NO_SEQUENCE,
+            blocked=False,
+        )
+        schema = replica_schema(event.relation, self._shapes(event.relation))
+        if not table.exists:
+            table.create(schema, copying)
+        elif event.begin:
+            table.overwrite(schema.empty_table(), copying)
+        else:
+            table.append(table.schema.empty_table(), copying)
+
+    def _bound_rewrite(self, table: LakeTable, event: RewriteBoundary, held: Held) -> None:
+        aside = self._aside()
+        if event.begin:
+            if event.position > aside.held.position:
+                _empty(aside, replica_schema(event.relation, self._shapes(event.relation)), held)
+            return
+        if not table.exists:
+            table.create(aside.schema, table.held)
+        table.overwrite(aside.scan(), replace(held, blocked=False))
+        passed(Failpoint.REWRITE_ENDED)
+        _empty(aside, aside.schema, held)
+        aside.forget_files()
+
+    def _aside(self) -> LakeTable:
+        return LakeTable(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
+
+    # Layout
+
+    def _settle(self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held) -> None:
+        """Give the replica the layout of `relation`, making it if it is not there."""
+        wanted = replica_schema(relation, columns)
+        if not table.exists:
+            table.create(wanted, held)
+            return
+        schema = table.schema
+        constants = self._constants(relation)
+        plan = plan_reshape(schema, wanted, constants)
+        if plan is None:
+            return
+        if plan.whole:
+            reshape = reshaper(schema, wanted, constants)
+            table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
+        else:
+            table.add_columns(plan.added, held)
+        passed(Failpoint.REPLICA_RESHAPED)
+
+
+def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
+    """Return the new rows of a run, or of a part of it, as the replica has them."""
+    after_rows = (step.changes if changes is None else changes).column(AFTER).combine_chunks()
+    children = after_rows.flatten()
+    schema = replica_schema(step.relation, after_rows.type)
+    return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
+
+
+def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:
+    if table.exists:
+        table.overwrite(schema.empty_table(), held)
+    else:
+        table.create(schema, held)
+
+
+def _merge_source(folded: Folded) -> tuple[pa.Table, dict[str, str]]:
+    """Return the rows to merge, keys to remove among them, and which column flags the rows that keep another."""
+    puts, removed = folded.puts, folded.removed
+    columns = [
+        pa.chunked_array(
+            [
+                *puts.column(name).chunks,
+                *(removed.column(name).chunks if name in removed.schema.names else [pa.nulls(removed.num_rows, kind)]),
+            ],
+            kind,
+        )
+        for name, kind in zip(puts.schema.names, puts.schema.types, strict=True)
+    ]
+    source = pa.table(columns, names=puts.schema.names)
+    gone = np.arange(source.num_rows) >= puts.num_rows
+    source = source.append_column(_REMOVE, pa.array(gone))
+    keeps = {}
+    for number, (name, flags) in enumerate(folded.kept.items()):
+        keeps[name] = f"{_KEEP}{number}"
+        none = pa.array(np.zeros(removed.num_rows, np.bool_))
+        source = source.append_column(keeps[name], pa.chunked_array([flags, none]))
+    return source, keeps
+
+
+def _fetch(
+    table: LakeTable, key: Sequence[str], wanted: Sequence[Key], names: Sequence[str]
+) -> dict[Key, dict[str, object]]:
+    """Read the columns `names` of the rows whose keys are `wanted`."""
+    first = table.schema.field(key[0])
+    some = ds.field(key[0]).isin(pa.array([values[0] for values in wanted], first.type))
+    rows = table.scan([*key, *(name for name in names if name not in key)], some).read_all().to_pylist()
+    found = {tuple(row[name] for name in key): row for row in rows}
+    return {values: found[values] for values in wanted if values in found}

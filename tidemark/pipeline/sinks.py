@@ -1,0 +1,146 @@
+"""A batch of outbox values into the lake: each table its log and then its replica, the positions last.
+
+    <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/positions
+
+Every target guards itself, so a kill anywhere is harmless: what is asked for again is left out where it is held.
+Tables go through a small pool of threads, since each costs some tens of milliseconds and most of that is waiting.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.relation import Relation
+from tidemark.pipeline.changelog import ChangeLog
+from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.layout import Constants, Shapes
+from tidemark.pipeline.messages import FOLDER as MESSAGES
+from tidemark.pipeline.messages import append_messages
+from tidemark.pipeline.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.replica import Replica
+from tidemark.pipeline.steps import Delivered, TableItem
+from tidemark.wire.items import relation_of
+
+TABLES_AT_ONCE = 4
+COMPACT_EVERY = 100  # commits of one table
+_NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LakeBatch:
+    """Whole groups of the outbox, in order."""
+
+    outbox: str
+    end: OutboxSequence
+    position: Position  # of the last group
+    items: Sequence[tuple[OutboxSequence, TableItem | LogicalMessage]]
+
+
+@dataclass(slots=True, eq=False)
+class _Split:
+    tables: dict[TableId, list[Delivered]] = field(default_factory=dict)
+    messages: dict[Oid, list[tuple[OutboxSequence, LogicalMessage]]] = field(default_factory=dict)
+
+
+class Lake:
+    """All targets of one capture."""
+
+    def __init__(self, root: str, capture: str, shapes: Shapes, constants: Constants) -> None:
+        self.root = root.rstrip("/")
+        self.capture = capture
+        self.positions = Positions(self.root, capture)
+        self._shapes = shapes
+        self._constants = constants
+
+    def apply(self, batch: LakeBatch) -> None:
+        """Bring every table up to the end of `batch`, and say so in the positions table."""
+        passed(Failpoint.BATCH_RECEIVED)
+        split = _split(batch.items)
+        jobs: list[Callable[[], TablePosition | None]] = [
+            *(lambda table=table, items=items: self._table(table, items) for table, items in split.tables.items()),
+            *(lambda of=of, items=items: self._messages(of, items) for of, items in split.messages.items()),
+        ]
+        with ThreadPoolExecutor(TABLES_AT_ONCE, "tidemark-table") as pool:
+            touched = [done.result() for done in [pool.submit(job) for job in jobs]]
+        passed(Failpoint.TABLES_DONE)
+        held = replace(self.positions.held, sequence=batch.end, position=batch.position)
+        if held.position < self.positions.held.position:
+            held = replace(held, position=self.positions.held.position)
+        self.positions.write(batch.outbox, [position for position in touched if position], held)
+        passed(Failpoint.POSITIONS_WRITTEN)
+
+    def _table(self, table: TableId, items: Sequence[Delivered]) -> TablePosition:
+        known = self.positions.tables.get(table)
+        relation = _latest(items)
+        folder = known.folder if known else folder_of(table[0], _first(items))
+        app = f"tidemark:{self.capture}:{table[0]}.{table[1]}"
+        log = ChangeLog(f"{self.root}/{folder}/log", f"{app}:log", self._shapes).apply(items)
+        uri = f"{self.root}/{folder}/replica"
+        replica = Replica(uri, f"{app}:replica", self._shapes, self._constants).apply(items)
+        for written in (log, replica):
+            if written.version and written.version % COMPACT_EVERY == 0:
+                written.compact()
+        held = max(log.held, replica.held, key=lambda held: held.position)
+        return TablePosition(
+            database=table[0],
+            relation=table[1],
+            namespace=relation.namespace,
+            name=relation.name,
+            folder=folder,
+            state=_state(items, replica, known),
+            sequence=held.sequence,
+            position=held.position,
+            generation=held.generation,
+            log_version=log.version,
+            replica_version=replica.version,
+        )
+
+    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> None:
+        app = f"tidemark:{self.capture}:{database}:{MESSAGES}"
+        append_messages(f"{self.root}/{database}/{MESSAGES}", app, messages)
+
+
+def folder_of(database: Oid, relation: Relation) -> str:
+    """Return the folder of a table that is met for the first time, below the lake's root."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", relation.qualified_name)[:_NAME_LENGTH]
+    return f"{database}/{relation.oid}-{name}"
+
+
+def _split(items: Sequence[tuple[OutboxSequence, TableItem | LogicalMessage]]) -> _Split:
+    split = _Split()
+    for sequence, item in items:
+        if isinstance(item, LogicalMessage):
+            split.messages.setdefault(item.database, []).append((sequence, item))
+            continue
+        relation = relation_of(item)
+        assert relation is not None, item
+        split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
+    return split
+
+
+def _first(items: Sequence[Delivered]) -> Relation:
+    first = items[0].item
+    relation = first.before or first.after if isinstance(first, SchemaEvent) else first.relation
+    assert relation is not None, first
+    return relation
+
+
+def _latest(items: Sequence[Delivered]) -> Relation:
+    relation = relation_of(items[-1].item)
+    assert relation is not None, items[-1]
+    return relation
+
+
+def _state(items: Sequence[Delivered], replica: LakeTable, known: TablePosition | None) -> TableState:
+    dropped = any(isinstance(i.item, SchemaEvent) and i.item.change is SchemaChange.DROP for i in items)
+    if dropped or (known and known.state is TableState.DROPPED):
+        return TableState.DROPPED
+    if replica.held.blocked:
+        return TableState.BLOCKED
+    return TableState.COPYING if replica.held.copy_sequence else TableState.LIVE
