@@ -27,7 +27,6 @@ HAS_NULLS = 0x0001  # of infomask
 ATTRIBUTES_MASK = 0x07FF  # of infomask2
 MAX_ALIGN = 8
 VARLENA = -1  # attlen
-CSTRING = -2
 TEXT_OID = Oid(25)
 _HEADER = struct.Struct("<HHB")
 _ARRAY_HEADER = struct.Struct("<iiIii")  # ndim, dataoffset, elemtype, dim, lower bound: an array of one dimension
@@ -161,8 +160,6 @@ def _place(packed: bytes, at: int, base: int, layout: TupleLayout, index: int) -
             return at, datum_length(packed, at)
         except BadDatum as error:
             raise BadDatum(f"column {index + 1}: {error}") from error
-    if length == CSTRING:
-        length = packed.find(0, at) + 1 - at
-    if length < 0 or at + length > len(packed):
+    if at + length > len(packed):
         raise BadDatum(f"column {index + 1}: value at byte {at} does not fit into a tuple of {len(packed)} bytes")
     return at, length

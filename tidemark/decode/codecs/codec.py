@@ -96,7 +96,8 @@ class ColumnKind(Enum):
 
     OBJECTS = "objects"
     BOOL = "bool"
-    FIXED = "fixed"  # the bytes as they are
+    ENUM = "enum"
+    FIXED = "fixed"  # the bytes as they are: 2, 4 or 8
     UNSIGNED4 = "unsigned4"  # u32 to int64
     DATE = "date"
     TIMESTAMP = "timestamp"

@@ -117,15 +117,16 @@ class UuidCodec(TextCodec):
 class EnumCodec(TextCodec):
     """An enum: the OID of its label, whose text is pinned in the type's description."""
 
+    kind = ColumnKind.ENUM
     _form = Struct("<I")
 
     def __init__(self, name: str, labels: tuple[EnumLabel, ...]) -> None:
         self._name = name
-        self._labels: dict[int, str] = {label.oid: label.label for label in labels}
+        self.labels: dict[int, str] = {label.oid: label.label for label in labels}
 
     def text(self, payload: bytes) -> str:
         """Return the label."""
         (oid,) = unpack_exactly(self._form, payload)
-        if oid not in self._labels:
+        if oid not in self.labels:
             raise BadDatum(f"enum {self._name} has no label with OID {oid}")
-        return self._labels[oid]
+        return self.labels[oid]

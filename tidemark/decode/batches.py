@@ -1,0 +1,227 @@
+"""Row changes of one relation version to columnar batches, in two passes: locate all values, then build each column.
+
+Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows a batch the fixed cost
+of a batch outweighs its rows. What is rare in a batch (compressed values, values missing from old tuples) is put behind
+the arena's end first, so that the kernels know one place to look in.
+"""
+
+from array import array
+
+import pyarrow as pa
+
+from tidemark.decode import columns
+from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind, Dialect
+from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
+from tidemark.decode.column_arrays import KERNELS, BadCell, Cells, objects, zeros
+from tidemark.decode.columns import DONE
+from tidemark.decode.tuples import Datum, TupleLayout, deform
+from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
+from tidemark.model.change import AFTER, BEFORE, ChangeBatch, batch_schema
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.relation import Relation
+
+ABSENT = -1  # offset of a tuple that is not there
+CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows of a batch times columns
+EXPANDED_BYTES_MAX = 256 << 20  # decompressed in a batch, before it is split; a single row may be larger
+
+
+class RowSpans:
+    """Row changes of one relation version in stream order: packed tuples end to end, and an array an attribute."""
+
+    __slots__ = (
+        "before_kind",
+        "commit_lsn",
+        "commit_time_us",
+        "data",
+        "lsn",
+        "new_at",
+        "new_length",
+        "old_at",
+        "old_length",
+        "op",
+        "ordinal",
+        "timeline",
+        "xid",
+    )
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.op = bytearray()  # the letter of an Op
+        self.before_kind = bytearray()
+        self.timeline = array("i")
+        self.commit_lsn = array("q")
+        self.ordinal = array("q")
+        self.lsn = array("q")
+        self.xid = array("q")  # top-level
+        self.commit_time_us = array("q")  # since 1970-01-01 UTC
+        self.new_at = array("q")
+        self.new_length = array("q")
+        self.old_at = array("q")
+        self.old_length = array("q")
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+class BatchBuilder:
+    """Builds the batches of one relation version; worth keeping as long as the version is in use."""
+
+    def __init__(self, database: Oid, relation: Relation, dialect: Dialect = UTF8) -> None:
+        self._database = database
+        self._relation = relation
+        self._layout = TupleLayout.of(relation)
+        self._codecs: list[Codec] = [column_codec(column, dialect) for column in relation.live_columns]
+        live = [index for index, column in enumerate(relation.columns) if not column.dropped]
+        self._missing: list[Datum] = [self._layout.missing[index] for index in live]
+        self._slots = array("i", [-1] * len(relation.columns))
+        for slot, index in enumerate(live):
+            self._slots[index] = slot
+        self._lengths = array("i", self._layout.lengths)
+        self._aligns = array("i", self._layout.aligns)
+        self.struct_type: pa.StructType = arrow_struct(relation, dialect)
+        self._schema: pa.Schema = batch_schema(self.struct_type)
+        self._rows_max = max(1, CELLS_MAX // max(1, len(live)))
+
+    def build(self, rows: RowSpans) -> list[ChangeBatch]:
+        """Return the batches of `rows`: one, unless columns or decompressed bytes are too many for one."""
+        made: list[ChangeBatch] = []
+        pending = [(start, min(start + self._rows_max, len(rows))) for start in range(0, len(rows), self._rows_max)]
+        pending.reverse()
+        while pending:
+            start, stop = pending.pop()
+            batch = self._batch(rows, start, stop)
+            if batch is None:
+                middle = (start + stop) // 2
+                pending += [(middle, stop), (start, middle)]
+            else:
+                made.append(ChangeBatch(self._database, self._relation, batch))
+        return made
+
+    def _batch(self, rows: RowSpans, start: int, stop: int) -> pa.RecordBatch | None:
+        """Return the record batch of rows [start, stop); None if it has to be split."""
+        sides = {}
+        for name, at, length in (
+            (BEFORE, rows.old_at, rows.old_length),
+            (AFTER, rows.new_at, rows.new_length),
+        ):
+            side = _Side(rows.data, at[start:stop], length[start:stop], len(self._codecs))
+            self._locate(side, rows, start)
+            if not self._expand(side):
+                return None
+            sides[name] = side
+        count = stop - start
+        letters = pa.Array.from_buffers(
+            pa.string(), count, [None, pa.py_buffer(array("i", range(count + 1))), pa.py_buffer(rows.op[start:stop])]
+        )
+        meta = [
+            letters,
+            _plain(pa.int32(), rows.timeline[start:stop]),
+            _plain(pa.int64(), rows.commit_lsn[start:stop]),
+            _plain(pa.int64(), rows.ordinal[start:stop]),
+            _plain(pa.int64(), rows.lsn[start:stop]),
+            _plain(pa.int64(), rows.xid[start:stop]),
+            _plain(pa.timestamp("us", tz="UTC"), rows.commit_time_us[start:stop]),
+            _plain(pa.int8(), rows.before_kind[start:stop]),
+            sides[AFTER].unchanged(),
+        ]
+        structs = [self._struct(sides[name], rows, start) for name in (BEFORE, AFTER)]
+        return pa.RecordBatch.from_arrays(meta + structs, schema=self._schema)
+
+    def _locate(self, side: "_Side", rows: RowSpans, start: int) -> None:
+        odd = columns.locate(
+            side.data, side.at, side.length, self._lengths, self._aligns, self._slots, side.places, side.sizes
+        )
+        if odd == DONE:
+            return
+        packed = bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]])
+        try:
+            deform(packed, self._layout)
+        except BadDatum as error:
+            raise self._located(error, rows, start + odd) from error
+        raise InternalError(
+            f"{self._relation.qualified_name}: tuple at {format_lsn(rows.lsn[start + odd])} has no columns"
+        )
+
+    def _located(self, error: BadDatum, rows: RowSpans, row: int) -> BadDatum:
+        return BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(rows.lsn[row])}: {error}")
+
+    def _expand(self, side: "_Side") -> bool:
+        """Put decompressed and missing values behind the arena's end; False if they are too many for one batch."""
+        expanded = bytearray()
+        end = len(side.data)
+        cell = columns.next_compressed(side.places, side.sizes, 0)
+        while cell != DONE:
+            place = side.places[cell]
+            payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
+            side.places[cell] = end + len(expanded)
+            side.sizes[cell] = len(payload)
+            expanded += payload
+            if len(expanded) > EXPANDED_BYTES_MAX and side.rows > 1:
+                return False
+            cell = columns.next_compressed(side.places, side.sizes, cell + 1)
+        for slot, missing in enumerate(self._missing):
+            if isinstance(missing, bytes):
+                place = end + len(expanded)
+                if columns.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing)):
+                    expanded += missing
+        if expanded:
+            side.data = side.data + expanded
+        return True
+
+    def _struct(self, side: "_Side", rows: RowSpans, start: int) -> pa.StructArray:
+        validity = bytearray(side.rows + 7 >> 3)
+        nulls = columns.present(side.at, 0, side.rows, validity)
+        children = [self._column(side, slot, rows, start) for slot in range(len(self._codecs))]
+        return pa.Array.from_buffers(
+            self.struct_type,
+            side.rows,
+            [pa.py_buffer(validity) if nulls else None],
+            null_count=nulls,
+            children=children,
+        )
+
+    def _column(self, side: "_Side", slot: int, rows: RowSpans, start: int) -> pa.Array:
+        codec = self._codecs[slot]
+        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows)
+        missing = self._missing[slot]
+        # NB: a missing value that is known by its text alone has no payload that a kernel could take.
+        by_text = isinstance(missing, str) and cells.any_missing()
+        try:
+            if codec.kind is not ColumnKind.OBJECTS and not by_text:
+                return KERNELS[codec.kind](codec, cells)
+            value: ArrowValue = codec.parse_text(missing) if isinstance(missing, str) else None
+            return objects(codec, cells, value)
+        except BadCell as bad:
+            name = self._relation.live_columns[slot].name
+            raise self._located(BadDatum(f"column {name!r}: {bad}"), rows, start + bad.row) from bad
+
+
+class _Side:
+    """The old or the new tuples of some rows, and where their values are."""
+
+    __slots__ = ("at", "data", "length", "places", "rows", "sizes", "slots")
+
+    def __init__(self, data: bytearray, at: "array[int]", length: "array[int]", slots: int) -> None:
+        self.data = data
+        self.at = at
+        self.length = length
+        self.rows = len(at)
+        self.slots = slots
+        self.places = zeros("q", self.rows * slots)
+        self.sizes = zeros("q", self.rows * slots)
+
+    def unchanged(self) -> pa.Array:
+        """Return the bitmaps of the columns that are external, NULL for rows without one."""
+        validity = bytearray(self.rows + 7 >> 3)
+        offsets = zeros("i", self.rows + 1)
+        bitmaps = bytearray(self.rows * (self.slots + 7 >> 3))
+        columns.mark_unchanged(self.places, self.at, self.slots, bitmaps, offsets, validity)
+        return pa.Array.from_buffers(
+            pa.binary(), self.rows, [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(bitmaps)]
+        )
+
+
+def _plain(arrow_type: pa.DataType, values: "array[int] | bytearray") -> pa.Array:
+    """Return a column without NULLs over values that are laid out already."""
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
