@@ -1,0 +1,181 @@
+"""Committed transactions to change groups: rows gathered into columnar batches across transactions, within bounds.
+
+A group is a contiguous prefix of the stream, cut where a bound is reached, also inside a transaction. In it, what is no
+row and no message is a *barrier*: batches end there, so that all rows of an earlier batch come before it in the stream
+and all rows of a later one after it. Between barriers there is one batch a relation version, in no order: its rows
+carry their positions.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tidemark.decode.batches import ABSENT, BatchBuilder, RowSpans
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.rowlog import ROW_OVERHEAD_BYTES, RowChunk
+from tidemark.decode.schema_changes import CAPTURED_KINDS
+from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
+from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, TransactionEnd
+from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.position import Pointer, Position
+from tidemark.model.relation import Relation
+
+TABLES_MAX = 65536  # relation versions whose selection is remembered
+GROUP_ROWS = 65536
+GROUP_BYTES = 16 << 20  # of tuples, about
+ITEM_BYTES = 500  # what an item that is no row counts, beside its content
+
+Selection = Callable[[Relation], bool]
+
+
+def all_tables(relation: Relation) -> bool:
+    """Select every relation whose rows are captured; materialized views are not."""
+    return relation.kind in CAPTURED_KINDS
+
+
+def _copy_row(spans: RowSpans, chunk: RowChunk, row: int, end: TransactionEnd, ordinal: int) -> None:
+    """Add one row of a transaction to those that will be a batch."""
+    old_at, new_at = chunk.old_at[row], chunk.new_at[row]
+    old_length, new_length = chunk.old_length[row], chunk.new_length[row]
+    spans.old_at.append(ABSENT if old_at < 0 else len(spans.data))
+    spans.old_length.append(old_length)
+    if old_at >= 0:
+        spans.data += chunk.tuples[old_at : old_at + old_length]
+    spans.new_at.append(ABSENT if new_at < 0 else len(spans.data))
+    spans.new_length.append(new_length)
+    if new_at >= 0:
+        spans.data += chunk.tuples[new_at : new_at + new_length]
+    spans.op.append(chunk.op[row])
+    spans.before_kind.append(chunk.before_kind[row])
+    spans.lsn.append(chunk.lsn[row])
+    spans.timeline.append(end.timeline)
+    spans.commit_lsn.append(end.commit_lsn)
+    spans.commit_time_us.append(end.commit_time_us)
+    spans.ordinal.append(ordinal)
+    spans.xid.append(end.xid)
+
+
+class Grouper:
+    """Gathers what the decoder gives out; hands over a group whenever one is full."""
+
+    def __init__(
+        self,
+        dialects: Mapping[Oid, Dialect],
+        *,
+        selected: Selection = all_tables,
+        rows_max: int = GROUP_ROWS,
+        bytes_max: int = GROUP_BYTES,
+    ) -> None:
+        """`dialects` are the databases'; `selected` tells which relations' rows are wanted."""
+        self._dialects = dialects
+        self._selected = selected
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._selection: dict[Relation, bool] = {}
+        self._builders: dict[tuple[Oid, Relation], BatchBuilder] = {}
+        self._restart()
+
+    def _restart(self) -> None:
+        self._first: Position | None = None
+        self._last: Pointer | None = None
+        self._items: list[GroupItem] = []
+        self._gathered: dict[tuple[Oid, Relation], RowSpans] = {}
+        self._transactions: list[TransactionEnd] = []
+        self._row_count = 0
+        self._byte_count = 0
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes gathered since the last group, about."""
+        return self._byte_count
+
+    def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
+        """Take a transaction and let go of it; give out the groups that became full by it."""
+        end = transaction.end
+        for item in transaction.items():
+            if not isinstance(item, RowRun):
+                if self._is_full:
+                    yield self._close()
+                self._add_item(item, Pointer(item.position, transaction.inner_restart_lsn))
+                continue
+            row = item.start
+            while row < item.stop:
+                if self._is_full:
+                    yield self._close()
+                row = self._add_rows(item, row, transaction)
+        transaction.release()
+        assert self._last is not None, end
+        self._transactions.append(end)
+        self._last = Pointer(self._last.position, transaction.restart_lsn)
+        if self._is_full:
+            yield self._close()
+
+    def add_message(self, message: LogicalMessage, restart_lsn: Lsn) -> Iterator[ChangeGroup]:
+        """Take a message that belongs to no transaction; give out the group if it is full."""
+        self._add_item(message, Pointer(message.position, restart_lsn))
+        if self._is_full:
+            yield self._close()
+
+    def flush(self) -> ChangeGroup | None:
+        """Give out what was gathered, full or not; None if there is nothing."""
+        return None if self._first is None else self._close()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._row_count >= self._rows_max or self._byte_count >= self._bytes_max
+
+    def _add_item(self, item: Item, pointer: Pointer) -> None:
+        if not isinstance(item, LogicalMessage):
+            self._end_batches()
+        self._items.append(item)
+        self._byte_count += ITEM_BYTES + (len(item.content) if isinstance(item, LogicalMessage) else 0)
+        self._reach(pointer)
+
+    def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
+        """Take rows of `run` from `row` on until the group is full; return the first row left over."""
+        end, chunk = transaction.end, run.chunk
+        ordinal = run.first_ordinal + row - run.start
+        self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal), transaction.inner_restart_lsn))
+        while row < run.stop and not self._is_full:
+            relation = run.relations[chunk.relation[row]]
+            if self._wants(relation):
+                spans = self._gathered.get((end.database, relation))
+                if spans is None:
+                    spans = self._gathered[end.database, relation] = RowSpans()
+                _copy_row(spans, chunk, row, end, ordinal)
+                self._row_count += 1
+                self._byte_count += ROW_OVERHEAD_BYTES + max(chunk.new_length[row], 0) + max(chunk.old_length[row], 0)
+            row += 1
+            ordinal += 1
+        self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal - 1), transaction.inner_restart_lsn))
+        return row
+
+    def _wants(self, relation: Relation) -> bool:
+        wanted = self._selection.get(relation)
+        if wanted is None:
+            if len(self._selection) >= TABLES_MAX:
+                self._selection.clear()
+            wanted = self._selection[relation] = all_tables(relation) and self._selected(relation)
+        return wanted
+
+    def _reach(self, pointer: Pointer) -> None:
+        if self._first is None:
+            self._first = pointer.position
+        self._last = pointer
+
+    def _end_batches(self) -> None:
+        for (database, relation), spans in self._gathered.items():
+            builder = self._builders.get((database, relation))
+            if builder is None:
+                if len(self._builders) >= TABLES_MAX:
+                    self._builders.clear()
+                builder = BatchBuilder(database, relation, self._dialects[database])
+                self._builders[database, relation] = builder
+            self._items.extend(builder.build(spans))
+        self._gathered = {}
+
+    def _close(self) -> ChangeGroup:
+        self._end_batches()
+        assert self._first is not None, "a full group has items"
+        assert self._last is not None, "a full group has items"
+        group = ChangeGroup(self._first, self._last, self._items, self._transactions, self._row_count, self._byte_count)
+        self._restart()
+        return group
