@@ -1,0 +1,220 @@
+"""Locks, control socket, heartbeats and logs: what processes of ours say to each other through the state folder."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.clock import boot_id, own_start_ticks, process_start_ticks
+from tidemark.io.control import ControlServer, DaemonAway, request
+from tidemark.io.environment import Environment
+from tidemark.io.heartbeat import HeartbeatFile, Slot
+from tidemark.io.locks import AlreadyRunning, RoleLock
+from tidemark.io.logs import configure_logs, describe_error, get_log
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, StateError, WalGap
+from tidemark.wire.control import Json
+
+HOLD_LOCK = """
+import sys, time, pathlib
+from tidemark.io.locks import RoleLock
+from tidemark.io.state_folder import StateFolder
+lock = RoleLock.take(StateFolder(pathlib.Path(sys.argv[1])), "sidecar")
+print("held", flush=True)
+time.sleep(60)
+"""
+HOLD_READER = """
+import sys, time, pathlib
+from tidemark.io.environment import Environment
+from tidemark.io.state_folder import StateFolder
+environment = Environment.open(StateFolder(pathlib.Path(sys.argv[1])))
+with environment.read() as transaction:
+    transaction.get(b"x", db=environment.database("state"))
+    print("held", flush=True)
+    time.sleep(60)
+"""
+HOLD_WRITER = HOLD_READER.replace(".read()", ".write()")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> StateFolder:
+    made = StateFolder(tmp_path / "state")
+    made.make()
+    return made
+
+
+class Holder:
+    """A program that holds something until it is killed."""
+
+    def __init__(self, program: str, folder: StateFolder) -> None:
+        command = [sys.executable, "-c", program, str(folder.root)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "held\n"
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(timeout=10)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.feature("I38")
+def test_a_second_process_of_a_role_is_refused_naming_the_first_until_that_dies(folder: StateFolder) -> None:
+    holder = Holder(HOLD_LOCK, folder)
+    try:
+        with pytest.raises(AlreadyRunning) as raised:
+            RoleLock.take(folder, "sidecar")
+        named = json.loads(str(raised.value).split(": ", 1)[1])
+        assert named["pid"] == holder.process.pid
+        assert named["start_ticks"] == process_start_ticks(holder.process.pid)
+        assert RoleLock.holder(folder, "sidecar") is not None
+        with RoleLock.take(folder, "archiver"):
+            pass
+    finally:
+        holder.kill()
+    assert RoleLock.holder(folder, "sidecar") is None
+    with RoleLock.take(folder, "sidecar") as lock:
+        assert lock.owner.pid == os.getpid()
+
+
+def test_a_killed_reader_holds_no_pages_once_it_is_cleared(folder: StateFolder) -> None:
+    environment = Environment.open(folder, map_bytes=1 << 30, create=True)
+    try:
+        holder = Holder(HOLD_READER, folder)
+        assert environment.clear_stale_readers() == 0
+        holder.kill()
+        assert environment.clear_stale_readers() == 1
+    finally:
+        environment.close()
+
+
+def test_who_is_inside_a_write_transaction_stands_in_the_heartbeat_file_and_death_gives_the_lock_back(
+    folder: StateFolder,
+) -> None:
+    environment = Environment.open(folder, map_bytes=1 << 30, create=True)
+    try:
+        holder = Holder(HOLD_WRITER, folder)
+        beat = environment.heartbeat.read(Slot.WRITER)
+        assert beat is not None
+        assert (beat.pid, beat.boot_id) == (holder.process.pid, boot_id())
+        assert beat.start_ticks == process_start_ticks(beat.pid)
+        holder.kill()
+        with environment.write() as transaction:
+            inside = environment.heartbeat.read(Slot.WRITER)
+            assert inside is not None
+            assert inside.pid == os.getpid()
+            assert transaction.get(b"x", db=environment.database("state")) is None
+        assert environment.heartbeat.read(Slot.WRITER) is None
+    finally:
+        environment.close()
+
+
+def test_a_heartbeat_is_seen_by_others_and_gone_when_cleared(tmp_path: Path) -> None:
+    mine, others = HeartbeatFile.open(tmp_path / "heartbeat"), HeartbeatFile.open(tmp_path / "heartbeat")
+    mine.beat(Slot.SIDECAR)
+    seen = others.read(Slot.SIDECAR)
+    assert seen is not None
+    assert (seen.pid, seen.start_ticks) == (os.getpid(), own_start_ticks())
+    mine.beat(Slot.SIDECAR)
+    later = others.read(Slot.SIDECAR)
+    assert later is not None
+    assert later.boot_ns >= seen.boot_ns
+    mine.clear(Slot.SIDECAR)
+    assert others.read(Slot.SIDECAR) is None
+
+
+def test_a_foreign_file_is_no_heartbeat_file(tmp_path: Path) -> None:
+    (tmp_path / "heartbeat").write_bytes(b"something else")
+    with pytest.raises(StateError, match="not a heartbeat file"):
+        HeartbeatFile.open(tmp_path / "heartbeat")
+
+
+def _refuse(_request: dict[str, Json]) -> dict[str, Json]:
+    raise WalGap("WAL from 0/1000000 on is gone", hint="restore it")
+
+
+@pytest.fixture
+def server(folder: StateFolder) -> Iterator[Path]:
+    path = folder.socket("sidecar")
+    handlers = {"echo": lambda asked: {"heard": asked["word"]}, "gap": _refuse}
+    served = ControlServer(path, handlers)
+    yield path
+    served.close()
+    assert not path.exists()
+
+
+def test_a_command_is_answered_and_an_error_is_told(server: Path) -> None:
+    assert request(server, {"command": "echo", "word": "hello"}) == {"ok": True, "heard": "hello"}
+    refused = request(server, {"command": "gap"})
+    assert refused == {
+        "ok": False,
+        "error": "WAL from 0/1000000 on is gone",
+        "kind": "WalGap",
+        "hint": "restore it",
+    }
+    assert request(server, {"command": "dance"})["error"] == "unknown command: 'dance'"
+
+
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"{\n", b"\xff\xfe\n", b"{}", b""])
+def test_garbage_at_the_socket_is_refused_and_the_next_is_served(server: Path, line: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(server))
+        client.sendall(line)
+        client.shutdown(socket.SHUT_WR)
+        assert json.loads(client.makefile().readline())["ok"] is False
+    assert request(server, {"command": "echo", "word": "again"})["ok"] is True
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_user_is_refused() -> None:
+    with tempfile.TemporaryDirectory() as open_folder:
+        Path(open_folder).chmod(0o755)
+        path = Path(open_folder, "sidecar.sock")
+        served = ControlServer(path, {}, file_mode=0o666)
+        program = f"import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect({str(path)!r})\n"
+        program += "s.sendall(b'{}\\n')\nprint(s.makefile().readline())"
+        command = ["/usr/bin/env", "python3", "-c", program]
+        told = subprocess.run(command, check=False, capture_output=True, text=True, user=65534, timeout=30)
+        served.close()
+    assert "user 65534 may not control this process" in told.stdout, told
+
+
+def test_a_socket_that_nobody_serves_says_so(folder: StateFolder) -> None:
+    with pytest.raises(DaemonAway, match="nobody answers"):
+        request(folder.socket("archiver"), {"command": "echo"})
+
+
+def test_a_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="over 107 bytes"):
+        StateFolder(tmp_path / ("x" * 100)).socket("sidecar")
+
+
+def test_logs_are_events_with_lsns_as_postgresql_prints_them() -> None:
+    stream = io.StringIO()
+    configure_logs("json", "info", stream)
+    log = get_log("sidecar")
+    log.debug("too small to be told")
+    log.warning("ring is full", read_lsn=0x16B3748, timeline=1, **describe_error(WalGap("gone", hint="restore it")))
+    (line,) = stream.getvalue().splitlines()
+    event = json.loads(line)
+    assert event.pop("timestamp")
+    assert event == {
+        "event": "ring is full",
+        "level": "warning",
+        "role": "sidecar",
+        "read_lsn": "0/16B3748",
+        "timeline": 1,
+        "error": "gone",
+        "kind": "WalGap",
+        "hint": "restore it",
+    }
+    configure_logs("json", "info")

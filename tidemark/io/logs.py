@@ -1,0 +1,57 @@
+"""Logs as events: a constant lowercase sentence and fields with constant keys; never a column's value.
+
+One line an event, to standard error: JSON for machines, or a console form for people. LSNs and positions are printed
+as PostgreSQL prints them. Only the shell logs; pure code returns reasons.
+"""
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import format_lsn
+
+Log = FilteringBoundLogger
+_LSN_SUFFIX = "lsn"  # a key that ends so holds an LSN
+
+
+def configure_logs(form: str, level: str, stream: TextIO | None = None) -> None:
+    """Choose the form ("json", "console") and the least level of all logs of this process."""
+    renderer: structlog.typing.Processor = (
+        structlog.dev.ConsoleRenderer(colors=False) if form == "console" else structlog.processors.JSONRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _format_lsns,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream or sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_log(role: str) -> Log:
+    """Return the log of a process or thread."""
+    log: Log = structlog.get_logger(role=role)
+    return log
+
+
+def describe_error(error: BaseException) -> dict[str, str]:
+    """Return an error as fields: what, its class, and what the operator should do."""
+    told = {"error": str(error), "kind": type(error).__name__}
+    if isinstance(error, TidemarkError) and error.hint:
+        told["hint"] = error.hint
+    return told
+
+
+def _format_lsns(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    for key, value in event.items():
+        if key.endswith(_LSN_SUFFIX) and isinstance(value, int):
+            event[key] = format_lsn(value)
+    return event

@@ -1,0 +1,42 @@
+"""The control protocol: one line of JSON each way, then the connection closes.
+
+request    {"command": "status"}
+response   {"ok": true, ...}    or    {"ok": false, "error": "...", "hint": "..."}
+"""
+
+import json
+from collections.abc import Mapping
+
+from tidemark.model.errors import ConfigError, TidemarkError
+
+LINE_BYTES_MAX = 1 << 20
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class BadRequest(ConfigError):
+    """A line that is no request or response."""
+
+    hint = "use the `cdcctl` of the version that runs"
+
+
+def encode_line(content: Mapping[str, Json]) -> bytes:
+    """Return the line that says `content`."""
+    return json.dumps(content, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_line(line: bytes) -> dict[str, Json]:
+    """Return what a line says; raise `BadRequest` for anything but one JSON object."""
+    if len(line) > LINE_BYTES_MAX or not line.endswith(b"\n"):
+        raise BadRequest(f"{len(line)} bytes are no line of the control protocol")
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise BadRequest(f"no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise BadRequest("not a JSON object")
+    return content
+
+
+def refusal(error: TidemarkError) -> dict[str, Json]:
+    """Return the response that tells an error."""
+    return {"ok": False, "error": str(error), "kind": type(error).__name__, "hint": error.hint}
