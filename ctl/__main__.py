@@ -1,0 +1,5 @@
+"""`python -m ctl` is `cdcctl`."""
+
+from ctl.main import main
+
+main()

@@ -1,0 +1,80 @@
+"""`cdcctl status`: what the state folder says, with or without a daemon (I41)."""
+
+from pathlib import Path
+
+import click
+
+from ctl.options import json_option, state_option
+from ctl.render import Tree, show
+from tidemark.io.clock import SystemClock, boot_id, boot_ns, process_start_ticks
+from tidemark.io.heartbeat import Heartbeat, Slot
+from tidemark.io.state import StateStore, StateView
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import format_lsn
+from tidemark.wire.state import CopyPhase, Watermark
+
+US_PER_S = 1_000_000
+NS_PER_S = 1_000_000_000
+
+
+@click.command()
+@state_option
+@json_option
+def status(state: Path, *, as_json: bool) -> None:
+    """Show mode, positions, outbox, readers and first copies, from the state folder alone."""
+    with StateStore.open(StateFolder(state)) as store:
+        view = store.view()
+        beat = store.environment.heartbeat.read(Slot.SIDECAR)
+        file_bytes = store.environment.file_bytes()
+    tree = describe(view, SystemClock().wall_us())
+    tree["sidecar"] = _daemon(beat)
+    tree["state_file_bytes"] = file_bytes
+    show(tree, as_json=as_json)
+
+
+def describe(view: StateView, now_us: int) -> dict[str, Tree]:
+    """Return what the view says, by name."""
+    ledger = view.ledger
+    return {
+        "capture": view.identity.capture,
+        "system_identifier": str(view.identity.system_identifier),
+        "server_major": view.identity.server_major,
+        "mode": view.mode.value,
+        "epoch": None if view.term is None else str(view.term.epoch),
+        "delivered": _watermark(view.delivered, now_us),
+        "confirmed": _watermark(view.confirmed, now_us),
+        "outbox": {
+            "id": view.identity.outbox_id,
+            "head": ledger.head,
+            "trimmed": ledger.trimmed,
+            "bytes": ledger.byte_count,
+            "bytes_max": view.identity.outbox_bytes_max,
+        },
+        "readers": {
+            name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
+            for name, reader in view.readers.items()
+        },
+        "first_copy": {
+            "tables_done": sum(copy.phase is CopyPhase.DONE for copy in view.copies.values()),
+            "tables": len(view.copies),
+            "rows": sum(copy.row_count for copy in view.copies.values()),
+        },
+        "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
+    }
+
+
+def _watermark(mark: Watermark | None, now_us: int) -> Tree:
+    if mark is None:
+        return None
+    return {
+        "position": str(mark.pointer.position),
+        "restart_lsn": format_lsn(mark.pointer.restart_lsn),
+        "sequence": mark.sequence,
+        "commit_age_s": round((now_us - mark.commit_time_us) / US_PER_S, 3) if mark.commit_time_us else None,
+    }
+
+
+def _daemon(beat: Heartbeat | None) -> Tree:
+    if beat is None or beat.boot_id != boot_id() or process_start_ticks(beat.pid) != beat.start_ticks:
+        return "not running"
+    return {"pid": beat.pid, "heartbeat_age_s": round((boot_ns() - beat.boot_ns) / NS_PER_S, 3)}

@@ -1,0 +1,24 @@
+"""Options that mean the same everywhere, defined once."""
+
+from pathlib import Path
+
+import click
+
+from tidemark.model.lsn import parse_lsn
+
+LSN = parse_lsn  # an option's type: what is no LSN is a ConfigError with its own hint
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+state_option = click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    envvar="TIDEMARK_STATE",
+    help="The state folder.",
+)
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="TIDEMARK_CONFIG",
+    help="The configuration (TOML); conf/tidemark.toml names every key.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")

@@ -1,0 +1,63 @@
+"""The demonstration's processes: started in groups of their own, killed without mercy, restarted."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CDCCTL = (sys.executable, "-m", "ctl")
+STOP_DEADLINE_S = 40
+
+
+def cdcctl(*arguments: str) -> str:
+    """Run a `cdcctl` command to its end and return what it prints; end the demonstration if it fails."""
+    done = subprocess.run([*CDCCTL, *arguments], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"cdcctl {arguments[0]} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@dataclass
+class Process:
+    """A `cdcctl` command that runs on, its output in a log file."""
+
+    name: str
+    arguments: tuple[str, ...]
+    log: Path
+    _running: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        """Start it, or start it again; the log goes on."""
+        with self.log.open("ab") as log:
+            self._running = subprocess.Popen(
+                [*CDCCTL, *self.arguments], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 before the first start."""
+        return self._running.pid if self._running else 0
+
+    def check(self) -> None:
+        """End the demonstration if the process ended by itself."""
+        if self._running is not None and self._running.poll() is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+            raise SystemExit(f"{self.name} ended by itself with {self._running.returncode}:\n{tail}")
+
+    def kill(self) -> None:
+        """SIGKILL it and all that it started."""
+        assert self._running is not None
+        os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+
+    def stop(self) -> None:
+        """Ask it to stop, and kill it when it does not."""
+        if self._running is None or self._running.poll() is not None:
+            return
+        self._running.terminate()
+        try:
+            self._running.wait(STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
