@@ -17,7 +17,7 @@ from tidemark.model.change import LogicalMessage, Op, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-MESSAGES_WRAPPED_SINCE = 16  # before, a transactional message neither begins a transaction nor counts as its change
+MESSAGES_WRAPPED_SINCE = 17  # before, a transactional message neither begins a transaction nor counts as its change
 TABLES_MAX = 65536  # relation versions whose names and codecs are remembered
 
 _UNQUOTED_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})  # int8, int2, int4, oid, float4, float8, numeric
