@@ -1,6 +1,6 @@
 """Mirrors that follow WAL without decoding any row: while a seed is taken, and along a journal."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.model.lsn import Xid
@@ -26,49 +26,43 @@ class CatalogFollower:
 
     def follow(self, record: Record, top_xid: Xid | None = None) -> bool:
         """Take the next record; tell if it changed a mirror. `top_xid` where it is known from elsewhere."""
+        before = [mirror.revision for mirror in self._mirrors]
         if record.top_xid:
             self._assign(record.xid, record.top_xid)
-        top = self.top_of.get(record.xid, record.xid) if top_xid is None else top_xid
         if record.rmgr == RM_XACT:
-            return self._transaction_end(record)
-        if record.rmgr == RM_STANDBY:
+            self._transaction_end(record)
+        elif record.rmgr == RM_STANDBY:
             running = standby.parse(record)
-            if running is None:
-                return False
-            return self._each(lambda mirror: mirror.abort_older_than(running.oldest_running_xid))
-        if record.rmgr not in INTEREST:
-            return False
-        return self._each(lambda mirror: mirror.redo(record, top))
+            if running is not None:
+                for mirror in self._mirrors:
+                    mirror.abort_older_than(running.oldest_running_xid)
+        elif record.rmgr in INTEREST:
+            top = self.top_of.get(record.xid, record.xid) if top_xid is None else top_xid
+            for mirror in self._mirrors:
+                mirror.redo(record, top)
+        return before != [mirror.revision for mirror in self._mirrors]
 
-    def _transaction_end(self, record: Record) -> bool:
+    def _transaction_end(self, record: Record) -> None:
         ended = xact.parse(record, self._format)
         if isinstance(ended, xact.Assignment):
             for xid in ended.subxids:
                 self._assign(xid, ended.top_xid)
-        elif isinstance(ended, xact.Commit):
+        elif isinstance(ended, xact.Commit | xact.Abort):
             xids = (ended.xid, *ended.subxids)
-            self._forget(xids)
-            return self._each(lambda mirror: mirror.commit(xids, record.lsn))
-        elif isinstance(ended, xact.Abort):
-            xids = (ended.xid, *ended.subxids)
-            self._forget(xids)
-            return self._each(lambda mirror: mirror.abort(xids))
-        return False
-
-    def _each(self, tell: Callable[[CatalogMirror], bool]) -> bool:
-        """Tell every mirror; return if any changed."""
-        changed = False
-        for mirror in self._mirrors:
-            changed = tell(mirror) or changed
-        return changed
+            for xid in xids:
+                self._forget(xid)
+            for mirror in self._mirrors:
+                if isinstance(ended, xact.Commit):
+                    mirror.commit(xids, record.lsn)
+                else:
+                    mirror.abort(xids)
 
     def _assign(self, xid: Xid, top_xid: Xid) -> None:
         if xid not in self.top_of:
             self.top_of[xid] = top_xid
             self._children.setdefault(top_xid, []).append(xid)
 
-    def _forget(self, xids: Iterable[Xid]) -> None:
-        for xid in xids:
-            self.top_of.pop(xid, None)
-            for child in self._children.pop(xid, ()):
-                self.top_of.pop(child, None)
+    def _forget(self, xid: Xid) -> None:
+        self.top_of.pop(xid, None)
+        for child in self._children.pop(xid, ()):
+            self.top_of.pop(child, None)

@@ -29,7 +29,7 @@ from tidemark.decode.catalog.redo import CatalogDiverged
 from tidemark.decode.catalog.shared import NotFollowed, SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore, OpenChanges, Subject
 from tidemark.decode.codecs.codec import Dialect
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
+from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator, TypeDescription
 from tidemark.wal.record import Record
 
@@ -78,33 +78,37 @@ class CatalogMirror:
             return True
         return self.shared.redo(record, top_xid)
 
-    def commit(self, xids: Collection[Xid], lsn: Lsn = INVALID_LSN) -> bool:
-        """Settle a committed transaction: its xid and those of its subtransactions; tell if it changed a catalog."""
+    def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
+        """Settle a committed transaction, its xid and those of its subtransactions; tell if it changed a catalog."""
+        before = self.revision
         for xid in xids:
             self._private.pop(xid, None)
-        shared = bool(self.shared.store.commit(xids, lsn))
+        self.shared.store.commit(xids, lsn)
         subjects = self.store.commit(xids, lsn)
         if subjects:
             self._forget(subjects)
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
             self._check_tablespace()
-        return shared or bool(subjects)
+        return self.revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
-        """Settle an aborted transaction, or a subtransaction with those below it; tell if that changed rows."""
+        """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed a catalog."""
+        before = self.revision
         for xid in xids:
             self._private.pop(xid, None)
-        shared = self.shared.store.abort(xids)
-        return self.store.abort(xids) or shared
+        self.shared.store.abort(xids)
+        self.store.abort(xids)
+        return self.revision != before
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
-        """Abort what a crash left open (RUNNING_XACTS); tell if there was anything."""
-        shared = self.shared.store.abort_older_than(oldest_running)
-        changed = self.store.abort_older_than(oldest_running)
+        """Abort what a crash left open, as RUNNING_XACTS tells; tell if there was anything."""
+        before = self.revision
+        self.shared.store.abort_older_than(oldest_running)
+        self.store.abort_older_than(oldest_running)
         for xid in [xid for xid in self._private if xid not in self.store.open]:
             del self._private[xid]
-        return changed or shared
+        return self.revision != before
 
     def _check_tablespace(self) -> None:
         row = self.shared.database(self.database)
@@ -112,6 +116,11 @@ class CatalogMirror:
             raise NotFollowed(
                 f"database {row.name} was moved from tablespace {self.store.tablespace} to {row.tablespace}"
             )
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with every record that changed anything here: those belong into a journal."""
+        return self.store.revision + self.shared.store.revision
 
     @property
     def is_dropped(self) -> bool:

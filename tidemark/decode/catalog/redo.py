@@ -69,16 +69,19 @@ def row_changes(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
             yield from _inplace(target, record)
 
 
-def refresh(target: CatalogHeap, record: Record) -> None:
-    """Take the bytes of rows that page images of `record` show."""
+def refresh(target: CatalogHeap, record: Record) -> bool:
+    """Take the bytes of rows that page images of `record` show; tell if there were any."""
+    found = False
     for block in record.blocks:
         if block.image_applies and block.fork == MAIN_FORK and block.locator == target.file:
+            found = True
             for offset, packed, _xmin, _xmax in heap.page_tuples(block.restore_page()):
                 tid = make_tid(block.block, offset)
                 if tid in target.rows:
                     target.replace(tid, _fitting(target, record, tid, packed))
                 elif target.learning:
                     target.learning.images[tid] = packed
+    return found
 
 
 def _multi_insert(target: CatalogHeap, record: Record) -> Iterator[RowChange]:

@@ -139,6 +139,8 @@ def merge(
         if heap.file.rel != file_of[oid]:
             raise SeedOvertaken(f"{heap.layout.catalog.name} was rewritten while it was read")
     for query, data in answers.items():
+        if query.catalog.oid not in heaps:
+            continue  # a shared catalog, which the merge of another database has completed
         heap = heaps[query.catalog.oid]
         copied = b"".join(data)
         heap.adopt(_places(copied) if query.places_only else _rows(copied, heap.layout))

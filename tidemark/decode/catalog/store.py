@@ -100,12 +100,24 @@ class CatalogStore:
         self.marks: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
         self.aborted: set[Xid] = set()  # while a rewrite is on
         self.commits = 0  # that changed these catalogs
+        self.revision = 0  # grows with every record that changed anything here: those belong into a journal
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         self._class_row = None
         if PG_CLASS.oid in self.heaps:
             self._class_row = self.heaps[PG_CLASS.oid].layout.projection(
                 "oid", "relfilenode", "reltablespace", "relrewrite"
             )
+
+    def restore(self, changes: Iterable[OpenChanges]) -> None:
+        """Take over the open transactions of a saved store, and make their marks again."""
+        heaps = list(self.heaps.values())
+        for told in changes:
+            self.open[told.xid] = told
+            self._by_file.update((locator, pending.heap) for locator, pending in told.pending.items())
+            heaps += [pending.heap for pending in told.pending.values()]
+        for heap in heaps:
+            for tid, xid in (*heap.inserter.items(), *heap.deleter.items()):
+                self.marks.setdefault(xid, []).append((heap, tid))
 
     def heap(self, catalog: Catalog, top_xid: Xid | None = None) -> CatalogHeap:
         """Return the rows of `catalog`, from the new file where the transaction is already in it."""
@@ -137,16 +149,18 @@ class CatalogStore:
             return self._copy(record, top_xid)
         if heap is None or block.fork != MAIN_FORK:
             return False
-        if record.rmgr != RM_XLOG:
-            self._change_rows(heap, record, top_xid)
-        refresh(heap, record)
+        changed = record.rmgr != RM_XLOG and self._change_rows(heap, record, top_xid)
+        refreshed = refresh(heap, record)
+        self.revision += changed or refreshed
         return True
 
     def _is_pending(self, locator: RelFileLocator) -> bool:
         return any(locator in changes.pending for changes in self.open.values())
 
-    def _change_rows(self, heap: CatalogHeap, record: Record, top_xid: Xid) -> None:
+    def _change_rows(self, heap: CatalogHeap, record: Record, top_xid: Xid) -> bool:
+        changed = False
         for change in row_changes(heap, record):
+            changed = True
             if isinstance(change, RowOverwritten):
                 if change.tid in heap.rows:
                     heap.replace(change.tid, change.packed)
@@ -167,6 +181,7 @@ class CatalogStore:
                 heap.deleter[change.tid] = record.xid
                 self._note(changes, heap, heap.known_bytes(change.tid))
             self.marks.setdefault(record.xid, []).append((heap, change.tid))
+        return changed
 
     def _enter(self, xid: Xid, top_xid: Xid) -> OpenChanges:
         if xid != top_xid:
@@ -196,6 +211,7 @@ class CatalogStore:
             self._activate_unmapped(changes, lsn)
             self._close(changes)
         self.commits += bool(changed)
+        self.revision += bool(changed)
         return frozenset(subjects)
 
     def abort(self, xids: Collection[Xid]) -> bool:
@@ -221,6 +237,7 @@ class CatalogStore:
                 changed = True
             else:
                 self._drop_rewrites(changes, gone)
+        self.revision += changed
         return changed
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
@@ -229,9 +246,8 @@ class CatalogStore:
 
     def _close(self, changes: OpenChanges) -> None:
         del self.open[changes.xid]
-        for locator, pending in changes.pending.items():
-            if self.heaps.get(pending.heap.layout.catalog.oid) is not pending.heap:
-                self._by_file.pop(locator, None)
+        for locator in changes.pending:
+            del self._by_file[locator]
         if not any(other.rewriting for other in self.open.values()):
             self.aborted.clear()
 
@@ -289,6 +305,7 @@ class CatalogStore:
                     pending.heap.deleter[row.tid] = row.deleter
                     self.marks[row.deleter].append((pending.heap, row.tid))
             copied = True
+        self.revision += copied
         return copied
 
     def _fate(self, xid: Xid) -> Fate:
@@ -317,6 +334,7 @@ class CatalogStore:
             if relfilenode != heap.file.rel:
                 self._activate(catalog, heap.file._replace(rel=relfilenode), record.lsn)
                 moved = True
+        self.revision += moved
         return moved
 
     def _activate_unmapped(self, changes: OpenChanges, lsn: Lsn) -> None:
@@ -332,16 +350,19 @@ class CatalogStore:
                         self._activate(subject.oid, locator, lsn)
 
     def _activate(self, catalog: Oid, locator: RelFileLocator, lsn: Lsn) -> None:
-        """Let the copy in `locator` be the catalog from here on."""
+        """Let the copy in `locator` be the catalog from here on, whatever becomes of the transaction that made it."""
         old = self.heaps[catalog]
-        new = next((c.pending[locator].heap for c in self.open.values() if locator in c.pending), None)
-        if new is None:
-            name = old.layout.catalog.name
-            if self.learning:
-                raise SeedOvertaken(f"{name} got a new file at {format_lsn(lsn)}")
-            if not any(catalog in changes.rewriting for changes in self.open.values()):
-                raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)} that was not seen being written")
+        name = old.layout.catalog.name
+        writer = next((changes for changes in self.open.values() if locator in changes.pending), None)
+        if writer is not None:
+            new = writer.pending.pop(locator).heap
+            writer.views.pop(catalog, None)
+        elif self.learning:
+            raise SeedOvertaken(f"{name} got a new file at {format_lsn(lsn)}")
+        elif any(catalog in changes.rewriting for changes in self.open.values()):
             new = CatalogHeap(old.layout, locator)  # a copy without rows has no pages
+        else:
+            raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)} that was not seen being written")
         self._by_file.pop(old.file, None)
         self._by_file[locator] = new
         self.heaps[catalog] = new

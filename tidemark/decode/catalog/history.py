@@ -1,0 +1,359 @@
+"""The catalog history as bytes: bases (whole mirrors at one LSN) and the journal between them.
+
+A base is what decoding can start from at its LSN, open transactions and half-done rewrites included. The journal holds
+the records that changed a mirror, in WAL order; `replay` takes a base from its LSN to a later one. Files and their
+index are others' business.
+
+  base     header, then zlib of: length of the JSON part, JSON part, binary sections in the order the JSON names them
+  journal  header, then entries; an entry that is cut off or fails its CRC ends the file: it was never fsynced
+"""
+
+import json
+import struct
+import zlib
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+import google_crc32c
+
+from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.decode.catalog.heap import CatalogHeap, Tid
+from tidemark.decode.catalog.layout import CATALOG_OF_OID, CatalogColumn, CatalogLayout
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.shared import SharedCatalogs
+from tidemark.decode.catalog.store import CatalogStore, OpenChanges, PendingFile, Subject
+from tidemark.model.errors import InternalError, StateError
+from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, Xid, format_lsn
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.record import Record, parse_record
+from tidemark.wal.versions import RECORD_BYTES_MAX, wal_format
+
+BASE_VERSION = 1
+JOURNAL_VERSION = 1
+BASE_BYTES_MAX = 4 << 30  # unpacked; a hundred thousand tables take about one
+_BASE_MAGIC = b"TMBASE\r\n"
+_JOURNAL_MAGIC = b"TMJRNL\r\n"
+_BASE_HEAD = struct.Struct("<8sHxxQQI")  # magic, version, bytes packed and unpacked, CRC-32C of what is packed
+_JOURNAL_HEAD = struct.Struct("<8sHHQ")  # magic, version, major, system identifier
+_ENTRY_HEAD = struct.Struct("<IIQQII")  # CRC-32C of the rest, bytes of the record, lsn, end, timeline, top-level xid
+_CRC_BYTES = 4
+_U32 = struct.Struct("<I")
+_COMPRESSION = 1  # zlib's fastest: a base is written while decoding waits
+
+
+class DamagedHistory(StateError):
+    """A base or a journal that is not as it was written."""
+
+    hint = "restore the file from the spool's copy, or make a new first copy (cdcctl init)"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactionStart:
+    """A transaction that was open at a base's LSN, and where it began."""
+
+    xid: Xid
+    first_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Mirrors at one LSN, with what else decoding needs to start there."""
+
+    system_identifier: SystemIdentifier
+    timeline: TimelineId
+    lsn: Lsn  # all records that begin before it are in
+    major: int
+    next_xid: FullXid  # a 64-bit xid from near that LSN
+    mirrors: Mapping[Oid, CatalogMirror]
+    open_transactions: Sequence[OpenTransactionStart] = ()
+    top_of: Mapping[Xid, Xid] = field(default_factory=dict)  # of all open subtransactions
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """A record that changed a mirror."""
+
+    lsn: Lsn
+    end_lsn: Lsn
+    timeline: TimelineId
+    top_xid: Xid
+    raw: bytes
+
+
+class _HeapJson(TypedDict):
+    catalog: int
+    columns: list[tuple[int, str, int, int, str, bool]]
+    file: tuple[int, int, int]
+    rows: int
+    inserters: list[tuple[int, int]]
+    deleters: list[tuple[int, int]]
+
+
+class _PendingJson(TypedDict):
+    owner: int
+    heap: _HeapJson
+    is_view: bool
+
+
+class _OpenJson(TypedDict):
+    xid: int
+    subjects: list[tuple[int, int]]
+    rewriting: list[tuple[int, int]]
+    expected: list[tuple[tuple[int, int, int], int]]
+    pending: list[_PendingJson]
+
+
+class _StoreJson(TypedDict):
+    database: int
+    tablespace: int
+    encoding: str
+    heaps: list[_HeapJson]
+    open: list[_OpenJson]
+    top_of: list[tuple[int, int]]
+    aborted: list[int]
+
+
+class _BaseJson(TypedDict):
+    system_identifier: int
+    timeline: int
+    lsn: int
+    major: int
+    next_xid: int
+    open: list[tuple[int, int]]
+    top_of: list[tuple[int, int]]
+    shared: _StoreJson
+    databases: list[_StoreJson]
+
+
+# --- bases
+
+
+def dump_base(base: Base) -> bytes:
+    """Return the bytes of a base."""
+    sections: list[bytes] = []
+    shared = next(iter(base.mirrors.values())).shared
+    document: _BaseJson = {
+        "system_identifier": base.system_identifier,
+        "timeline": base.timeline,
+        "lsn": base.lsn,
+        "major": base.major,
+        "next_xid": base.next_xid,
+        "open": [(start.xid, start.first_lsn) for start in base.open_transactions],
+        "top_of": list(base.top_of.items()),
+        "shared": _dump_store(shared.store, "", sections),
+        "databases": [_dump_store(mirror.store, mirror.encoding, sections) for mirror in base.mirrors.values()],
+    }
+    text = json.dumps(document, separators=(",", ":")).encode()
+    unpacked = b"".join([_U32.pack(len(text)), text, *sections])
+    packed = zlib.compress(unpacked, _COMPRESSION)
+    head = _BASE_HEAD.pack(_BASE_MAGIC, BASE_VERSION, len(packed), len(unpacked), google_crc32c.value(packed))
+    return head + packed
+
+
+def _dump_store(store: CatalogStore, encoding: str, sections: list[bytes]) -> _StoreJson:
+    if store.learning:
+        raise InternalError("a mirror whose seed is not complete cannot be saved")
+    return {
+        "database": store.database,
+        "tablespace": store.tablespace,
+        "encoding": encoding,
+        "heaps": [_dump_heap(heap, sections) for heap in store.heaps.values()],
+        "open": [_dump_open(changes, sections) for changes in store.open.values()],
+        "top_of": list(store.top_of.items()),
+        "aborted": list(store.aborted),
+    }
+
+
+def _dump_heap(heap: CatalogHeap, sections: list[bytes]) -> _HeapJson:
+    """Add places, lengths and bytes of all rows to the sections."""
+    sections.append(array("Q", heap.rows).tobytes())
+    sections.append(array("H", map(len, heap.rows.values())).tobytes())
+    sections.append(b"".join(heap.rows.values()))
+    return {
+        "catalog": heap.layout.catalog.oid,
+        "columns": [(c.number, c.name, c.type_oid, c.length, c.align, c.not_null) for c in heap.layout.columns],
+        "file": _numbers(heap.file),
+        "rows": len(heap.rows),
+        "inserters": list(heap.inserter.items()),
+        "deleters": list(heap.deleter.items()),
+    }
+
+
+def _dump_open(changes: OpenChanges, sections: list[bytes]) -> _OpenJson:
+    views = list(changes.views.values())
+    return {
+        "xid": changes.xid,
+        "subjects": [(subject.kind, subject.oid) for subject in changes.subjects],
+        "rewriting": list(changes.rewriting.items()),
+        "expected": [(_numbers(locator), oid) for locator, oid in changes.expected.items()],
+        "pending": [
+            {
+                "owner": pending.owner,
+                "heap": _dump_heap(pending.heap, sections),
+                "is_view": any(view is pending.heap for view in views),
+            }
+            for pending in changes.pending.values()
+        ],
+    }
+
+
+def load_base(data: bytes, where: str) -> Base:
+    """Return the base in `data`; `where` names the file in errors."""
+    if len(data) < _BASE_HEAD.size:
+        raise DamagedHistory(f"{where}: {len(data)} bytes are no base")
+    magic, version, packed_bytes, unpacked_bytes, crc = _BASE_HEAD.unpack_from(data)
+    if magic != _BASE_MAGIC:
+        raise DamagedHistory(f"{where}: this is no base")
+    if version != BASE_VERSION:
+        raise DamagedHistory(f"{where}: base of format {version}; this Tidemark reads {BASE_VERSION}")
+    packed = memoryview(data)[_BASE_HEAD.size :]
+    if len(packed) != packed_bytes or unpacked_bytes > BASE_BYTES_MAX or google_crc32c.value(bytes(packed)) != crc:
+        raise DamagedHistory(f"{where}: the base is cut off or fails its checksum")
+    unpacked = zlib.decompress(packed, bufsize=unpacked_bytes)
+    (text_bytes,) = _U32.unpack_from(unpacked)
+    document: _BaseJson = json.loads(unpacked[_U32.size : _U32.size + text_bytes])
+    return _Loader(document, unpacked, _U32.size + text_bytes).load()
+
+
+class _Loader:
+    """Takes the sections of a base in the order in which `dump_base` wrote them."""
+
+    def __init__(self, document: _BaseJson, unpacked: bytes, at: int) -> None:
+        self._document = document
+        self._unpacked = unpacked
+        self._at = at
+        self._format = wal_format(document["major"])
+
+    def load(self) -> Base:
+        document = self._document
+        shared = SharedCatalogs(self._store(document["shared"]))
+        mirrors = [
+            CatalogMirror(self._store(database), shared, database["encoding"]) for database in document["databases"]
+        ]
+        return Base(
+            SystemIdentifier(document["system_identifier"]),
+            TimelineId(document["timeline"]),
+            Lsn(document["lsn"]),
+            document["major"],
+            FullXid(document["next_xid"]),
+            {mirror.database: mirror for mirror in mirrors},
+            tuple(OpenTransactionStart(Xid(xid), Lsn(lsn)) for xid, lsn in document["open"]),
+            {Xid(xid): Xid(top) for xid, top in document["top_of"]},
+        )
+
+    def _store(self, told: _StoreJson) -> CatalogStore:
+        heaps = [self._heap(heap) for heap in told["heaps"]]
+        store = CatalogStore(self._format, Oid(told["database"]), Oid(told["tablespace"]), heaps)
+        store.top_of.update((Xid(xid), Xid(top)) for xid, top in told["top_of"])
+        store.aborted.update(map(Xid, told["aborted"]))
+        store.restore([self._open(changes) for changes in told["open"]])
+        return store
+
+    def _open(self, told: _OpenJson) -> OpenChanges:
+        changes = OpenChanges(Xid(told["xid"]))
+        changes.subjects.update(Subject(Oid(kind), Oid(oid)) for kind, oid in told["subjects"])
+        changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in told["rewriting"])
+        changes.expected.update((_locator(locator), Oid(oid)) for locator, oid in told["expected"])
+        for pending in told["pending"]:
+            heap = self._heap(pending["heap"])
+            changes.pending[heap.file] = PendingFile(heap, Xid(pending["owner"]))
+            if pending["is_view"]:
+                changes.views[heap.layout.catalog.oid] = heap
+        return changes
+
+    def _heap(self, told: _HeapJson) -> CatalogHeap:
+        columns = [
+            CatalogColumn(number, name, Oid(type_oid), length, align, not_null)
+            for number, name, type_oid, length, align, not_null in told["columns"]
+        ]
+        layout = CatalogLayout(CATALOG_OF_OID[Oid(told["catalog"])], columns)
+        heap = CatalogHeap(layout, _locator(told["file"]))
+        count = told["rows"]
+        tids, lengths = array("Q"), array("H")
+        tids.frombytes(self._take(count * tids.itemsize))
+        lengths.frombytes(self._take(count * lengths.itemsize))
+        blob = self._take(sum(lengths))
+        begin = 0
+        for tid, length in zip(tids, lengths, strict=True):
+            end = begin + length
+            heap.rows[Tid(tid)] = blob[begin:end]
+            begin = end
+        heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in told["inserters"])
+        heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in told["deleters"])
+        return heap
+
+    def _take(self, count: int) -> bytes:
+        begin, self._at = self._at, self._at + count
+        return self._unpacked[begin : self._at]
+
+
+def _numbers(locator: RelFileLocator) -> tuple[int, int, int]:
+    return locator.spc, locator.db, locator.rel
+
+
+def _locator(told: Sequence[int]) -> RelFileLocator:
+    spc, db, rel = told
+    return RelFileLocator(Oid(spc), Oid(db), Oid(rel))
+
+
+# --- journal
+
+
+def journal_head(major: int, system_identifier: SystemIdentifier) -> bytes:
+    """Return the bytes that a journal file begins with."""
+    return _JOURNAL_HEAD.pack(_JOURNAL_MAGIC, JOURNAL_VERSION, major, system_identifier)
+
+
+def dump_entry(record: Record, timeline: TimelineId, top_xid: Xid) -> bytes:
+    """Return the bytes of a record in the journal."""
+    head = _ENTRY_HEAD.pack(0, len(record.raw), record.lsn, record.end_lsn, timeline, top_xid)
+    rest = head[_CRC_BYTES:] + record.raw
+    return _U32.pack(google_crc32c.value(rest)) + rest
+
+
+class Journal:
+    """A journal file's content, as far as it is whole."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        if len(data) < _JOURNAL_HEAD.size:
+            raise DamagedHistory(f"{where}: {len(data)} bytes are no journal")
+        magic, version, major, system_identifier = _JOURNAL_HEAD.unpack_from(data)
+        if magic != _JOURNAL_MAGIC:
+            raise DamagedHistory(f"{where}: this is no journal")
+        if version != JOURNAL_VERSION:
+            raise DamagedHistory(f"{where}: journal of format {version}; this Tidemark reads {JOURNAL_VERSION}")
+        self.major: int = major
+        self.system_identifier = SystemIdentifier(system_identifier)
+        self.whole_bytes = _JOURNAL_HEAD.size  # up to the end of the last whole entry that was iterated
+        self._data = data
+
+    def __iter__(self) -> Iterator[JournalEntry]:
+        data, at = self._data, _JOURNAL_HEAD.size
+        self.whole_bytes = at
+        while at + _ENTRY_HEAD.size <= len(data):
+            crc, raw_bytes, lsn, end_lsn, timeline, top_xid = _ENTRY_HEAD.unpack_from(data, at)
+            begin = at + _ENTRY_HEAD.size
+            end = begin + raw_bytes
+            if raw_bytes > RECORD_BYTES_MAX or end > len(data) or google_crc32c.value(data[at + 4 : end]) != crc:
+                return
+            yield JournalEntry(Lsn(lsn), Lsn(end_lsn), TimelineId(timeline), Xid(top_xid), data[begin:end])
+            at = self.whole_bytes = end
+
+
+def replay(base: Base, entries: Iterable[JournalEntry], until: Lsn) -> Lsn:
+    """Take the mirrors of `base` along the journal to `until`; return the end of the last record taken."""
+    fmt = wal_format(base.major)
+    follower = CatalogFollower(fmt, base.mirrors.values())
+    reached = base.lsn
+    for entry in entries:
+        if entry.lsn >= until:
+            break
+        if entry.lsn < base.lsn:
+            continue
+        if entry.lsn < reached:
+            raise DamagedHistory(f"journal goes back from {format_lsn(reached)} to {format_lsn(entry.lsn)}")
+        follower.follow(parse_record(entry.lsn, entry.end_lsn, entry.raw, fmt), entry.top_xid)
+        reached = entry.end_lsn
+    return reached
