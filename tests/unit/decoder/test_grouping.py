@@ -1,0 +1,149 @@
+"""Groups: contiguous, bounded, cut at barriers, with pointers from which nothing is missed."""
+
+from dataclasses import replace
+
+from tests.support.forged_records import Wal, packed_row
+from tests.support.groups import DATABASE, relation
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.grouping import Grouper
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, SchemaEvent, Truncation
+
+ACCOUNT, LEDGER = 16385, 16390
+DIALECTS = {DATABASE: Dialect()}
+
+
+def wal() -> Wal:
+    return Wal(relation(), relation("ledger", LEDGER))
+
+
+def groups_of(stream: Wal, grouper: Grouper) -> list[ChangeGroup]:
+    """Feed what came out of the decoder; return all groups, the last one flushed."""
+    groups: list[ChangeGroup] = []
+    for decoded in stream.out:
+        if isinstance(decoded, CommittedTransaction):
+            groups.extend(grouper.add_transaction(decoded))
+        elif isinstance(decoded, LogicalMessage):
+            groups.extend(grouper.add_message(decoded, stream.decoder.restart_lsn))
+    last = grouper.flush()
+    return groups if last is None else [*groups, last]
+
+
+def ids(batch: object) -> list[int]:
+    assert isinstance(batch, ChangeBatch)
+    return [row["id"] for row in batch.rows.column("_after").to_pylist()]
+
+
+def test_rows_of_one_relation_are_one_batch_across_transactions() -> None:
+    stream = wal()
+    for xid in (701, 702):
+        stream.insert(xid, ACCOUNT, packed_row(xid))
+        stream.insert(xid, LEDGER, packed_row(xid))
+        stream.commit(xid)
+    (group,) = groups_of(stream, Grouper(DIALECTS))
+    assert [(item.relation.name, ids(item)) for item in group.items if isinstance(item, ChangeBatch)] == [
+        ("account", [701, 702]),
+        ("ledger", [701, 702]),
+    ]
+    assert [end.xid for end in group.transactions] == [701, 702]
+    assert group.row_count == 4
+
+
+def test_every_row_carries_its_position() -> None:
+    stream = wal()
+    first = stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(701, LEDGER, packed_row(2))
+    stream.insert(701, ACCOUNT, packed_row(3))
+    commit = stream.commit(701)
+    (group,) = groups_of(stream, Grouper(DIALECTS))
+    batch = group.items[0]
+    assert isinstance(batch, ChangeBatch)
+    assert batch.rows.column("_ordinal").to_pylist() == [0, 2]
+    assert batch.rows.column("_commit_lsn").to_pylist() == [commit, commit]
+    assert batch.rows.column("_lsn").to_pylist()[0] == first
+    assert (group.first.ordinal, group.last.position.ordinal) == (0, 2)
+
+
+def test_a_full_group_ends_inside_a_transaction_and_points_before_it() -> None:
+    stream = wal()
+    begin = stream.insert(701, ACCOUNT, packed_row(0))
+    for number in range(1, 5):
+        stream.insert(701, ACCOUNT, packed_row(number))
+    stream.commit(701)
+    first, second, third = groups_of(stream, Grouper(DIALECTS, rows_max=2))
+    assert [ids(group.items[0]) for group in (first, second, third)] == [[0, 1], [2, 3], [4]]
+    assert [group.last.position.ordinal for group in (first, second, third)] == [1, 3, 4]
+    assert first.last.restart_lsn == second.last.restart_lsn == begin
+    assert third.last.restart_lsn == stream.decoder.decoded_lsn
+    assert [len(group.transactions) for group in (first, second, third)] == [0, 0, 1]
+
+
+def test_a_group_that_is_full_at_a_commit_holds_that_commit() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(701, ACCOUNT, packed_row(2))
+    stream.commit(701)
+    (group,) = groups_of(stream, Grouper(DIALECTS, rows_max=2))
+    assert len(group.transactions) == 1
+    assert group.last.restart_lsn == stream.decoder.decoded_lsn
+
+
+def test_bytes_fill_a_group_as_rows_do() -> None:
+    stream = wal()
+    for number in range(4):
+        stream.insert(701, ACCOUNT, packed_row(number, bytes(5000)))
+    stream.commit(701)
+    groups = groups_of(stream, Grouper(DIALECTS, bytes_max=10_000))
+    assert [group.row_count for group in groups] == [2, 2]
+
+
+def test_batches_never_reach_over_a_schema_event_or_a_truncate() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.change_catalog(701, ACCOUNT, relation("konto"))
+    stream.insert(701, LEDGER, packed_row(2))
+    stream.truncate(701, LEDGER)
+    stream.insert(701, LEDGER, packed_row(3))
+    stream.commit(701)
+    (group,) = groups_of(stream, Grouper(DIALECTS))
+    kinds = [type(item) for item in group.items]
+    assert kinds == [ChangeBatch, SchemaEvent, ChangeBatch, Truncation, ChangeBatch]
+
+
+def test_messages_do_not_end_batches() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.message(b"note", b"", xid=701)
+    stream.insert(701, ACCOUNT, packed_row(2))
+    stream.commit(701)
+    stream.message(b"note", b"outside")
+    (group,) = groups_of(stream, Grouper(DIALECTS))
+    assert [type(item) for item in group.items] == [LogicalMessage, LogicalMessage, ChangeBatch]
+    assert isinstance(group.items[1], LogicalMessage)
+    assert group.last.position == group.items[1].position
+
+
+def test_rows_that_are_not_selected_move_the_position_and_nothing_else() -> None:
+    stream = wal()
+    stream.insert(701, LEDGER, packed_row(1))
+    stream.insert(701, ACCOUNT, packed_row(2))
+    stream.insert(701, LEDGER, packed_row(3))
+    stream.commit(701)
+    (group,) = groups_of(stream, Grouper(DIALECTS, selected=lambda found: found.name == "account"))
+    (batch,) = group.items
+    assert isinstance(batch, ChangeBatch)
+    assert batch.rows.column("_ordinal").to_pylist() == [1]
+    assert group.last.position.ordinal == 2
+
+
+def test_materialized_views_are_never_in_batches() -> None:
+    stream = Wal(replace(relation(), kind="m"))
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.commit(701)
+    (group,) = groups_of(stream, Grouper(DIALECTS))
+    assert group.items == []
+    assert group.row_count == 0
+
+
+def test_nothing_gathered_is_no_group() -> None:
+    assert Grouper(DIALECTS).flush() is None
