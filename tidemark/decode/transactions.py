@@ -161,6 +161,11 @@ class CommittedTransaction:
             following = next(waiting, None)
         assert ordinal == self.end.item_count, self.end
 
+    @property
+    def byte_count(self) -> int:
+        """Memory taken, about; what was spilled does not count."""
+        return self._rows.byte_count + len(self._between) * ITEM_OVERHEAD_BYTES
+
     def release(self) -> None:
         """Forget the rows, on disk as well."""
         self._rows.release(self._port)

@@ -113,11 +113,11 @@ def test_a_transaction_holds_the_rows_of_the_savepoints_that_were_kept(steps: li
 @settings(max_examples=200)
 def test_spilling_changes_nothing_and_leaves_nothing(steps: list[str]) -> None:
     spill = MemorySpill()
-    stream = Wal(relation(), memory_bytes=300, spill=spill)
+    stream = Wal(relation(), memory_bytes=1, spill=spill)
     expected = play(stream, steps)
     found = [line for transaction in stream.committed for line in told(transaction)]
     assert found == [f"i account {number}/-" for number in expected]
-    assert spill.writes or len(steps) < 20 or steps.count("row") < 10
+    assert bool(spill.writes) == ("row" in steps)
     for transaction in stream.committed:
         transaction.release()
     assert not spill.kept
