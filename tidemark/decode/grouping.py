@@ -13,8 +13,8 @@ from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.rowlog import ROW_OVERHEAD_BYTES, RowChunk
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
-from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, TransactionEnd
-from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
+from tidemark.model.lsn import FullXid, Lsn, Oid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 
@@ -24,6 +24,12 @@ GROUP_BYTES = 16 << 20  # of tuples, about
 ITEM_BYTES = 500  # what an item that is no row counts, beside its content
 
 Selection = Callable[[Relation], bool]
+Copied = Callable[[Oid, Oid, FullXid], bool]  # of database, relation, transaction: its rows came with the first copy
+
+
+def nothing_copied(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
+    """Say that no first copy was made."""
+    return False
 
 
 def all_tables(relation: Relation) -> bool:
@@ -61,12 +67,19 @@ class Grouper:
         dialects: Mapping[Oid, Dialect],
         *,
         selected: Selection = all_tables,
+        copied: Copied = nothing_copied,
+        after: Position | None = None,
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
     ) -> None:
-        """`dialects` are the databases'; `selected` tells which relations' rows are wanted."""
+        """`dialects` are the databases'; `selected` tells which relations are wanted.
+
+        What stands at or before the position `after` was delivered already, and is left out.
+        """
         self._dialects = dialects
         self._selected = selected
+        self._copied = copied
+        self._after = after
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._selection: dict[Relation, bool] = {}
@@ -90,13 +103,19 @@ class Grouper:
     def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
         """Take a transaction and let go of it; give out the groups that became full by it."""
         end = transaction.end
+        first = self._first_new(end)
+        if first >= end.item_count:
+            transaction.release()
+            return
         for item in transaction.items():
             if not isinstance(item, RowRun):
+                if item.position.ordinal < first:
+                    continue
                 if self._is_full:
                     yield self._close()
-                self._add_item(item, Pointer(item.position, transaction.inner_restart_lsn))
+                self._add_item(item, Pointer(item.position, transaction.inner_restart_lsn), end.full_xid)
                 continue
-            row = item.start
+            row = min(item.stop, item.start + max(0, first - item.first_ordinal))
             while row < item.stop:
                 if self._is_full:
                     yield self._close()
@@ -110,6 +129,8 @@ class Grouper:
 
     def add_message(self, message: LogicalMessage, restart_lsn: Lsn) -> Iterator[ChangeGroup]:
         """Take a message that belongs to no transaction; give out the group if it is full."""
+        if self._after is not None and message.position <= self._after:
+            return
         self._add_item(message, Pointer(message.position, restart_lsn))
         if self._is_full:
             yield self._close()
@@ -122,12 +143,22 @@ class Grouper:
     def _is_full(self) -> bool:
         return self._row_count >= self._rows_max or self._byte_count >= self._bytes_max
 
-    def _add_item(self, item: Item, pointer: Pointer) -> None:
+    def _first_new(self, end: TransactionEnd) -> int:
+        """Return the ordinal of the transaction's first item that was not delivered."""
+        if self._after is None:
+            return 0
+        if (end.timeline, end.commit_lsn) == (self._after.timeline, self._after.commit_lsn):
+            return self._after.ordinal + 1
+        return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
+
+    def _add_item(self, item: Item, pointer: Pointer, xid: FullXid | None = None) -> None:
+        self._reach(pointer)
+        if not self._wants_item(item, xid):
+            return
         if not isinstance(item, LogicalMessage):
             self._end_batches()
         self._items.append(item)
         self._byte_count += ITEM_BYTES + (len(item.content) if isinstance(item, LogicalMessage) else 0)
-        self._reach(pointer)
 
     def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
         """Take rows of `run` from `row` on until the group is full; return the first row left over."""
@@ -136,7 +167,7 @@ class Grouper:
         self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal), transaction.inner_restart_lsn))
         while row < run.stop and not self._is_full:
             relation = run.relations[chunk.relation[row]]
-            if self._wants(relation):
+            if self._wants(relation) and not self._copied(end.database, relation.oid, end.full_xid):
                 spans = self._gathered.get((end.database, relation))
                 if spans is None:
                     spans = self._gathered[end.database, relation] = RowSpans()
@@ -147,6 +178,15 @@ class Grouper:
             ordinal += 1
         self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal - 1), transaction.inner_restart_lsn))
         return row
+
+    def _wants_item(self, item: Item, xid: FullXid | None) -> bool:
+        if isinstance(item, LogicalMessage):
+            return True
+        told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
+        versions = [relation for relation in told if relation is not None]
+        if xid is not None and self._copied(item.database, versions[0].oid, xid):
+            return False
+        return any(self._wants(relation) for relation in versions)
 
     def _wants(self, relation: Relation) -> bool:
         wanted = self._selection.get(relation)

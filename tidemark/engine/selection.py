@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 
 from tidemark.model.relation import Relation
 
-CAPTURED_KINDS = frozenset("r")  # ordinary tables: partitions come by leaf, materialized views are left out
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
 
@@ -36,11 +35,7 @@ class Selection:
 
     def selects(self, relation: Relation) -> bool:
         """Tell if changes of a relation are given out."""
-        return (
-            relation.kind in CAPTURED_KINDS
-            and relation.persistence == "p"
-            and self.selects_table(relation.namespace, relation.name)
-        )
+        return self.selects_table(relation.namespace, relation.name)
 
 
 def _qualified(pattern: str) -> str:

@@ -1,0 +1,79 @@
+"""A grouper that goes on after a position gives out exactly what is behind it, and what a copy did not bring."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.forged_records import Wal, packed_row
+from tests.support.groups import DATABASE, relation
+from tests.unit.decoder.test_grouping import ACCOUNT, DIALECTS, LEDGER, groups_of
+from tidemark.decode.grouping import Grouper
+from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, Truncation
+from tidemark.model.lsn import FullXid, Oid
+from tidemark.model.position import Position
+
+
+def stream() -> Wal:
+    made = Wal(relation(), relation("ledger", LEDGER))
+    for xid in (701, 702, 703):
+        made.insert(xid, ACCOUNT, packed_row(xid))
+        made.insert(xid, LEDGER, packed_row(xid))
+        if xid == 702:
+            made.truncate(xid, LEDGER)
+        made.insert(xid, ACCOUNT, packed_row(xid + 1000))
+        made.commit(xid)
+    return made
+
+
+def places(groups: list[ChangeGroup]) -> list[Position]:
+    return sorted(place for group in groups for place in _places(group))
+
+
+def _places(group: ChangeGroup) -> Iterator[Position]:
+    for item in group.items:
+        if isinstance(item, ChangeBatch):
+            columns = (item.rows.column(name).to_pylist() for name in ("_tli", "_commit_lsn", "_ordinal"))
+            yield from (Position(*place) for place in zip(*columns, strict=True))
+        elif isinstance(item, Truncation | LogicalMessage):
+            yield item.position
+
+
+@pytest.mark.feature("P03")
+def test_what_follows_any_position_is_given_out_exactly_once() -> None:
+    everything = places(groups_of(stream(), Grouper(DIALECTS)))
+    assert len(everything) == 10
+    for index, place in enumerate(everything):
+        rest = places(groups_of(stream(), Grouper(DIALECTS, after=place, rows_max=2)))
+        assert rest == everything[index + 1 :]
+
+
+def test_the_pointers_of_any_cut_lead_to_the_rest() -> None:
+    for group in groups_of(stream(), Grouper(DIALECTS, rows_max=1)):
+        rest = groups_of(stream(), Grouper(DIALECTS, after=group.last.position))
+        assert all(group.last.position < place for place in places(rest))
+
+
+def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> None:
+    def copied(database: Oid, table: Oid, xid: FullXid) -> bool:
+        assert database == DATABASE
+        return table == LEDGER and xid <= 702
+
+    groups = groups_of(stream(), Grouper(DIALECTS, copied=copied))
+    rows = {
+        (item.relation.name, row["id"])
+        for group in groups
+        for item in group.items
+        if isinstance(item, ChangeBatch)
+        for row in item.rows.column("_after").to_pylist()
+    }
+    assert {row for name, row in rows if name == "ledger"} == {703}
+    assert {row for name, row in rows if name == "account"} == {701, 1701, 702, 1702, 703, 1703}
+    assert not any(isinstance(item, Truncation) for group in groups for item in group.items)
+
+
+def test_nothing_of_a_table_that_is_not_selected_is_given_out() -> None:
+    groups = groups_of(stream(), Grouper(DIALECTS, selected=lambda found: found.name == "account"))
+    assert {item.relation.name for group in groups for item in group.items if isinstance(item, ChangeBatch)} == {
+        "account"
+    }
+    assert not any(isinstance(item, Truncation) for group in groups for item in group.items)
