@@ -9,7 +9,8 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS: list[str] = []  # modules with a .pxd beside the .py
+# Modules with a .pxd beside the .py.
+KERNELS = ["tidemark.decode.columns", "tidemark.decode.text_columns", "tidemark.wal.kernel", "tidemark.wal.pglz"]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
 
 

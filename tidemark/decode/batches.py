@@ -10,9 +10,9 @@ from array import array
 import pyarrow as pa
 
 from tidemark.decode import columns
-from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind, Dialect
+from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
-from tidemark.decode.column_arrays import KERNELS, BadCell, Cells, objects, zeros
+from tidemark.decode.column_arrays import BadCell, Cells, build, objects, zeros
 from tidemark.decode.columns import DONE
 from tidemark.decode.tuples import Datum, TupleLayout, deform
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
@@ -106,16 +106,15 @@ class BatchBuilder:
             (AFTER, rows.new_at, rows.new_length),
         ):
             side = _Side(rows.data, at[start:stop], length[start:stop], len(self._codecs))
-            self._locate(side, rows, start)
-            if not self._expand(side):
-                return None
+            if side.any_tuple:
+                self._locate(side, rows, start)
+                if not self._expand(side):
+                    return None
             sides[name] = side
         count = stop - start
-        letters = pa.Array.from_buffers(
-            pa.string(), count, [None, pa.py_buffer(array("i", range(count + 1))), pa.py_buffer(rows.op[start:stop])]
-        )
+        letters = pa.Array.from_buffers(pa.binary(1), count, [None, pa.py_buffer(rows.op[start:stop])])
         meta = [
-            letters,
+            letters.cast(pa.string()),
             _plain(pa.int32(), rows.timeline[start:stop]),
             _plain(pa.int64(), rows.commit_lsn[start:stop]),
             _plain(pa.int64(), rows.ordinal[start:stop]),
@@ -170,14 +169,14 @@ class BatchBuilder:
         return True
 
     def _struct(self, side: "_Side", rows: RowSpans, start: int) -> pa.StructArray:
-        validity = bytearray(side.rows + 7 >> 3)
-        nulls = columns.present(side.at, 0, side.rows, validity)
+        if not side.any_tuple:
+            return pa.nulls(side.rows, self.struct_type)
         children = [self._column(side, slot, rows, start) for slot in range(len(self._codecs))]
         return pa.Array.from_buffers(
             self.struct_type,
             side.rows,
-            [pa.py_buffer(validity) if nulls else None],
-            null_count=nulls,
+            [pa.py_buffer(side.validity) if side.nulls else None],
+            null_count=side.nulls,
             children=children,
         )
 
@@ -186,12 +185,10 @@ class BatchBuilder:
         cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows)
         missing = self._missing[slot]
         # NB: a missing value that is known by its text alone has no payload that a kernel could take.
-        by_text = isinstance(missing, str) and cells.any_missing()
         try:
-            if codec.kind is not ColumnKind.OBJECTS and not by_text:
-                return KERNELS[codec.kind](codec, cells)
-            value: ArrowValue = codec.parse_text(missing) if isinstance(missing, str) else None
-            return objects(codec, cells, value)
+            if isinstance(missing, str) and cells.any_missing():
+                return objects(codec, cells, codec.parse_text(missing))
+            return build(codec, cells)
         except BadCell as bad:
             name = self._relation.live_columns[slot].name
             raise self._located(BadDatum(f"column {name!r}: {bad}"), rows, start + bad.row) from bad
@@ -200,7 +197,7 @@ class BatchBuilder:
 class _Side:
     """The old or the new tuples of some rows, and where their values are."""
 
-    __slots__ = ("at", "data", "length", "places", "rows", "sizes", "slots")
+    __slots__ = ("at", "data", "length", "nulls", "places", "rows", "sizes", "slots", "validity")
 
     def __init__(self, data: bytearray, at: "array[int]", length: "array[int]", slots: int) -> None:
         self.data = data
@@ -208,11 +205,21 @@ class _Side:
         self.length = length
         self.rows = len(at)
         self.slots = slots
-        self.places = zeros("q", self.rows * slots)
-        self.sizes = zeros("q", self.rows * slots)
+        self.validity = bytearray(self.rows + 7 >> 3)
+        self.nulls = columns.present(at, 0, self.rows, self.validity)
+        cells = self.rows * slots if self.any_tuple else 0
+        self.places = zeros("q", cells)
+        self.sizes = zeros("q", cells)
+
+    @property
+    def any_tuple(self) -> bool:
+        """Tell if there is anything to locate."""
+        return self.nulls < self.rows
 
     def unchanged(self) -> pa.Array:
         """Return the bitmaps of the columns that are external, NULL for rows without one."""
+        if not self.any_tuple:
+            return pa.nulls(self.rows, pa.binary())
         validity = bytearray(self.rows + 7 >> 3)
         offsets = zeros("i", self.rows + 1)
         bitmaps = bytearray(self.rows * (self.slots + 7 >> 3))

@@ -1,12 +1,13 @@
 """One column of located values to one Arrow array: by a kernel where the codec names one, value by value otherwise."""
 
-from array import array
 from collections.abc import Callable
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.decode import columns
+from tidemark.decode import columns, text_columns
+from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.calendar import EPOCH_2000_DAYS, USECS_PER_DAY
 from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind
 from tidemark.decode.codecs.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
@@ -16,9 +17,12 @@ from tidemark.decode.columns import DONE, Buffer, Place
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.errors import InternalError
 
+ITEM_BYTES = {"H": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
 HEX_DIGITS = b"0123456789abcdef"
 EPOCH_2000_USECS = EPOCH_2000_DAYS * USECS_PER_DAY
 UUID_TEXT_BYTES = 36
+TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+TEXT_GUESS_BYTES = 64  # a row, before it is known
 # Bounds before the epoch is added, sign bit flipped: as the clamping kernels want them.
 DAY_BOUNDS = (FIRST_DAY - EPOCH_2000_DAYS + (1 << 31), LAST_DAY - EPOCH_2000_DAYS + (1 << 31))
 INSTANT_BOUNDS = (FIRST_INSTANT - EPOCH_2000_USECS + (1 << 63), LAST_INSTANT - EPOCH_2000_USECS + (1 << 63))
@@ -37,7 +41,9 @@ class Cells:
 
     __slots__ = ("data", "first", "places", "rows", "sizes")
 
-    def __init__(self, data: Buffer, places: "array[int]", sizes: "array[int]", first: int, rows: int) -> None:
+    def __init__(
+        self, data: Buffer, places: "memoryview[int]", sizes: "memoryview[int]", first: int, rows: int
+    ) -> None:
         self.data = data
         self.places = places
         self.sizes = sizes
@@ -54,15 +60,13 @@ class Cells:
         return bitmap, columns.present(self.places, self.first, self.rows, bitmap)
 
 
-def zeros(code: str, count: int) -> "array[int]":
-    """Return `count` zeros of the array type `code`."""
-    made: array[int] = array(code)
-    made.frombytes(bytes(made.itemsize * count))
-    return made
+def zeros(code: Literal["H", "i", "I", "q", "Q"], count: int) -> "memoryview[int]":
+    """Return room for `count` integers of the array type `code`, all zero."""
+    return memoryview(bytearray(count * ITEM_BYTES[code])).cast(code)
 
 
 def _finish(
-    cells: Cells, arrow_type: pa.DataType, *buffers: "array[int] | bytearray", bitmap: bytearray | None = None
+    cells: Cells, arrow_type: pa.DataType, *buffers: "memoryview[int] | bytearray", bitmap: bytearray | None = None
 ) -> pa.Array:
     """Return the array over `buffers`; `bitmap` if a kernel took bits out of it."""
     nulls = -1
@@ -81,11 +85,17 @@ def _bools(codec: Codec, cells: Cells) -> pa.Array:
 
 
 def _fixed(codec: Codec, cells: Cells) -> pa.Array:
-    code, kernel = {16: ("H", columns.build_16), 32: ("I", columns.build_32), 64: ("Q", columns.build_64)}[
-        codec.arrow_type.bit_width
-    ]
-    out = zeros(code, cells.rows)
-    kernel(cells.data, cells.places, cells.first, cells.rows, out)
+    out: memoryview[int]
+    match codec.arrow_type.bit_width:
+        case 16:
+            out = zeros("H", cells.rows)
+            columns.build_16(cells.data, cells.places, cells.first, cells.rows, out)
+        case 32:
+            out = zeros("I", cells.rows)
+            columns.build_32(cells.data, cells.places, cells.first, cells.rows, out)
+        case _:
+            out = zeros("Q", cells.rows)
+            columns.build_64(cells.data, cells.places, cells.first, cells.rows, out)
     return _finish(cells, codec.arrow_type, out)
 
 
@@ -118,7 +128,11 @@ def _bytes(codec: Codec, cells: Cells) -> pa.Array:
 
 
 def _texts(codec: Codec, cells: Cells) -> pa.Array:
-    made = _bytes(codec, cells)
+    return _valid_text(_bytes(codec, cells), codec, cells)
+
+
+def _valid_text(made: pa.Array, codec: Codec, cells: Cells) -> pa.Array:
+    """Return `made` if it is UTF-8; else have the codec put U+FFFD in place of what is not."""
     try:
         made.validate(full=True)
     except pa.ArrowInvalid:  # NB: not UTF-8, although the database says so
@@ -166,6 +180,85 @@ def _enums(codec: Codec, cells: Cells) -> pa.Array:
     return pa.array(codec.labels.values(), pa.string()).take(indices)
 
 
+def _grown(
+    cells: Cells, write: Callable[["memoryview[int]", bytearray, int], int]
+) -> "tuple[memoryview[int], bytearray] | None":
+    """Return offsets and text; the text gets longer until all rows fit. None if a value is odd."""
+    offsets = zeros("i", cells.rows + 1)
+    out = bytearray(cells.rows * TEXT_GUESS_BYTES)
+    row = 0
+    while (row := write(offsets, out, row)) >= 0:
+        if len(out) >= TEXT_BYTES_MAX:
+            raise InternalError(f"a column of {cells.rows} rows is longer than Arrow's offsets reach")
+        out.extend(bytes(min(len(out) + TEXT_GUESS_BYTES, TEXT_BYTES_MAX - len(out))))
+    return (offsets, out) if row == text_columns.DONE else None
+
+
+def _numeric_texts(codec: Codec, cells: Cells) -> pa.Array:
+    def write(offsets: "memoryview[int]", out: bytearray, row: int) -> int:
+        return text_columns.build_numeric_text(
+            cells.data, cells.places, cells.sizes, cells.first, row, cells.rows, offsets, out
+        )
+
+    written = _grown(cells, write)
+    return _finish(cells, codec.arrow_type, *written) if written else objects(codec, cells, None)
+
+
+def _jsonb(codec: Codec, cells: Cells) -> pa.Array:
+    stack = zeros("q", text_columns.STACK_INTEGERS)
+
+    def write(offsets: "memoryview[int]", out: bytearray, row: int) -> int:
+        return text_columns.build_jsonb_text(
+            cells.data, cells.places, cells.sizes, cells.first, row, cells.rows, offsets, out, stack
+        )
+
+    written = _grown(cells, write)
+    return (
+        _valid_text(_finish(cells, codec.arrow_type, *written), codec, cells)
+        if written
+        else objects(codec, cells, None)
+    )
+
+
+def _arrays(codec: Codec, cells: Cells) -> pa.Array:
+    assert isinstance(codec, ArrayCodec), codec
+    offsets = zeros("i", cells.rows + 1)
+    total = columns.measure_arrays(cells.data, cells.places, cells.sizes, cells.first, cells.rows, offsets)
+    elements = Cells(cells.data, zeros("q", max(total, 0)), zeros("q", max(total, 0)), 0, max(total, 0))
+    odd = total == DONE or columns.locate_elements(
+        cells.data,
+        cells.places,
+        cells.sizes,
+        cells.first,
+        cells.rows,
+        codec.element.length,
+        codec.element.align.width,
+        offsets,
+        elements.places,
+        elements.sizes,
+    ) != DONE or columns.next_compressed(elements.places, elements.sizes, 0) != DONE  # fmt: skip
+    if odd:
+        return objects(codec, cells, None)
+    try:
+        child = build(codec.element_codec, elements)
+    except BadCell:  # NB: it names an element; the whole array's way names the row
+        return objects(codec, cells, None)
+    bitmap, nulls = cells.validity()
+    return pa.Array.from_buffers(
+        codec.arrow_type,
+        cells.rows,
+        [pa.py_buffer(bitmap) if nulls else None, pa.py_buffer(offsets)],
+        null_count=nulls,
+        children=[child],
+    )
+
+
+def build(codec: Codec, cells: Cells) -> pa.Array:
+    """Build a column whose values are all in the arena or NULL."""
+    kernel = KERNELS.get(codec.kind)
+    return kernel(codec, cells) if kernel else objects(codec, cells, None)
+
+
 def objects(codec: Codec, cells: Cells, missing: ArrowValue) -> pa.Array:
     """Build the column value by value; `missing` stands where the tuple is older than the column."""
     values: list[ArrowValue] = []
@@ -183,12 +276,15 @@ def objects(codec: Codec, cells: Cells, missing: ArrowValue) -> pa.Array:
 
 
 KERNELS: dict[ColumnKind, Callable[[Codec, Cells], pa.Array]] = {
+    ColumnKind.ARRAY: _arrays,
     ColumnKind.BOOL: _bools,
     ColumnKind.BYTES: _bytes,
     ColumnKind.DATE: _dates,
     ColumnKind.ENUM: _enums,
     ColumnKind.FIXED: _fixed,
+    ColumnKind.JSONB: _jsonb,
     ColumnKind.NUMERIC: _decimals,
+    ColumnKind.NUMERIC_TEXT: _numeric_texts,
     ColumnKind.TEXT: _texts,
     ColumnKind.TIMESTAMP: _timestamps,
     ColumnKind.UNSIGNED4: _unsigned,

@@ -1,4 +1,4 @@
-# The types of columns.py. Places and sizes are signed (negative ones mean something), values are unsigned until the end.
+# The types of columns.py. Places and sizes are signed (negative ones mean something), wire integers unsigned.
 
 cimport cython
 
@@ -17,19 +17,25 @@ cdef unsigned int SIGN_32, MASK_32
 cdef unsigned long long SIGN_64, MASK_64
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_SHORT, NUMERIC_LONG_NEGATIVE, NUMERIC_SHORT_NEGATIVE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
+cdef long long ARRAY_HEADER, ARRAY_DIMENSIONS
 cdef u128 GROUP_BASE, TEN, ZERO
 
+
 @cython.locals(b0="unsigned int", b1="unsigned int")
-cdef unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
 
 @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
-cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
 
 @cython.locals(low="unsigned long long", high="unsigned long long")
-cdef unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
 
 @cython.locals(first="unsigned int", length="long long")
-cdef long long datum_length(const unsigned char[::1] data, long long at, long long end) except? -2 nogil
+cdef inline long long datum_length(const unsigned char[::1] data, long long at, long long end) except? -2 nogil
+
 
 @cython.locals(rows="long long", columns="long long", room="long long", row="long long", start="long long",
                end="long long", column="long long")
@@ -37,78 +43,110 @@ cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple
                        const int[::1] lengths, const int[::1] aligns, const int[::1] slots, long long[::1] places,
                        long long[::1] sizes) except? -2
 
+
 @cython.locals(stored="long long", has_nulls="unsigned int", hoff="long long", base="long long", bitmap="long long",
                bitmap_bytes="long long", at="long long", column="long long", slot="long long", place="long long",
                length="long long", size="long long", first="unsigned int")
-cdef int locate_row(const unsigned char[::1] data, long long start, long long end, long long row, long long rows,
-                    long long columns, const int[::1] lengths, const int[::1] aligns, const int[::1] slots,
-                    long long[::1] places, long long[::1] sizes) except? -2 nogil
+cdef inline int locate_row(const unsigned char[::1] data, long long start, long long end, long long row, long long rows,
+                           long long columns, const int[::1] lengths, const int[::1] aligns, const int[::1] slots,
+                           long long[::1] places, long long[::1] sizes) except? -2 nogil
+
 
 @cython.locals(cells="long long")
 cpdef long long next_compressed(const long long[::1] places, const long long[::1] sizes, long long cell) except? -2
+
 
 @cython.locals(filled="long long", cell="long long")
 cpdef long long fill_missing(long long[::1] places, long long[::1] sizes, long long first, long long rows,
                              long long place, long long size) except? -2
 
+
 @cython.locals(rows="long long", width="long long", marked="long long", row="long long", column="long long", found=int)
 cpdef long long mark_unchanged(const long long[::1] places, const long long[::1] tuple_at, long long columns,
                                unsigned char[::1] bitmaps, int[::1] offsets, unsigned char[::1] validity) except? -2
+
 
 @cython.locals(nulls="long long", row="long long")
 cpdef long long present(const long long[::1] places, long long first, long long rows,
                         unsigned char[::1] validity) except? -2
 
+
 @cython.locals(row="long long", place="long long")
 cpdef long long build_bool(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
                            unsigned char[::1] out) except? -2
+
 
 @cython.locals(row="long long", place="long long")
 cpdef long long build_16(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
                          unsigned short[::1] out) except? -2
 
+
 @cython.locals(row="long long", place="long long")
 cpdef long long build_32(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
                          unsigned int[::1] out) except? -2
+
 
 @cython.locals(row="long long", place="long long")
 cpdef long long build_64(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
                          unsigned long long[::1] out) except? -2
 
+
 @cython.locals(row="long long", place="long long")
 cpdef long long build_widened(const unsigned char[::1] data, const long long[::1] places, long long first,
                               long long rows, unsigned long long[::1] out) except? -2
+
 
 @cython.locals(row="long long", place="long long", ordered="unsigned int")
 cpdef long long build_clamped_32(const unsigned char[::1] data, const long long[::1] places, long long first,
                                  long long rows, unsigned int low, unsigned int high, unsigned int epoch,
                                  unsigned int[::1] out) except? -2
 
+
 @cython.locals(row="long long", place="long long", ordered="unsigned long long")
 cpdef long long build_clamped_64(const unsigned char[::1] data, const long long[::1] places, long long first,
                                  long long rows, unsigned long long low, unsigned long long high,
                                  unsigned long long epoch, unsigned long long[::1] out) except? -2
 
+
 @cython.locals(total="long long", row="long long")
 cpdef long long measure(const long long[::1] places, const long long[::1] sizes, long long first, long long rows,
                         int[::1] offsets) except? -2
 
+
 @cython.locals(row="long long", place="long long", size="long long")
 cpdef long long copy_bytes(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
                            long long first, long long rows, const int[::1] offsets, unsigned char[::1] out) except? -2
+
 
 @cython.locals(at="long long", row="long long", place="long long", index="long long", byte="unsigned int")
 cpdef long long build_uuid(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
                            long long first, long long rows, const unsigned char[::1] digits, int[::1] offsets,
                            unsigned char[::1] out) except? -2
 
+
 @cython.locals(row="long long", place="long long", taken=int)
 cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
                               long long first, long long rows, long long precision, long long scale,
                               unsigned long long[::1] out, unsigned char[::1] validity) except? -2
 
+
 @cython.locals(head="unsigned int", at="long long", negative="unsigned int", weight="long long", groups="long long",
                coefficient=u128, left="long long", index="long long", step="long long", group="unsigned int",
                low="unsigned long long", high="unsigned long long")
-cdef int decimal(const unsigned char[::1] data, long long place, long long size, long long precision, long long scale,
-                 long long row, unsigned long long[::1] out) except? -1 nogil
+cdef inline int decimal(const unsigned char[::1] data, long long place, long long size, long long precision,
+                        long long scale, long long row, unsigned long long[::1] out) except? -1 nogil
+
+
+@cython.locals(total="long long", row="long long", place="long long", size="long long", dimensions="long long",
+               count="long long", index="long long")
+cpdef long long measure_arrays(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+                               long long first, long long rows, int[::1] offsets) except? -2
+
+
+@cython.locals(row="long long", count="long long", place="long long", origin="long long", end="long long",
+               bounds_end="long long", data_offset="long long", bitmap="long long", at="long long", index="long long",
+               cell="long long", size="long long", lead="long long", head="unsigned int")
+cpdef long long locate_elements(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+                                long long first, long long rows, long long length, long long align,
+                                const int[::1] offsets, long long[::1] element_places,
+                                long long[::1] element_sizes) except? -2

@@ -17,7 +17,7 @@ NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see th
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 try:
     import cython
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from array import array
 
 Buffer = bytes | bytearray
+Integers: TypeAlias = "array[int] | memoryview[int]"
 COMPILED = bool(cython.compiled)
 DONE = -1
 
@@ -64,6 +65,9 @@ SIGN_32 = 1 << 31
 SIGN_64 = 1 << 63
 MASK_32 = (1 << 32) - 1
 MASK_64 = (1 << 64) - 1
+
+ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header
+ARRAY_DIMENSIONS = 6  # MAXDIM
 
 NUMERIC_SPECIAL = 0xC000
 NUMERIC_SHORT = 0x8000
@@ -115,13 +119,13 @@ def datum_length(data: Buffer, at: int, end: int) -> int:
 
 def locate(
     data: Buffer,
-    tuple_at: array[int],
-    tuple_length: array[int],
-    lengths: array[int],
-    aligns: array[int],
-    slots: array[int],
-    places: array[int],
-    sizes: array[int],
+    tuple_at: Integers,
+    tuple_length: Integers,
+    lengths: Integers,
+    aligns: Integers,
+    slots: Integers,
+    places: Integers,
+    sizes: Integers,
 ) -> int:
     """Find every value of every tuple (`heap_deform_tuple`); columns without a slot (dropped ones) are passed over."""
     rows = len(tuple_at)
@@ -150,11 +154,11 @@ def locate_row(
     row: int,
     rows: int,
     columns: int,
-    lengths: array[int],
-    aligns: array[int],
-    slots: array[int],
-    places: array[int],
-    sizes: array[int],
+    lengths: Integers,
+    aligns: Integers,
+    slots: Integers,
+    places: Integers,
+    sizes: Integers,
 ) -> int:
     """Find the values of one tuple; return -1 if its bytes contradict its layout."""
     stored = read_u16(data, start) & ATTRIBUTES
@@ -211,7 +215,7 @@ def locate_row(
     return 0
 
 
-def next_compressed(places: array[int], sizes: array[int], cell: int) -> int:
+def next_compressed(places: Integers, sizes: Integers, cell: int) -> int:
     """Return the first cell from `cell` on whose payload is compressed, or DONE."""
     cells = len(places)
     with cython.nogil:
@@ -222,7 +226,7 @@ def next_compressed(places: array[int], sizes: array[int], cell: int) -> int:
     return ALL_DONE
 
 
-def fill_missing(places: array[int], sizes: array[int], first: int, rows: int, place: int, size: int) -> int:
+def fill_missing(places: Integers, sizes: Integers, first: int, rows: int, place: int, size: int) -> int:
     """Put the missing value, at `place`, where the column that begins at cell `first` needs it; return how often."""
     filled = 0
     with cython.nogil:
@@ -235,7 +239,7 @@ def fill_missing(places: array[int], sizes: array[int], first: int, rows: int, p
 
 
 def mark_unchanged(
-    places: array[int], tuple_at: array[int], columns: int, bitmaps: bytearray, offsets: array[int], validity: bytearray
+    places: Integers, tuple_at: Integers, columns: int, bitmaps: bytearray, offsets: Integers, validity: bytearray
 ) -> int:
     """Note for each row which columns are external: a bitmap of `columns` bits; return how many rows have one."""
     rows = len(tuple_at)
@@ -256,7 +260,7 @@ def mark_unchanged(
     return marked
 
 
-def present(places: array[int], first: int, rows: int, validity: bytearray) -> int:
+def present(places: Integers, first: int, rows: int, validity: bytearray) -> int:
     """Set the bits of the rows that have a value; return how many have none."""
     nulls = 0
     with cython.nogil:
@@ -268,7 +272,7 @@ def present(places: array[int], first: int, rows: int, validity: bytearray) -> i
     return nulls
 
 
-def build_bool(data: Buffer, places: array[int], first: int, rows: int, out: bytearray) -> int:
+def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: bytearray) -> int:
     """Set the bit of each row whose one byte is not zero."""
     with cython.nogil:
         for row in range(rows):
@@ -278,7 +282,7 @@ def build_bool(data: Buffer, places: array[int], first: int, rows: int, out: byt
     return ALL_DONE
 
 
-def build_16(data: Buffer, places: array[int], first: int, rows: int, out: array[int]) -> int:
+def build_16(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
     """Take two bytes a row."""
     with cython.nogil:
         for row in range(rows):
@@ -288,7 +292,7 @@ def build_16(data: Buffer, places: array[int], first: int, rows: int, out: array
     return ALL_DONE
 
 
-def build_32(data: Buffer, places: array[int], first: int, rows: int, out: array[int]) -> int:
+def build_32(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
     """Take four bytes a row."""
     with cython.nogil:
         for row in range(rows):
@@ -298,7 +302,7 @@ def build_32(data: Buffer, places: array[int], first: int, rows: int, out: array
     return ALL_DONE
 
 
-def build_64(data: Buffer, places: array[int], first: int, rows: int, out: array[int]) -> int:
+def build_64(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
     """Take eight bytes a row."""
     with cython.nogil:
         for row in range(rows):
@@ -308,7 +312,7 @@ def build_64(data: Buffer, places: array[int], first: int, rows: int, out: array
     return ALL_DONE
 
 
-def build_widened(data: Buffer, places: array[int], first: int, rows: int, out: array[int]) -> int:
+def build_widened(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
     """Take four bytes a row as an unsigned integer, into eight."""
     with cython.nogil:
         for row in range(rows):
@@ -319,7 +323,7 @@ def build_widened(data: Buffer, places: array[int], first: int, rows: int, out: 
 
 
 def build_clamped_32(
-    data: Buffer, places: array[int], first: int, rows: int, low: int, high: int, epoch: int, out: array[int]
+    data: Buffer, places: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
 ) -> int:
     """Take a signed integer of four bytes a row, clamp it between `low` and `high`, and add `epoch`.
 
@@ -336,7 +340,7 @@ def build_clamped_32(
 
 
 def build_clamped_64(
-    data: Buffer, places: array[int], first: int, rows: int, low: int, high: int, epoch: int, out: array[int]
+    data: Buffer, places: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
 ) -> int:
     """Do the same with eight bytes."""
     with cython.nogil:
@@ -349,7 +353,7 @@ def build_clamped_64(
     return ALL_DONE
 
 
-def measure(places: array[int], sizes: array[int], first: int, rows: int, offsets: array[int]) -> int:
+def measure(places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
     """Lay the values end to end: fill `offsets`, return the sum; DONE if 32 bits do not hold it."""
     total = 0
     with cython.nogil:
@@ -364,7 +368,7 @@ def measure(places: array[int], sizes: array[int], first: int, rows: int, offset
 
 
 def copy_bytes(
-    data: Buffer, places: array[int], sizes: array[int], first: int, rows: int, offsets: array[int], out: bytearray
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: bytearray
 ) -> int:
     """Copy the payloads to where `measure` put them."""
     with cython.nogil:
@@ -382,7 +386,7 @@ def copy_bytes(
 
 
 def build_uuid(
-    data: Buffer, places: array[int], sizes: array[int], first: int, rows: int, digits: bytes, offsets: array[int],
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
     out: bytearray,
 ) -> int:  # fmt: skip
     """Write 16 bytes as text."""
@@ -409,13 +413,13 @@ def build_uuid(
 
 def build_decimal(
     data: Buffer,
-    places: array[int],
-    sizes: array[int],
+    places: Integers,
+    sizes: Integers,
     first: int,
     rows: int,
     precision: int,
     scale: int,
-    out: array[int],
+    out: Integers,
     validity: bytearray,
 ) -> int:
     """Turn numerics into 128-bit integers of the column's scale; what has no such form (NaN) loses its validity bit."""
@@ -432,7 +436,7 @@ def build_decimal(
     return ALL_DONE
 
 
-def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row: int, out: array[int]) -> int:
+def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row: int, out: Integers) -> int:
     """Return 1 for a decimal, 0 for what is none, -1 for bytes that are no numeric."""
     if size < 2:
         return -1
@@ -483,3 +487,79 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
     out[row * 2] = low
     out[row * 2 + 1] = high
     return 1
+
+
+def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
+    """Lay the elements of all arrays end to end: fill `offsets`, return their number; DONE if a header is odd."""
+    total = 0
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = total
+            place = places[first + row]
+            if place < 0:
+                continue
+            size = sizes[first + row]
+            dimensions = read_u32(data, place) if size >= ARRAY_HEADER else ARRAY_DIMENSIONS + 1
+            if dimensions > ARRAY_DIMENSIONS or size < ARRAY_HEADER + dimensions * 8:
+                return ALL_DONE
+            count = 1 if dimensions > 0 else 0
+            for index in range(dimensions):
+                # An element takes a bit at least: no array has more of them than bits.
+                count *= read_u32(data, place + ARRAY_HEADER + index * 4)
+                if count > size * 8:
+                    return ALL_DONE
+            total += count
+            if total > TEXT_BYTES_MAX:
+                return ALL_DONE
+        offsets[rows] = total
+    return total
+
+
+def locate_elements(
+    data: Buffer,
+    places: Integers,
+    sizes: Integers,
+    first: int,
+    rows: int,
+    length: int,
+    align: int,
+    offsets: Integers,
+    element_places: Integers,
+    element_sizes: Integers,
+) -> int:
+    """Find every element of every array; return DONE, or the row of an odd one."""
+    with cython.nogil:
+        for row in range(rows):
+            count = offsets[row + 1] - offsets[row]
+            if count == 0:
+                continue
+            place = places[first + row]
+            origin = place - 4  # of alignment: the header that is gone
+            end = place + sizes[first + row]
+            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
+            data_offset = read_u32(data, place + 4)
+            bitmap = bounds_end if data_offset != 0 else 0
+            at = origin + data_offset if data_offset != 0 else bounds_end + ((origin - bounds_end) & 7)
+            if at < bounds_end or at > end or (bitmap != 0 and bitmap + (count + 7 >> 3) > at):
+                return row
+            for index in range(count):
+                cell = offsets[row] + index
+                if bitmap != 0 and not data[bitmap + (index >> 3)] >> (index & 7) & 1:
+                    element_places[cell] = AT_NULL
+                    continue
+                at += (origin - at) & (align - 1)
+                size = length if length != VARLENA else datum_length(data, at, end)
+                if size < 0 or at + size > end:
+                    return row
+                lead = 0
+                if length == VARLENA:
+                    head = data[at]
+                    if head == 1:
+                        return row
+                    lead = 1 if head & 1 else 4
+                    if head & 3 == 2:
+                        lead = 0
+                element_places[cell] = at + lead
+                element_sizes[cell] = size - lead if length != VARLENA or lead != 0 else -size
+                at += size
+    return ALL_DONE

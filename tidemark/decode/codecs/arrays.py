@@ -9,7 +9,7 @@ import struct
 
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import ArrowValue, Codec, TextCodec
+from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind, TextCodec
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, datum_length, inline_payload
 from tidemark.model.relation import TypeDescription
 
@@ -71,9 +71,11 @@ def element_payloads(payload: bytes, shape: ArrayShape, element: TypeDescription
 class ArrayCodec(Codec):
     """An array of any type that has a codec."""
 
+    kind = ColumnKind.ARRAY
+
     def __init__(self, element: TypeDescription, codec: Codec) -> None:
-        self._element = element
-        self._codec = codec
+        self.element = element
+        self.element_codec = codec
         self._delimiter = element.delimiter
         self._needs_quotes = re.compile(rf'[\s"\\{{}}{re.escape(element.delimiter)}]', re.ASCII)
         self._part = re.compile(_LITERAL_PART.replace("DELIMITER", re.escape(element.delimiter)), re.DOTALL)
@@ -84,7 +86,9 @@ class ArrayCodec(Codec):
         shape = ArrayShape(payload)
         if shape.count == 0:
             return "{}"
-        texts = [NULL_TEXT if raw is None else self._quoted(self._codec.text(raw)) for raw in self._elements(payload)]
+        texts = [
+            NULL_TEXT if raw is None else self._quoted(self.element_codec.text(raw)) for raw in self._elements(payload)
+        ]
         for size in reversed(shape.sizes):
             texts = ["{" + self._delimiter.join(texts[at : at + size]) + "}" for at in range(0, len(texts), size)]
         if all(bound == 1 for bound in shape.lower_bounds):
@@ -93,7 +97,7 @@ class ArrayCodec(Codec):
         return "".join(f"[{low}:{low + size - 1}]" for low, size in pairs) + "=" + texts[0]
 
     def _elements(self, payload: bytes) -> list[bytes | None]:
-        return element_payloads(payload, ArrayShape(payload), self._element)
+        return element_payloads(payload, ArrayShape(payload), self.element)
 
     def _quoted(self, text: str) -> str:
         if text and text.upper() != NULL_TEXT and not self._needs_quotes.search(text):
@@ -103,7 +107,7 @@ class ArrayCodec(Codec):
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
         """Return the elements in storage order."""
-        return [None if raw is None else self._codec.arrow_value(raw) for raw in self._elements(payload)]
+        return [None if raw is None else self.element_codec.arrow_value(raw) for raw in self._elements(payload)]
 
     def parse_text(self, text: str) -> ArrowValue:
         """Return the elements of an array literal in storage order."""
@@ -111,10 +115,10 @@ class ArrayCodec(Codec):
         values: list[ArrowValue] = []
         for part in self._part.finditer(body):
             if part.lastgroup == "quoted":
-                values.append(self._codec.parse_text(_ESCAPE.sub(r"\1", part["quoted"])))
+                values.append(self.element_codec.parse_text(_ESCAPE.sub(r"\1", part["quoted"])))
             elif part.lastgroup == "plain":
                 plain = part["plain"]
-                values.append(None if plain == NULL_TEXT else self._codec.parse_text(plain))
+                values.append(None if plain == NULL_TEXT else self.element_codec.parse_text(plain))
         return values
 
 

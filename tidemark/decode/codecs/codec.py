@@ -95,6 +95,7 @@ class ColumnKind(Enum):
     """How a whole column is built without an object per value; OBJECTS is the way through `arrow_value`."""
 
     OBJECTS = "objects"
+    ARRAY = "array"
     BOOL = "bool"
     ENUM = "enum"
     FIXED = "fixed"  # the bytes as they are: 2, 4 or 8
@@ -104,6 +105,8 @@ class ColumnKind(Enum):
     TEXT = "text"
     BYTES = "bytes"
     NUMERIC = "numeric"
+    NUMERIC_TEXT = "numeric text"
+    JSONB = "jsonb"
     UUID = "uuid"
 
 

@@ -5,7 +5,7 @@ An entry is 32 bits: 28 of length (or, every 32nd, the offset of its end), three
 
 import struct
 
-from tidemark.decode.codecs.codec import Dialect, TextCodec
+from tidemark.decode.codecs.codec import ColumnKind, Dialect, TextCodec
 from tidemark.decode.codecs.numeric import numeric_text
 from tidemark.decode.varlena import BadDatum, inline_payload
 
@@ -37,6 +37,8 @@ class JsonbCodec(TextCodec):
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        if dialect.encoding == "utf-8":
+            self.kind = ColumnKind.JSONB
 
     def text(self, payload: bytes) -> str:
         """Return the JSON with a blank after each colon and comma."""

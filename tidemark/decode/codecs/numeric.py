@@ -90,6 +90,8 @@ def numeric_text(payload: bytes) -> str:
 class NumericCodec(TextCodec):
     """`numeric` that no Arrow decimal holds: unconstrained, or over 38 digits."""
 
+    kind = ColumnKind.NUMERIC_TEXT
+
     def text(self, payload: bytes) -> str:
         """Return what `numeric_out` prints."""
         return numeric_text(payload)

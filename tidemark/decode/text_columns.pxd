@@ -1,0 +1,64 @@
+# The types of text_columns.py. Places in buffers are signed (negative ones mean something), wire integers unsigned.
+
+cimport cython
+
+cdef long long ALL_DONE, BAD, FULL, FRAME_INTEGERS, STACK_TOP
+cdef unsigned int NUMERIC_SPECIAL, NUMERIC_PLUS_INFINITY, NUMERIC_MINUS_INFINITY, NUMERIC_SPECIAL_SIGNS, NUMERIC_SHORT
+cdef unsigned int NUMERIC_LONG_NEGATIVE, NUMERIC_LONG_SCALE, NUMERIC_SHORT_NEGATIVE, NUMERIC_SHORT_SCALE
+cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
+cdef unsigned int COUNT_MASK, IS_SCALAR, IS_OBJECT, KIND_SHIFT, STRING, NUMERIC, FALSE, TRUE, NULL, CONTAINER
+cdef const unsigned char[::1] WORD_FALSE, WORD_TRUE, WORD_NULL, WORD_NAN, WORD_INFINITY, WORD_MINUS_INFINITY
+cdef const unsigned char[::1] OPEN, CLOSE
+
+
+@cython.locals(b0="unsigned int", b1="unsigned int")
+cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
+
+@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
+
+@cython.locals(index="long long")
+cdef inline long long write_word(const unsigned char[::1] word, long long length, unsigned char[::1] out,
+                                 long long at) except? -9 nogil
+
+
+@cython.locals(head="unsigned int", first="long long", negative="unsigned int", scale="long long", weight="long long",
+               groups="long long", start="long long", index="long long", group="unsigned int", divisor="unsigned int",
+               digit="unsigned int", left="long long")
+cdef inline long long write_numeric(const unsigned char[::1] data, long long place, long long size,
+                                    unsigned char[::1] out, long long at) except? -9 nogil
+
+
+@cython.locals(room="long long", byte="unsigned char", letter="unsigned char", low="unsigned char")
+cdef inline long long write_string(const unsigned char[::1] data, long long place, long long end,
+                                   unsigned char[::1] out, long long at) except? -9 nogil
+
+
+@cython.locals(first="unsigned int", length="long long", header="long long")
+cdef inline long long datum_header(const unsigned char[::1] data, long long at, long long end) except? -9 nogil
+
+
+@cython.locals(first="unsigned int")
+cdef inline long long datum_end(const unsigned char[::1] data, long long at) except? -9 nogil
+
+
+@cython.locals(node="long long", node_end="long long", top="long long", opening=int, head="unsigned int",
+               count="long long", is_object="long long", entries="long long", base="long long", values="long long",
+               index="long long", entry="unsigned int", length="long long", frame="long long", end="long long",
+               child="long long", start="long long", stop="long long", kind="unsigned int", header="long long")
+cdef long long write_jsonb(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+                           long long at, long long[::1] stack) except? -9 nogil
+
+
+@cython.locals(at="long long", place="long long", written="long long")
+cpdef long long build_numeric_text(const unsigned char[::1] data, const long long[::1] places,
+                                   const long long[::1] sizes, long long first, long long row, long long rows,
+                                   int[::1] offsets, unsigned char[::1] out) except? -9
+
+
+@cython.locals(at="long long", place="long long", written="long long")
+cpdef long long build_jsonb_text(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+                                 long long first, long long row, long long rows, int[::1] offsets,
+                                 unsigned char[::1] out, long long[::1] stack) except? -9

@@ -1,0 +1,387 @@
+"""The loops that write text which is longer or shorter than its value: numeric without a decimal type, and jsonb.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. How long the text gets is known only when it is written: a loop stops at the first row that does not fit, the
+caller makes the buffer longer and goes on there. What a loop does not like (bytes that are no value, jsonb deeper than
+its stack) it leaves to the codec, which either can or says what is wrong.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901, PLR0911, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if TYPE_CHECKING:
+    from array import array
+
+Buffer = bytes | bytearray
+Integers: TypeAlias = "array[int] | memoryview[int]"
+COMPILED = bool(cython.compiled)
+DONE = -1
+ODD = -2
+FRAME = 9  # integers on the stack for an open container
+DEPTH_MAX = 64  # of jsonb; deeper ones take the codec's way
+STACK_INTEGERS = FRAME * DEPTH_MAX
+
+# The same as C integers, which the loops can read without the interpreter.
+ALL_DONE = int(DONE)
+BAD = int(ODD)
+FULL = -3
+FRAME_INTEGERS = int(FRAME)
+STACK_TOP = int(STACK_INTEGERS)
+
+NUMERIC_SPECIAL = 0xC000
+NUMERIC_PLUS_INFINITY = 0xD000
+NUMERIC_MINUS_INFINITY = 0xF000
+NUMERIC_SPECIAL_SIGNS = 0xF000
+NUMERIC_SHORT = 0x8000
+NUMERIC_LONG_NEGATIVE = 0x4000
+NUMERIC_LONG_SCALE = 0x3FFF
+NUMERIC_SHORT_NEGATIVE = 0x2000
+NUMERIC_SHORT_SCALE = 0x1F80
+NUMERIC_WEIGHT_SIGN = 0x0040
+NUMERIC_WEIGHT = 0x003F
+GROUP_MAX = 9999
+
+COUNT_MASK = 0x0FFFFFFF
+IS_SCALAR = 1 << 28
+IS_OBJECT = 1 << 29
+KIND_SHIFT = 28
+STRING = 0
+NUMERIC = 1
+FALSE = 2
+TRUE = 3
+NULL = 4
+CONTAINER = 5
+
+WORD_FALSE = b"false"
+WORD_TRUE = b"true"
+WORD_NULL = b"null"
+WORD_NAN = b"NaN"
+WORD_INFINITY = b"Infinity"
+WORD_MINUS_INFINITY = b"-Infinity"
+OPEN = b"[{"
+CLOSE = b"]}"
+
+
+def read_u16(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of two bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    return b0 | b1 << 8
+
+
+def read_u32(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of four bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    b2 = data[at + 2]
+    b3 = data[at + 3]
+    return b0 | b1 << 8 | b2 << 16 | b3 << 24
+
+
+def write_word(word: bytes, length: int, out: bytearray, at: int) -> int:
+    """Write an ASCII word; return where it ends, or FULL."""
+    if at + length > len(out):
+        return FULL
+    for index in range(length):
+        out[at + index] = word[index]
+    return at + length
+
+
+def write_numeric(data: Buffer, place: int, size: int, out: bytearray, at: int) -> int:
+    """Write what `numeric_out` prints; return where it ends, or FULL, or BAD."""
+    if size < 2:
+        return BAD
+    head = read_u16(data, place)
+    if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
+        if head & NUMERIC_SPECIAL_SIGNS == NUMERIC_PLUS_INFINITY:
+            return write_word(WORD_INFINITY, 8, out, at)
+        if head & NUMERIC_SPECIAL_SIGNS == NUMERIC_MINUS_INFINITY:
+            return write_word(WORD_MINUS_INFINITY, 9, out, at)
+        return write_word(WORD_NAN, 3, out, at)
+    first = place + 2
+    if head & NUMERIC_SHORT:
+        negative = head & NUMERIC_SHORT_NEGATIVE
+        scale = (head & NUMERIC_SHORT_SCALE) >> 7
+        weight = head & NUMERIC_WEIGHT
+        if head & NUMERIC_WEIGHT_SIGN:
+            weight -= NUMERIC_WEIGHT + 1
+    else:
+        if size < 4:
+            return BAD
+        negative = head & NUMERIC_LONG_NEGATIVE
+        scale = head & NUMERIC_LONG_SCALE
+        weight = read_u16(data, first)
+        if weight > 32767:
+            weight -= 65536
+        first += 2
+    groups = (place + size - first) >> 1
+    if at + 8 + max(weight, 0) * 4 + scale > len(out):
+        return FULL
+    if negative:
+        out[at] = 45  # -
+        at += 1
+    start = at
+    for index in range(weight + 1):
+        group = read_u16(data, first + index * 2) if index < groups else 0
+        if group > GROUP_MAX:
+            return BAD
+        divisor = 1000
+        while divisor > 0:
+            digit = group // divisor % 10
+            if digit != 0 or at > start:  # no zeros in front
+                out[at] = 48 + digit
+                at += 1
+            divisor = divisor // 10
+    if at == start:
+        out[at] = 48
+        at += 1
+    if scale > 0:
+        out[at] = 46  # .
+        at += 1
+        index = weight + 1
+        left = scale
+        while left > 0:
+            group = read_u16(data, first + index * 2) if 0 <= index < groups else 0
+            if group > GROUP_MAX:
+                return BAD
+            divisor = 1000
+            while divisor > 0 and left > 0:
+                out[at] = 48 + group // divisor % 10
+                at += 1
+                left -= 1
+                divisor = divisor // 10
+            index += 1
+    return at
+
+
+def write_string(data: Buffer, place: int, end: int, out: bytearray, at: int) -> int:
+    """Write a JSON string (`escape_json`); return where it ends, or FULL."""
+    room = len(out)
+    if at + 2 > room:
+        return FULL
+    out[at] = 34  # "
+    at += 1
+    while place < end:
+        byte = data[place]
+        place += 1
+        if at + 7 > room:
+            return FULL
+        if byte >= 32 and byte != 34 and byte != 92:  # noqa: PLR1714 - a set is an object
+            out[at] = byte
+            at += 1
+            continue
+        out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
+        letter = byte
+        if byte == 8:
+            letter = 98
+        elif byte == 9:
+            letter = 116
+        elif byte == 10:
+            letter = 110
+        elif byte == 12:
+            letter = 102
+        elif byte == 13:
+            letter = 114
+        if letter >= 32:
+            out[at + 1] = letter
+            at += 2
+            continue
+        out[at + 1] = 117  # u
+        out[at + 2] = 48
+        out[at + 3] = 48
+        out[at + 4] = 48 + (byte >> 4)
+        low = byte & 15
+        out[at + 5] = 48 + low if low < 10 else 87 + low
+        at += 6
+    out[at] = 34
+    return at + 1
+
+
+def datum_header(data: Buffer, at: int, end: int) -> int:
+    """Return the length of the header of a datum that must be plain or short and must end before `end`, or BAD."""
+    if at >= end:
+        return BAD
+    first = data[at]
+    if first & 1:
+        length = first >> 1
+        header = 1
+    else:
+        if end - at < 4 or first & 2:
+            return BAD
+        length = read_u32(data, at) >> 2
+        header = 4
+    return header if header <= length <= end - at else BAD
+
+
+def datum_end(data: Buffer, at: int) -> int:
+    """Return where the datum at `at` ends, after `datum_header` found it sound."""
+    first = data[at]
+    if first & 1:
+        return at + (first >> 1)
+    return at + (read_u32(data, at) >> 2)
+
+
+def write_jsonb(data: Buffer, place: int, size: int, out: bytearray, at: int, stack: Integers) -> int:
+    """Write what `jsonb_out` prints; return where it ends, or FULL, or BAD.
+
+    A frame of the stack: 0 entries, 1 children's data, 2 end, 3 count, 4 next child, 5 and 6 where the next key and
+    value begin in the data, 7 is it an object, 8 is it a bare scalar.
+    """
+    node = place
+    node_end = place + size
+    top = 0
+    opening = 1
+    while True:
+        if opening:
+            if node_end - node < 4 or top == STACK_TOP:
+                return BAD
+            head = read_u32(data, node)
+            count = head & COUNT_MASK
+            is_object = 1 if head & IS_OBJECT else 0
+            entries = node + 4
+            base = entries + count * 4 + is_object * count * 4
+            if base > node_end:
+                return BAD
+            values = 0
+            if is_object:
+                for index in range(count):
+                    entry = read_u32(data, entries + index * 4)
+                    length = entry & COUNT_MASK
+                    values = length if entry >> 31 else values + length
+            stack[top] = entries
+            stack[top + 1] = base
+            stack[top + 2] = node_end
+            stack[top + 3] = count
+            stack[top + 4] = 0
+            stack[top + 5] = 0
+            stack[top + 6] = values
+            stack[top + 7] = is_object
+            stack[top + 8] = 1 if head & IS_SCALAR else 0
+            top += FRAME_INTEGERS
+            opening = 0
+            if not head & IS_SCALAR:
+                if at >= len(out):
+                    return FULL
+                out[at] = OPEN[is_object]
+                at += 1
+        frame = top - FRAME_INTEGERS
+        entries = stack[frame]
+        base = stack[frame + 1]
+        end = stack[frame + 2]
+        count = stack[frame + 3]
+        child = stack[frame + 4]
+        is_object = stack[frame + 7]
+        if at + 4 > len(out):
+            return FULL
+        if child == count:
+            if not stack[frame + 8]:
+                out[at] = CLOSE[is_object]
+                at += 1
+            top = frame
+            if top == 0:
+                return at
+            continue
+        if child > 0:
+            out[at] = 44  # ,
+            out[at + 1] = 32
+            at += 2
+        stack[frame + 4] = child + 1
+        if is_object:
+            entry = read_u32(data, entries + child * 4)
+            start = base + stack[frame + 5]
+            length = entry & COUNT_MASK
+            stack[frame + 5] = length if entry >> 31 else stack[frame + 5] + length
+            stop = base + stack[frame + 5]
+            if stop < start or stop > end:
+                return BAD
+            at = write_string(data, start, stop, out, at)
+            if at < 0:
+                return at
+            if at + 2 > len(out):
+                return FULL
+            out[at] = 58  # :
+            out[at + 1] = 32
+            at += 2
+            child += count
+        entry = read_u32(data, entries + child * 4)
+        start = base + stack[frame + 6]
+        length = entry & COUNT_MASK
+        stack[frame + 6] = length if entry >> 31 else stack[frame + 6] + length
+        stop = base + stack[frame + 6]
+        if stop < start or stop > end:
+            return BAD
+        kind = entry >> KIND_SHIFT & 7
+        if kind == STRING:
+            at = write_string(data, start, stop, out, at)
+        elif kind == NUMERIC:
+            start += (place - start) & 3
+            header = datum_header(data, start, stop)
+            if header < 0:
+                return BAD
+            at = write_numeric(data, start + header, datum_end(data, start) - start - header, out, at)
+        elif kind == FALSE:
+            at = write_word(WORD_FALSE, 5, out, at)
+        elif kind == TRUE:
+            at = write_word(WORD_TRUE, 4, out, at)
+        elif kind == NULL:
+            at = write_word(WORD_NULL, 4, out, at)
+        elif kind == CONTAINER:
+            node = start + ((place - start) & 3)
+            node_end = stop
+            opening = 1
+        else:
+            return BAD
+        if at < 0:
+            return at
+
+
+def build_numeric_text(
+    data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
+    out: bytearray,
+) -> int:  # fmt: skip
+    """Write the numerics from `row` on; return the first row that is not written, or DONE, or ODD."""
+    with cython.nogil:
+        at = offsets[row]
+        while row < rows:
+            place = places[first + row]
+            if place >= 0:
+                written = write_numeric(data, place, sizes[first + row], out, at)
+                if written == FULL:
+                    return row
+                if written < 0:
+                    return BAD
+                at = written
+            row += 1
+            offsets[row] = at
+    return ALL_DONE
+
+
+def build_jsonb_text(
+    data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
+    out: bytearray, stack: Integers,
+) -> int:  # fmt: skip
+    """Write the jsonb values from `row` on; return the first row that is not written, or DONE, or ODD."""
+    with cython.nogil:
+        at = offsets[row]
+        while row < rows:
+            place = places[first + row]
+            if place >= 0:
+                written = write_jsonb(data, place, sizes[first + row], out, at, stack)
+                if written == FULL:
+                    return row
+                if written < 0:
+                    return BAD
+                at = written
+            row += 1
+            offsets[row] = at
+    return ALL_DONE
