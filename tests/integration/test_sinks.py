@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.lakes import CAPTURE, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
-from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, Value, constants, shapes
+from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
@@ -22,6 +22,7 @@ from tidemark.pipeline.lake import LakeTable, TableFenced
 from tidemark.pipeline.positions import TableState
 from tidemark.pipeline.sinks import Lake, LakeBatch
 from tidemark.pipeline.steps import Delivered
+from tidemark.pipeline.types import constants_of, shape_of
 
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 KEYS = st.integers(0, 5)
@@ -34,50 +35,7 @@ STEPS = st.one_of(
 
 
 def new_lake(root: Path) -> Lake:
-    return Lake(str(root), CAPTURE, shapes, constants)
-
-
-def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
-    """Do one thing to the table, if it can be done."""
-    text = key_is_text(table)
-    own = str(key) if text else key
-    moved = str(key + 7) if text else key + 7
-    live = [c.number for c in table.relation.live_columns]
-    if (own,) in table.rows:
-        act_on_row(table, action, (own, moved), step)
-    elif action == "insert":
-        table.insert({n: own if n == 1 else f"{n} at {step}" for n in live})
-    if action == "truncate":
-        table.truncate()
-    elif action in ("cut", "commit"):
-        table.cut() if action == "cut" else table.commit()
-    elif action in ("add", "add constant") and len(table.relation.columns) < 6:
-        table.add_column(f"c{step}", f"constant {step}" if action == "add constant" else None)
-    elif action == "drop" and live[-1] > 3:
-        table.drop_column(live[-1])
-    elif action == "rename":
-        table.rename_column(2, f"Note {step}")
-    elif action == "retype" and not text:
-        table.rewrite(1, "text", {k: str(k[0]) for k in table.rows})
-    elif action == "widen" and not text:
-        table.rewrite(1, "int8", {k: k[0] for k in table.rows})
-
-
-def act_on_row(table: ScriptedTable, action: str, keys: tuple[Value, Value], step: int) -> None:
-    key, moved = keys
-    numbers = [c.number for c in table.relation.live_columns if c.number > 1]
-    kept = (3,) if action.endswith("keep") else ()
-    if action == "delete":
-        table.delete((key,))
-    elif action in ("update", "keep"):
-        table.update((key,), {n: f"{n} at {step}" for n in numbers if n not in kept}, kept)
-    elif action in ("move", "move and keep") and (moved,) not in table.rows:
-        table.update((key,), {1: moved}, kept)
-
-
-def key_is_text(table: ScriptedTable) -> bool:
-    kind = table.relation.columns[0].type
-    return kind is not None and kind.name == "text"
+    return Lake(str(root), CAPTURE, shape_of, constants_of)
 
 
 @settings(max_examples=50, deadline=None)

@@ -3,6 +3,7 @@
 The rows are the oracle. Changes come out as items of the stream, in commit order, in batches cut where the test says.
 """
 
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -23,36 +24,34 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import Align, Column, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.steps import Delivered, TableItem
+from tidemark.pipeline.types import shape_of
 
 DATABASE = Oid(16384)
 RELATION = Oid(20000)
 TEST_TIMELINE = TimelineId(1)
-ARROW_TYPES: Mapping[str, pa.DataType] = {
-    "int4": pa.int32(),
-    "int8": pa.int64(),
-    "text": pa.string(),
-    "numeric": pa.decimal128(12, 2),
+TYPES = {  # OID, length, alignment
+    "int4": (23, 4, Align.INT),
+    "int8": (20, 8, Align.DOUBLE),
+    "text": (25, -1, Align.INT),
 }
+TEXT_OID = 25
 Value = int | str | None
 Row = dict[int, Value]  # by column number
 
 
 def column(number: int, name: str, type_name: str) -> Column:
-    """Make a column; only its number, name and type's name matter to the lake."""
-    described = TypeDescription(Oid(number), "pg_catalog", type_name, type_name, TypeKind.BASE, -1, False, Align.INT)
-    return Column(number, name, described, -1, -1, False, Align.INT)
+    """Make a column of one of `TYPES`."""
+    oid, length, align = TYPES[type_name]
+    by_value = length > 0
+    kind = TypeDescription(Oid(oid), "pg_catalog", type_name, type_name, TypeKind.BASE, length, by_value, align)
+    return Column(number, name, kind, -1, length, by_value, align)
 
 
-def shapes(relation: Relation) -> pa.StructType:
-    """Return the Arrow type of a test relation's columns."""
-    return pa.struct([pa.field(c.name, ARROW_TYPES[c.type.name]) for c in relation.live_columns if c.type])
-
-
-def constants(relation: Relation) -> dict[int, pa.Scalar]:
-    """Return the constants of a test relation: `missing` holds the text of the value."""
-    return {
-        c.number: pa.scalar(c.missing.decode(), pa.string()) for c in relation.live_columns if c.missing is not None
-    }
+def missing_text(text: str) -> bytes:
+    """Return the attmissingval of a text column: an array of one value, as it stands on disk."""
+    value = text.encode()
+    array = struct.pack("<iiIii", 1, 0, TEXT_OID, 1, 1) + struct.pack("<I", len(value) + 4 << 2) + value
+    return struct.pack("<I", len(array) + 4 << 2) + array
 
 
 @dataclass
@@ -65,6 +64,7 @@ class ScriptedTable:
     rows: dict[tuple[Value, ...], Row] = field(default_factory=dict)
     items: list[TableItem] = field(default_factory=list)
     changes: int = 0  # rows that the log must hold
+    name: str = "Orders"
     _pending: list[dict[str, object]] = field(default_factory=list)
     _lsn: int = 1000
     _ordinal: int = 0
@@ -73,7 +73,7 @@ class ScriptedTable:
         self.relation = Relation(
             self.oid,
             "public",
-            "Orders",
+            self.name,
             "r",
             "p",
             (column(1, "id", "int4"), column(2, "note", "text"), column(3, "big", "text")),
@@ -123,7 +123,7 @@ class ScriptedTable:
         added = column(number, name, "text")
         effect = SchemaEffect.METADATA
         if constant is not None:
-            added, effect = replace(added, missing=constant.encode()), SchemaEffect.CONSTANT
+            added, effect = replace(added, missing=missing_text(constant)), SchemaEffect.CONSTANT
         for row in self.rows.values():
             row[number] = constant
         self.alter((*self.relation.columns, added), effect)
@@ -160,16 +160,16 @@ class ScriptedTable:
 
     # How it comes out
 
-    def commit(self) -> None:
-        """End the transaction: the next change has another commit LSN."""
-        self._lsn += 100
+    def commit(self, lsn: int = 0) -> None:
+        """End the transaction: the next change has another commit LSN, or the one given."""
+        self._lsn = lsn or self._lsn + 100
         self._ordinal = 0
 
     def cut(self) -> None:
         """End the batch: the next change stands in another one."""
         if not self._pending:
             return
-        struct = shapes(self.relation)
+        struct = shape_of(self.relation)
         self.items.append(
             ChangeBatch(DATABASE, self.relation, pa.RecordBatch.from_pylist(self._pending, schema=batch_schema(struct)))
         )
@@ -227,3 +227,46 @@ class ScriptedTable:
             }
         )
         self.changes += 1
+
+
+def act(table: ScriptedTable, action: str, key: int, step: int) -> None:
+    """Do one thing to the table, if it can be done."""
+    text = key_is_text(table)
+    own = str(key) if text else key
+    moved = str(key + 7) if text else key + 7
+    live = [c.number for c in table.relation.live_columns]
+    if (own,) in table.rows:
+        act_on_row(table, action, (own, moved), step)
+    elif action == "insert":
+        table.insert({n: own if n == 1 else f"{n} at {step}" for n in live})
+    if action == "truncate":
+        table.truncate()
+    elif action in ("cut", "commit"):
+        table.cut() if action == "cut" else table.commit()
+    elif action in ("add", "add constant") and len(table.relation.columns) < 6:
+        table.add_column(f"c{step}", f"constant {step}" if action == "add constant" else None)
+    elif action == "drop" and live[-1] > 3:
+        table.drop_column(live[-1])
+    elif action == "rename":
+        table.rename_column(2, f"Note {step}")
+    elif action == "retype" and not text:
+        table.rewrite(1, "text", {k: str(k[0]) for k in table.rows})
+    elif action == "widen" and not text:
+        table.rewrite(1, "int8", {k: k[0] for k in table.rows})
+
+
+def act_on_row(table: ScriptedTable, action: str, keys: tuple[Value, Value], step: int) -> None:
+    key, moved = keys
+    numbers = [c.number for c in table.relation.live_columns if c.number > 1]
+    kept = (3,) if action.endswith("keep") else ()
+    if action == "delete":
+        table.delete((key,))
+    elif action in ("update", "keep"):
+        table.update((key,), {n: f"{n} at {step}" for n in numbers if n not in kept}, kept)
+    elif action in ("move", "move and keep") and (moved,) not in table.rows:
+        table.update((key,), {1: moved}, kept)
+
+
+def key_is_text(table: ScriptedTable) -> bool:
+    kind = table.relation.columns[0].type
+    return kind is not None and kind.name == "text"

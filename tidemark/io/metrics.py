@@ -4,6 +4,8 @@ Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is 
 (its lag, switches, markers) are added with the archiver.
 """
 
+from typing import Protocol
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from tidemark.model.errors import ConfigError
@@ -95,10 +97,16 @@ class Metrics:
         return Histogram(name, told, [CAPTURE_LABEL], registry=self.registry, buckets=buckets).labels(self._capture)
 
 
+class Exported(Protocol):
+    """Metrics in a registry of their own."""
+
+    registry: CollectorRegistry
+
+
 class MetricsServer:
     """The endpoint, in a thread of its own."""
 
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+    def __init__(self, metrics: Exported, host: str, port: int) -> None:
         try:
             server, thread = start_http_server(port, addr=host, registry=metrics.registry)
         except OSError as error:

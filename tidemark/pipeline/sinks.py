@@ -32,6 +32,10 @@ COMPACT_EVERY = 100  # commits of one table
 _NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
 
 
+LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
+"""An item and the outbox value that it came in."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LakeBatch:
     """Whole groups of the outbox, in order."""
@@ -39,7 +43,7 @@ class LakeBatch:
     outbox: str
     end: OutboxSequence
     position: Position  # of the last group
-    items: Sequence[tuple[OutboxSequence, TableItem | LogicalMessage]]
+    items: Sequence[LakeItem]
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +116,7 @@ def folder_of(database: Oid, relation: Relation) -> str:
     return f"{database}/{relation.oid}-{name}"
 
 
-def _split(items: Sequence[tuple[OutboxSequence, TableItem | LogicalMessage]]) -> _Split:
+def _split(items: Sequence[LakeItem]) -> _Split:
     split = _Split()
     for sequence, item in items:
         if isinstance(item, LogicalMessage):

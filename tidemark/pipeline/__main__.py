@@ -1,0 +1,123 @@
+"""`python -m tidemark.pipeline`: the pipeline as a process of its own; `cdcctl spark run` starts it."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tidemark.io.locks import RoleLock
+from tidemark.io.logs import Log, configure_logs, describe_error, get_log
+from tidemark.io.metrics import MetricsServer
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.pipeline.failpoints import arm_from_environment
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.runner import Pipeline, Settings, SparkGone
+from tidemark.pipeline.session import make_session
+from tidemark.pipeline.source import BATCH_BYTES
+
+REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
+REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
+READER = "spark"
+METRICS_HOST = "127.0.0.1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pipeline; return its exit status."""
+    given = _parser().parse_args(arguments)
+    configure_logs(given.log_format, given.log_level)
+    log = get_log("pipeline")
+    arm_from_environment()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        _run(given, stop, log)
+    except SparkGone as error:
+        log.error("spark died", **describe_error(error))  # noqa: TRY400 - as below
+        _revive(log)
+        return error.exit_code
+    except TidemarkError as error:
+        log.error("pipeline stopped", **describe_error(error))  # noqa: TRY400 - the operator needs no traceback
+        return error.exit_code
+    log.info("pipeline stopped", reason="signal" if stop.is_set() else "nothing left")
+    return ExitCode.SUCCESS
+
+
+def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
+    folder = StateFolder(given.state, given.shared_with_group)
+    with ExitStack() as stack:
+        outbox = stack.enter_context(OutboxReader.open(folder))
+        stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
+        outbox.register(given.reader)
+        metrics = PipelineMetrics(outbox.identity.capture)
+        if given.metrics_port is not None:
+            server = MetricsServer(metrics, given.metrics_host, given.metrics_port)
+            stack.callback(server.close)
+            log.info("metrics served", host=given.metrics_host, port=server.port)
+        lake = str(given.lake.absolute())
+        checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
+        progress = Progress(metrics, log, folder.root / f"pipeline-{given.reader}.json", given.reader, lake)
+        settings = Settings(
+            folder.root.absolute(),
+            lake,
+            checkpoint,
+            given.reader,
+            given.batch_bytes,
+            given.shared_with_group,
+            given.once,
+        )
+        pipeline = Pipeline(settings, outbox, metrics, progress, log)
+        local = given.master.startswith("local") and "://" not in checkpoint
+        spark = make_session(
+            given.master, folder.root.absolute(), driver_memory=given.driver_memory, local_checkpoint=local
+        )
+        try:
+            pipeline.run(spark, stop)
+        except SparkGone:
+            raise
+        except BaseException:
+            spark.stop()
+            raise
+        spark.stop()
+
+
+def _revive(log: Log) -> None:
+    """Become a new pipeline with a new JVM, if that was not tried too often; the lock goes with the old image."""
+    revivals = int(os.environ.get(REVIVALS_VARIABLE, "0")) + 1
+    if revivals > REVIVALS_MAX:
+        return
+    log.warning("pipeline starts anew", revival=revivals)
+    os.environ[REVIVALS_VARIABLE] = str(revivals)
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "tidemark.pipeline", *sys.argv[1:]])  # noqa: S606 - ourselves
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tidemark.pipeline", description="Bring the outbox's changes into tables of the lake."
+    )
+    parser.add_argument("--state", type=Path, required=True, help="the capture's state folder")
+    parser.add_argument("--lake", type=Path, required=True, help="folder of the tables; made if it is not there")
+    parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
+    parser.add_argument("--checkpoint", help="Spark's checkpoint; may be deleted (default: STATE/spark)")
+    parser.add_argument("--reader", default=READER, help="name among the outbox's readers (default: %(default)s)")
+    parser.add_argument("--batch-bytes", type=int, default=BATCH_BYTES, help="bound of a batch (default: %(default)s)")
+    parser.add_argument("--driver-memory", default="1g", help="heap of Spark's driver (default: %(default)s)")
+    parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
+    parser.add_argument("--once", action="store_true", help="stop when what is in the outbox now is in the lake")
+    parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
+    parser.add_argument("--metrics-port", type=int, help="serve Prometheus metrics there; 0 chooses a port")
+    parser.add_argument("--log-format", choices=("json", "console"), default="json")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""From the rows of a Spark batch to a batch of the lake: values put in order, checked to be all there, and opened."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Sequence
+from tidemark.pipeline.held import Held
+from tidemark.pipeline.sinks import LakeBatch, LakeItem
+from tidemark.wire.items import ValueKind, decode_item
+from tidemark.wire.outbox import HEADER_BYTES, ValueHeader, decode_header
+
+
+class LakeGap(InternalError):
+    """A batch that begins after what the lake holds."""
+
+    hint = "delete Spark's checkpoint: the lake itself knows where to go on; if that fails, copy the tables again"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feed:
+    """A batch, and what is worth telling about it."""
+
+    lake_batch: LakeBatch
+    after: Sequence  # the sequence that it begins behind
+    row_count: int
+    byte_count: int
+    commit_lsn: Lsn
+    commit_times_us: tuple[int, ...]  # of the newest commit in each group
+
+
+def open_feed(values: pa.Table, outbox: str) -> Feed | None:
+    """Open the rows of a batch; None for a batch without any."""
+    if not values.num_rows:
+        return None
+    values = values.sort_by("sequence")
+    headers: list[ValueHeader] = []
+    items: list[LakeItem] = []
+    for number, blob in zip(values.column("sequence").to_pylist(), values.column("value"), strict=True):
+        stored = blob.as_buffer()
+        header = decode_header(stored[:HEADER_BYTES].to_pybytes(), Sequence(number))
+        headers.append(header)
+        if header.kind is not ValueKind.TRANSACTIONS:
+            items.append((header.sequence, decode_item(header.kind, stored[HEADER_BYTES:].to_pybytes())))
+    _check_whole(headers)
+    last = headers[-1]
+    return Feed(
+        LakeBatch(outbox, last.sequence, last.pointer.position, items),
+        Sequence(headers[0].sequence - 1),
+        sum(header.row_count for header in headers if header.kind is ValueKind.BATCH),
+        values.nbytes,
+        last.pointer.position.commit_lsn,
+        tuple(header.commit_time_us for header in headers if header.ends_group and header.commit_time_us),
+    )
+
+
+def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
+    """Raise `LakeGap` if something lies between what the lake holds and the batch, both of one outbox."""
+    if feed.lake_batch.outbox == outbox_of_lake and feed.after > held.sequence:
+        raise LakeGap(f"the lake holds values up to {held.sequence}, a batch begins behind {feed.after}")
+
+
+def _check_whole(headers: list[ValueHeader]) -> None:
+    first, last = headers[0], headers[-1]
+    numbers = [header.sequence for header in headers]
+    if numbers != list(range(first.group_first, last.group_last + 1)):
+        raise InternalError(
+            f"a batch of outbox values is not whole: {len(numbers)} of {first.group_first} to {last.group_last}"
+        )

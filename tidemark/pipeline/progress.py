@@ -1,0 +1,104 @@
+"""How far the pipeline is: kept for metrics, told as a log line now and then, and left in a small file for others.
+
+The file `pipeline-<reader>.json` in the state folder is what `cdcctl status` and the demonstration read; it is
+replaced whole, never synced, and nothing depends on it.
+"""
+
+import json
+import os
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemark.io.clock import SystemClock
+from tidemark.io.logs import Log
+from tidemark.model.lsn import format_lsn
+from tidemark.model.position import Sequence
+from tidemark.pipeline.feed import Feed
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.positions import Positions, TableState
+
+LAGS_KEPT = 10_000  # newest groups that the percentiles are of
+TELL_EVERY_S = 5.0
+_US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the file says."""
+
+    pid: int
+    reader: str
+    lake: str
+    batches: int
+    rows: int
+    sequence: int
+    head: int
+    lsn: str
+    lag_p50_s: float | None  # from commit to visible in the lake
+    lag_p99_s: float | None
+    tables: int
+    updated_at_us: int
+
+
+class Progress:
+    """Counts batches; one thread calls it."""
+
+    def __init__(self, metrics: PipelineMetrics, log: Log, file: Path, reader: str, lake: str) -> None:
+        self.batches = 0
+        self.rows = 0
+        self._metrics = metrics
+        self._log = log
+        self._file = file
+        self._reader = reader
+        self._lake = lake
+        self._clock = SystemClock()
+        self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
+        self._told_at_s = float("-inf")
+
+    def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
+        """Take note that a batch is in the lake."""
+        now_us = self._clock.wall_us()
+        self.batches += 1
+        self.rows += feed.row_count
+        metrics = self._metrics
+        metrics.batches.inc()
+        metrics.rows.inc(feed.row_count)
+        metrics.bytes.inc(feed.byte_count)
+        metrics.batch_seconds.observe(seconds)
+        for committed_us in feed.commit_times_us:
+            lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # two machines' clocks may differ
+            self._lags_s.append(lag_s)
+            metrics.visible_seconds.observe(lag_s)
+        states = [table.state for table in positions.tables.values()]
+        metrics.tables.set(len(states))
+        metrics.tables_blocked.set(states.count(TableState.BLOCKED))
+        metrics.held_lsn.set(feed.commit_lsn)
+        metrics.backlog.set(head - feed.lake_batch.end)
+        self._tell(feed, len(states), head, now_us)
+
+    def _tell(self, feed: Feed, tables: int, head: Sequence, now_us: int) -> None:
+        lags = sorted(self._lags_s)
+        told = Told(
+            pid=os.getpid(),
+            reader=self._reader,
+            lake=self._lake,
+            batches=self.batches,
+            rows=self.rows,
+            sequence=feed.lake_batch.end,
+            head=head,
+            lsn=format_lsn(feed.commit_lsn),
+            lag_p50_s=lags[len(lags) // 2] if lags else None,
+            lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
+            tables=tables,
+            updated_at_us=now_us,
+        )
+        written = self._file.with_suffix(".new")
+        written.write_text(json.dumps(asdict(told)), encoding="utf-8")
+        written.rename(self._file)
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_at_s >= TELL_EVERY_S:
+            self._told_at_s = now_s
+            fields = asdict(told)
+            del fields["pid"], fields["updated_at_us"]
+            self._log.info("lake brought up", **fields)

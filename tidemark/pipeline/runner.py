@@ -1,0 +1,189 @@
+"""The pipeline: one streaming query over the outbox that brings every table of the lake up, and goes on after failures.
+
+Spark owns the batches, the lake owns the truth. A batch is confirmed to the outbox in two halves: as it begins, what
+lies before it is never asked for again; as it ends, the tables hold it. Both are the driver's own word, so a deleted
+checkpoint, a repeated batch and a killed helper process change nothing but the time it takes.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidemark.io.logs import Log, describe_error
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failures import named_failure
+from tidemark.pipeline.feed import check_joins, open_feed
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.positions import Positions
+from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.sinks import Lake
+from tidemark.pipeline.source import FORMAT
+from tidemark.pipeline.types import constants_of, shape_of
+
+QUERY = "tidemark"
+POLL_S = 0.2
+RESTARTS_MAX = 5  # in a row, without a batch in between
+RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
+
+
+class QueryFailed(ConsumerFailed):
+    """The streaming query ended, again and again."""
+
+    hint = "Spark's own log says more; the lake holds what it held, and a restart goes on from there"
+
+
+class SparkGone(ConsumerFailed):
+    """Spark's JVM died."""
+
+    disposition = Disposition.RETRY
+    hint = "see if the machine ran out of memory; the pipeline starts anew by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a pipeline is told."""
+
+    state: Path
+    lake: str
+    checkpoint: str
+    reader: str
+    batch_bytes: int
+    shared_with_group: bool
+    once: bool  # stop at what is in the outbox now
+
+
+class Pipeline:
+    """One pipeline on one Spark session."""
+
+    def __init__(
+        self, settings: Settings, outbox: OutboxReader, metrics: PipelineMetrics, progress: Progress, log: Log
+    ) -> None:
+        self._settings = settings
+        self._outbox = outbox
+        self._metrics = metrics
+        self._progress = progress
+        self._log = log
+        self._lake = self._open_lake()
+        self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
+
+    def run(self, spark: SparkSession, stop: threading.Event) -> None:
+        """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
+        failed = 0
+        while not stop.is_set():
+            self._lake = self._open_lake()
+            self._failure = None
+            batches = self._progress.batches
+            try:
+                self._run_query(spark, stop)
+            except (PySparkException, Py4JError, OSError) as error:
+                failed = failed + 1 if self._progress.batches == batches else 1
+                self._judge(spark, error, failed)
+                self._metrics.restarts.inc()
+                stop.wait(RESTART_WAIT_S)
+            else:
+                return
+
+    def _open_lake(self) -> Lake:
+        return Lake(self._settings.lake, self._outbox.identity.capture, shape_of, constants_of)
+
+    def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
+        query = self._start(spark)
+        try:
+            while query.isActive and not stop.is_set():
+                stop.wait(POLL_S)
+        finally:
+            # NB: waits for a running batch's callback, which is what ends a batch cleanly.
+            if query.isActive:
+                query.stop()
+        failure = query.exception()
+        if failure is not None and not stop.is_set():
+            raise failure
+
+    def _start(self, spark: SparkSession) -> StreamingQuery:
+        settings = self._settings
+        start = starting_sequence(self._lake.positions, self._outbox)
+        self._log.info("query starts", lake=settings.lake, outbox=self._outbox.outbox_id, after=start)
+        rows = (
+            spark.readStream.format(FORMAT)
+            .option("state", str(settings.state))
+            .option("startingSequence", start)
+            .option("maxBatchBytes", settings.batch_bytes)
+            .option("sharedWithGroup", str(settings.shared_with_group).lower())
+            .load()
+        )
+        writer = (
+            rows.writeStream.queryName(QUERY)
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox.outbox_id}")
+            .foreachBatch(self._batch)
+        )
+        query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
+        return query.start()
+
+    def _batch(self, rows: DataFrame, _batch_id: int) -> None:
+        """Bring one batch into the lake. NB: the batch's number means nothing: a new checkpoint counts from 0."""
+        try:
+            self._land(rows)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _land(self, rows: DataFrame) -> None:
+        started = time.monotonic()
+        outbox, lake, reader = self._outbox, self._lake, self._settings.reader
+        feed = open_feed(rows.toArrow(), outbox.outbox_id)
+        if feed is None:
+            return
+        held = lake.positions.held
+        check_joins(feed, held, lake.positions.outbox)
+        known = held.sequence if lake.positions.outbox == outbox.outbox_id else NO_SEQUENCE
+        outbox.confirm(reader, known, feed.after)
+        lake.apply(feed.lake_batch)
+        outbox.confirm(reader, lake.positions.held.sequence, feed.after)
+        passed(Failpoint.CONFIRMED)
+        self._progress.landed(feed, lake.positions, outbox.head(), time.monotonic() - started)
+
+    def _judge(self, spark: SparkSession, error: Exception, failed: int) -> None:
+        """Return if the query may be tried again; raise what ends the pipeline otherwise."""
+        failure = self._failure
+        if not isinstance(failure, TidemarkError):
+            failure = named_failure(str(error))
+        if failure is not None and failure.disposition is not Disposition.RETRY:
+            raise failure
+        if not is_alive(spark):
+            raise SparkGone("Spark's JVM is gone") from error
+        self._log.warning("query failed", attempt=failed, **describe_error(failure or self._failure or error))
+        if failed > RESTARTS_MAX:
+            raise QueryFailed(f"the query failed {failed} times in a row: {first_line(str(error))}") from error
+
+
+def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
+    """Return behind which value a query without a checkpoint starts: what the lake holds, whatever Spark knew.
+
+    An outbox that the lake does not know starts at its beginning, what the lake holds of it is left out by position; a
+    lake that knows none needs everything from the first value on, and the outbox says so if that is gone.
+    """
+    if positions.outbox in ("", outbox.outbox_id):
+        return positions.held.sequence
+    return outbox.ledger().trimmed
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Tell if the JVM answers."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
+    except (Py4JError, OSError):
+        return False
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
