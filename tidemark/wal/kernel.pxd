@@ -1,4 +1,5 @@
-# The types of kernel.py. LSNs are unsigned, places in a buffer are Py_ssize_t, wire integers are as wide as on the wire.
+# The types of kernel.py. LSNs and places in a buffer are signed, as differences of them are; `page` keeps LSNs below
+# 2^63. Of the wire's integers only a system identifier needs its highest bit: prev and address are judged by the sign.
 
 cimport cython
 
@@ -23,27 +24,28 @@ cdef unsigned int table_crc(const unsigned int[::1] tables, unsigned int crc, co
 cdef class Scanner:
     cdef readonly unsigned int magic, rmgr_last, rmgr_custom
     cdef public unsigned int segment_bytes, timeline_max, timeline
-    cdef public unsigned long long system_identifier, lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
+    cdef public unsigned long long system_identifier
+    cdef public long long lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
     cdef public bint started, start_met
     cdef public Py_ssize_t foreign, used, record, total, found, length
     cdef readonly Py_ssize_t count, long_count
     cdef public int defect
-    cdef public unsigned long long defect_lsn
+    cdef public long long defect_lsn
     cdef const unsigned int[::1] crc_tables
 
     @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, taken=Py_ssize_t, at_row=Py_ssize_t)
     cpdef Py_ssize_t scan(self, const unsigned char[::1] source, Py_ssize_t at, unsigned char[::1] linear,
-                          unsigned long long[::1] lsns, unsigned long long[::1] ends, unsigned int[::1] xids,
-                          unsigned char[::1] rmgrs, unsigned char[::1] infos, unsigned int[::1] offsets,
-                          unsigned int[::1] lengths, unsigned int[::1] longs) except -1
+                          long long[::1] lsns, long long[::1] ends, unsigned int[::1] xids,
+                          unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,
+                          long long[::1] lengths, long long[::1] longs) except -1
 
-    @cython.locals(left=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
+    @cython.locals(left=Py_ssize_t, ahead=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
     cdef Py_ssize_t take(self, const unsigned char[::1] source, Py_ssize_t at, Py_ssize_t size,
                          unsigned char[::1] linear) except -1 nogil
 
-    cdef int fail(self, int defect, unsigned long long lsn) noexcept nogil
+    cdef int fail(self, int defect, long long lsn) noexcept nogil
 
-    @cython.locals(magic="unsigned int", info="unsigned int", timeline="unsigned int", address="unsigned long long",
+    @cython.locals(magic="unsigned int", info="unsigned int", timeline="unsigned int", address="long long",
                    rem_len="unsigned int", length=Py_ssize_t)
     cdef Py_ssize_t take_page_header(self, const unsigned char[::1] source, Py_ssize_t at,
                                      Py_ssize_t size) except -1 nogil
@@ -54,16 +56,17 @@ cdef class Scanner:
     @cython.locals(continued="unsigned int", inside=bint, sound=bint)
     cdef int check_contrecord(self, unsigned int info, Py_ssize_t rem_len) noexcept nogil
 
-    @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, info="unsigned int", rmgr="unsigned int")
+    @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, named="long long", given_out=bint, switched=bint,
+                   info="unsigned int", rmgr="unsigned int")
     cdef int walk(self, unsigned char[::1] linear) except -1 nogil
 
     @cython.locals(total=Py_ssize_t)
     cdef int meet(self, unsigned char[::1] linear, Py_ssize_t there) except -1 nogil
 
-    @cython.locals(gap="unsigned long long")
+    @cython.locals(gap="long long")
     cdef int is_start(self) noexcept nogil
 
-    @cython.locals(prev="unsigned long long", rmgr="unsigned int")
+    @cython.locals(prev="long long", rmgr="unsigned int")
     cdef int check_record_header(self, unsigned char[::1] linear) except -1 nogil
 
     @cython.locals(crc="unsigned int")

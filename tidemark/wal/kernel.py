@@ -234,7 +234,8 @@ class Scanner:
         """Judge, copy or drop the input that comes next, up to a page's end at most; return its length."""
         left = size - at
         if self.lsn < self.skip_to:
-            return min(left, self.skip_to - self.lsn)
+            ahead = self.skip_to - self.lsn
+            return min(left, ahead)
         in_page = self.lsn % PAGE
         if in_page == 0:
             return self.take_page_header(source, at, size)
@@ -338,16 +339,22 @@ class Scanner:
             return 0
         if there < RECORD_HEADER or not self.check_record_header(linear) or there < self.total:
             return 0
-        if self.total <= TABLE_CRC_MAX and not self.check_crc(linear, begin, self.total):
-            return self.fail(BAD_CRC, self.record_lsn)
         info = linear[begin + 16] & 240
         rmgr = linear[begin + 17]
         if self.overwritten_lsn != 0:
             if rmgr != 0 or info != OVERWRITE_INFO or self.total < 34:
                 return self.fail(BAD_OVERWRITTEN, self.record_lsn)
-            if read_u64(linear, begin + 26) != self.overwritten_lsn:
+            named = read_u64(linear, begin + 26)
+            if named != self.overwritten_lsn:
                 return self.fail(BAD_OVERWRITTEN, self.record_lsn)
             self.overwritten_lsn = 0
+        switched = rmgr == 0 and info == SWITCH_INFO
+        if switched and self.segment_bytes == 0:
+            return self.fail(BAD_SEGMENT, self.record_lsn)
+        # NB: last of the checks, since that of a long record comes later still.
+        given_out = self.record_lsn >= self.start_lsn
+        if given_out and self.total <= TABLE_CRC_MAX and not self.check_crc(linear, begin, self.total):
+            return self.fail(BAD_CRC, self.record_lsn)
         aligned = self.total + 7 & ~7
         self.found = begin
         self.length = self.total
@@ -355,9 +362,7 @@ class Scanner:
         self.end_lsn = self.lsn - there + aligned
         self.prev_lsn = self.record_lsn
         self.total = 0
-        if rmgr == 0 and info == SWITCH_INFO:
-            if self.segment_bytes == 0:
-                return self.fail(BAD_SEGMENT, self.record_lsn)
+        if switched:
             # The rest of the segment is zeros, page headers included.
             self.end_lsn = (self.end_lsn + self.segment_bytes - 1) // self.segment_bytes * self.segment_bytes
             self.skip_to = self.end_lsn
@@ -392,7 +397,7 @@ class Scanner:
         rmgr = linear[self.record + 17]
         if self.rmgr_last < rmgr < self.rmgr_custom:
             return self.fail(BAD_RMGR, self.record_lsn)
-        if prev >= self.record_lsn or self.prev_lsn not in (0, prev):
+        if prev < 0 or prev >= self.record_lsn or self.prev_lsn not in (0, prev):
             return self.fail(BAD_PREV, self.record_lsn)
         return 1
 

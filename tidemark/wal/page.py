@@ -37,6 +37,7 @@ LINEAR_BYTES = 256 << 10  # of a block, unless one record is longer; about what 
 RECORDS_MAX = 8192  # in a block: LINEAR_BYTES of records of 32 bytes, which are rare
 _CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
 _NO_CUSTOM_RMGR = 256
+_LSN_MAX = (1 << 63) - (1 << 32)  # LSNs are signed in the kernel: no cluster writes 8 EB
 _ALIGNMENT = 8  # MAXALIGN of every server that we read
 
 _REASONS = {
@@ -98,14 +99,14 @@ class RecordBlock:
         self.format = fmt
         self.linear = linear
         self.count = 0
-        self.lsns = array("Q", bytes(8 * limit))
+        self.lsns = array("q", bytes(8 * limit))
         # The LSN after the record and its padding; at a page's end that is the next page's, not its first record's.
-        self.ends = array("Q", bytes(8 * limit))
+        self.ends = array("q", bytes(8 * limit))
         self.xids = array("I", bytes(4 * limit))
         self.rmgrs = array("B", bytes(limit))
         self.infos = array("B", bytes(limit))
-        self.offsets = array("I", bytes(4 * limit))
-        self.lengths = array("I", bytes(4 * limit))
+        self.offsets = array("q", bytes(8 * limit))
+        self.lengths = array("q", bytes(8 * limit))
 
     def __len__(self) -> int:
         return self.count
@@ -222,7 +223,7 @@ class Framer:
         self._first_lsn = lsn
         self._position = start
         in_header = start != lsn and 0 < start % PAGE_BYTES < PAGE_HEADER_BYTES
-        if self._start_lsn and (start < lsn or start % _ALIGNMENT or in_header):
+        if lsn > _LSN_MAX or (self._start_lsn and (start < lsn or start % _ALIGNMENT or in_header)):
             self._invalid = Invalid(start, Defect.START)
 
     def _make_scanner(self) -> Scanner | None:
@@ -254,7 +255,7 @@ class Framer:
     def _scan(self, scanner: Scanner) -> RecordBlock | None:
         """Scan the input until a block is full or the input ends; None if no record was completed."""
         block = self._with_room(scanner)
-        longs = array("I", bytes(4 * len(block.lsns)))
+        longs = array("q", bytes(8 * len(block.lsns)))
         self._at = scanner.scan(
             memoryview(self._source),
             self._at,
