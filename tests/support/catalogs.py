@@ -107,7 +107,7 @@ def observe(
         sql(session, "COMMIT")
         observed = Observed(cluster, database, mirror, CatalogFollower(fmt, [mirror]), WalFiles(cluster, start))
         observed.follow(end)
-        seed.merge(mirror, _files(session), answers)
+        seed.merge(mirror, answers)
     return observed
 
 

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from tidemark.decode.catalog.layout import PG_ATTRIBUTE, PG_CLASS, PG_NAMESPACE, PG_RANGE, PG_TYPE, Catalog, data_at
-from tidemark.decode.catalog.store import CatalogStore, Subject
+from tidemark.decode.catalog.store import CatalogStore
+from tidemark.decode.catalog.transactions import Subject
 from tidemark.model.lsn import Oid, Xid
 
 _OID = struct.Struct("<I")

@@ -23,7 +23,8 @@ from tidemark.decode.catalog.layout import (
     name_text,
 )
 from tidemark.decode.catalog.names import PUBLIC, type_display_name
-from tidemark.decode.catalog.store import CatalogStore, Subject
+from tidemark.decode.catalog.store import CatalogStore
+from tidemark.decode.catalog.transactions import Subject
 from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 

@@ -48,6 +48,9 @@ class Sight:
         return self.top_xid is not None and self._top_of.get(xid, xid) == self.top_xid
 
 
+EVERYBODY = Sight(None, {})
+
+
 class KeyIndex:
     """Places of rows by the value of one column; one place stands bare, several in a set."""
 
@@ -145,6 +148,13 @@ class CatalogHeap:
             index.add(tid, packed)
         self.rows[tid] = packed
 
+    def overwrite(self, tid: Tid, packed: bytes) -> None:
+        """Give the row at `tid`, known or only seen, new bytes."""
+        if tid in self.rows:
+            self.replace(tid, packed)
+        elif self.learning:
+            self.learning.images[tid] = packed
+
     def remove(self, tid: Tid) -> None:
         """Forget the row at `tid`: nobody will see it any more."""
         self._take_out(tid)
@@ -196,6 +206,10 @@ class CatalogHeap:
         self.learning = None
         for tid in [tid for tid in self.deleter if tid not in self.rows]:
             del self.deleter[tid]
+
+    def find_committed(self, column: str, key: int) -> Iterator[bytes]:
+        """Give the committed rows whose `column` is `key`."""
+        return self.find(column, key, EVERYBODY)
 
     def find(self, column: str, key: int, sight: Sight) -> Iterator[bytes]:
         """Give the rows whose `column` is `key`, as `sight` sees them."""

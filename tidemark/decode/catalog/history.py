@@ -23,7 +23,8 @@ from tidemark.decode.catalog.heap import CatalogHeap, Tid
 from tidemark.decode.catalog.layout import CATALOG_OF_OID, CatalogColumn, CatalogLayout
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.shared import SharedCatalogs
-from tidemark.decode.catalog.store import CatalogStore, OpenChanges, PendingFile, Subject
+from tidemark.decode.catalog.store import CatalogStore
+from tidemark.decode.catalog.transactions import OpenChanges, PendingFile, Subject
 from tidemark.model.errors import InternalError, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
@@ -162,7 +163,7 @@ def _dump_store(store: CatalogStore, encoding: str, sections: list[bytes]) -> _S
         "heaps": [_dump_heap(heap, sections) for heap in store.heaps.values()],
         "open": [_dump_open(changes, sections) for changes in store.open.values()],
         "top_of": list(store.top_of.items()),
-        "aborted": list(store.aborted),
+        "aborted": list(store.marks.aborted),
     }
 
 
@@ -247,7 +248,7 @@ class _Loader:
         heaps = [self._heap(heap) for heap in told["heaps"]]
         store = CatalogStore(self._format, Oid(told["database"]), Oid(told["tablespace"]), heaps)
         store.top_of.update((Xid(xid), Xid(top)) for xid, top in told["top_of"])
-        store.aborted.update(map(Xid, told["aborted"]))
+        store.marks.aborted.update(map(Xid, told["aborted"]))
         store.restore([self._open(changes) for changes in told["open"]])
         return store
 

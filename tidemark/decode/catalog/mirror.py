@@ -27,7 +27,8 @@ from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_CLASS, PG_DATABAS
 from tidemark.decode.catalog.missing import is_same_version
 from tidemark.decode.catalog.redo import CatalogDiverged
 from tidemark.decode.catalog.shared import NotFollowed, SharedCatalogs
-from tidemark.decode.catalog.store import CatalogStore, OpenChanges, Subject
+from tidemark.decode.catalog.store import CatalogStore
+from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator, TypeDescription

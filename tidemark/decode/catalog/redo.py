@@ -24,7 +24,7 @@ class SeedOvertaken(TidemarkError):
     """A catalog was rewritten while its seed was being taken."""
 
     disposition = Disposition.RETRY
-    hint = "the seed is taken again from the start; keep VACUUM FULL of system catalogs away if this does not end"
+    hint = "the seed is taken again; if this does not end, CHECKPOINT, and keep VACUUM FULL of system catalogs away"
 
 
 class RowInserted(NamedTuple):

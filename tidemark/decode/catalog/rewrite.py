@@ -13,12 +13,12 @@ are remembered while a rewrite is on, all others committed.
 """
 
 from collections.abc import Callable, Iterator
-from enum import Enum, auto
 from struct import Struct
 from typing import NamedTuple
 
 from tidemark.decode.catalog.heap import CatalogHeap, Tid, make_tid
 from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
+from tidemark.decode.catalog.transactions import Fate
 from tidemark.model.lsn import BlockNumber, Xid
 from tidemark.wal.rmgr import heap
 from tidemark.wal.versions import PAGE_BYTES
@@ -33,14 +33,6 @@ _XMIN_INVALID = 0x0200
 _XMAX_COMMITTED = 0x0400
 _XMAX_INVALID = 0x0800
 _XMAX_IS_MULTI = 0x1000
-
-
-class Fate(Enum):
-    """What became of a transaction."""
-
-    OPEN = auto()
-    COMMITTED = auto()
-    ABORTED = auto()
 
 
 class CopiedRow(NamedTuple):

@@ -6,7 +6,7 @@ Pure: SQL text out, answers in. Whoever has the connection does this, in order (
   2. Wait until every transaction from before R0 has ended.
   3. In one REPEATABLE READ transaction: `SESSION`, then COPY of each of `queries`; then the flush LSN L2.
   4. Let the mirror take the WAL from R0 to L2.
-  5. `FILES` again, and `merge`: the mirror is exact at L2.
+  5. `merge`: the mirror is exact at L2.
 
 Rows that SQL shows become tuples whose columns of fixed place are exact; the others are null, but for the two that
 descriptions need. The first change of a page after R0 brings its image (full_page_writes), and with it the real bytes.
@@ -31,7 +31,6 @@ from tidemark.decode.catalog.layout import (
 )
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.missing import missing_from_text
-from tidemark.decode.catalog.redo import SeedOvertaken
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError
@@ -128,26 +127,20 @@ def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
     return [*asked, SeedQuery(PG_ATTRIBUTE, places, places_only=True)]
 
 
-def merge(
-    mirror: CatalogMirror, files: Iterable[tuple[int, int]], answers: Mapping[SeedQuery, Iterable[bytes]]
-) -> None:
-    """Join what SQL showed with what WAL told; `answers` are the binary COPY data, cut anywhere."""
-    file_of = dict(files)
+def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -> None:
+    """Join what SQL showed with what WAL told; `answers` are the binary COPY data, cut anywhere.
+
+    A catalog that was rewritten after R0 is complete already: WAL holds the whole copy.
+    """
     stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
     heaps = {oid: heap for store in stores for oid, heap in store.heaps.items()}
-    for oid, heap in heaps.items():
-        if heap.file.rel != file_of[oid]:
-            raise SeedOvertaken(f"{heap.layout.catalog.name} was rewritten while it was read")
     for query, data in answers.items():
-        if query.catalog.oid not in heaps:
-            continue  # a shared catalog, which the merge of another database has completed
-        heap = heaps[query.catalog.oid]
-        copied = b"".join(data)
-        heap.adopt(_places(copied) if query.places_only else _rows(copied, heap.layout))
-    for heap in heaps.values():
-        heap.stop_learning()
+        heap = heaps.get(query.catalog.oid)  # None: a shared catalog, which another database's merge has completed
+        if heap is not None and heap.learning:
+            copied = b"".join(data)
+            heap.adopt(_places(copied) if query.places_only else _rows(copied, heap.layout))
     for store in stores:
-        store.learning = False
+        store.stop_learning()
 
 
 def _layouts(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:

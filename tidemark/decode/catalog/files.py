@@ -1,0 +1,210 @@
+"""Which file is which catalog, and the copies that are about to become one (the story is told in `rewrite`)."""
+
+from collections.abc import Iterable
+
+from tidemark.decode.catalog.heap import CatalogHeap
+from tidemark.decode.catalog.layout import PG_CLASS, data_at
+from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken, refresh
+from tidemark.decode.catalog.rewrite import copied_rows, shape_of
+from tidemark.decode.catalog.transactions import Marks, OpenChanges, PendingFile
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.record import MAIN_FORK, Record
+from tidemark.wal.rmgr import relmap
+from tidemark.wal.versions import WalFormat
+
+
+class CatalogFiles:
+    """The heaps of one store by catalog and by file."""
+
+    def __init__(
+        self,
+        database: Oid,
+        tablespace: Oid,
+        heaps: Iterable[CatalogHeap],
+        open_changes: dict[Xid, OpenChanges],
+        marks: Marks,
+    ) -> None:
+        """Share `open_changes` and `marks` with the store."""
+        self.database = database
+        self.tablespace = tablespace
+        self.heaps = {heap.layout.catalog.oid: heap for heap in heaps}
+        self._open = open_changes
+        self._marks = marks
+        self._by_file = {heap.file: heap for heap in self.heaps.values()}
+        local = self.heaps.get(PG_CLASS.oid)
+        columns = ("oid", "relfilenode", "reltablespace", "relrewrite")
+        self._class_row = local.layout.projection(*columns) if local is not None else None
+
+    def __contains__(self, locator: RelFileLocator) -> bool:
+        return locator in self._by_file
+
+    def get(self, locator: RelFileLocator) -> CatalogHeap | None:
+        """Return the heap, current or a copy, that `locator` is the file of."""
+        return self._by_file.get(locator)
+
+    def is_pending(self, locator: RelFileLocator) -> bool:
+        """Tell if `locator` is a copy that is not the catalog yet."""
+        return any(locator in changes.pending for changes in self._open.values())
+
+    def restore(self, changes: OpenChanges) -> None:
+        """Take over the copies of a saved transaction."""
+        self._by_file.update((locator, pending.heap) for locator, pending in changes.pending.items())
+
+    def stop_learning(self) -> None:
+        """Hold that all rows are known from here on."""
+        for heap in self.heaps.values():
+            heap.stop_learning()
+        self._by_file = {heap.file: heap for heap in self.heaps.values()}
+        for changes in self._open.values():
+            self.restore(changes)
+
+    # --- what tells of a rewrite
+
+    def note_class(self, changes: OpenChanges, packed: bytes, xid: Xid) -> None:
+        """Look at a row that `xid` put into pg_class: a transient heap may be one of a catalog."""
+        assert self._class_row is not None, "pg_class is in this store"
+        _oid, relfilenode, tablespace, rewritten = self._class_row.unpack_from(packed, data_at(packed))
+        if rewritten == INVALID_OID:
+            return
+        changes.rewrites_anything = True
+        if rewritten in self.heaps:
+            changes.rewriting[rewritten] = xid
+            if relfilenode != INVALID_OID:
+                locator = RelFileLocator(tablespace or self.tablespace, self.database, relfilenode)
+                changes.expected[locator] = rewritten
+
+    def copy(self, record: Record, top_xid: Xid) -> bool:
+        """Take pages of a file that may be the new file of a catalog; tell if it may."""
+        locator = record.blocks[0].locator
+        changes = self._open.get(top_xid)
+        if locator.db != self.database:
+            return False
+        if self._marks.learning and (changes is None or not changes.rewrites_anything):
+            return self._learn_copy(record)
+        pending = self._pending_file(changes, record, top_xid)
+        if pending is None:
+            return False
+        old = self.heaps[pending.layout.catalog.oid]
+        for block in record.blocks:
+            if block.fork != MAIN_FORK or not block.has_image:
+                continue
+            for row in copied_rows(block.block, block.restore_page(), old, self._marks.fate):
+                pending.insert(row.tid, row.packed, row.inserter)
+                if row.inserter:
+                    self._marks.add(row.inserter, pending, row.tid)
+                if row.deleter:
+                    pending.deleter[row.tid] = row.deleter
+                    self._marks.add(row.deleter, pending, row.tid)
+        return True
+
+    def _pending_file(self, changes: OpenChanges | None, record: Record, top_xid: Xid) -> CatalogHeap | None:
+        """Return the copy that the pages of `record` belong to; None if they are of something else."""
+        locator = record.blocks[0].locator
+        if changes is None:
+            # Nobody tells of a shared catalog's rewrite if it runs in a database that is not captured.
+            if self.database != INVALID_OID:
+                return None
+            changes = OpenChanges(top_xid)
+        if locator not in changes.pending:
+            old = self._copied_catalog(changes, record)
+            if old is None:
+                return None
+            self._open.setdefault(top_xid, changes)
+            self._by_file[locator] = CatalogHeap(old.layout, locator)
+            changes.pending[locator] = PendingFile(self._by_file[locator], record.xid)
+        return changes.pending[locator].heap
+
+    def _copied_catalog(self, changes: OpenChanges, record: Record) -> CatalogHeap | None:
+        """Return the catalog that the unknown file of `record` is a copy of."""
+        block = record.blocks[0]
+        if block.locator in changes.expected:
+            return self.heaps[changes.expected[block.locator]]
+        if block.fork != MAIN_FORK or not (changes.rewriting or self.database == INVALID_OID):
+            return None
+        told = set(changes.expected.values())
+        shape = shape_of(block.restore_page())
+        for catalog, heap in self.heaps.items():
+            marked = catalog in changes.rewriting and catalog not in told
+            if (marked or self.database == INVALID_OID) and shape == len(heap.layout.columns):
+                return heap
+        return None
+
+    def _learn_copy(self, record: Record) -> bool:
+        """Take pages of an unknown file whose transaction began before the seed: perhaps a catalog's new file.
+
+        What SQL will see is in that file if it comes to be the catalog's: the transaction ends before SQL looks.
+        """
+        block = record.blocks[0]
+        if block.locator not in self._by_file:
+            shape = shape_of(block.restore_page()) if block.fork == MAIN_FORK else None
+            old = next((heap for heap in self.heaps.values() if len(heap.layout.columns) == shape), None)
+            if old is None:
+                return False
+            self._by_file[block.locator] = CatalogHeap(old.layout, block.locator, learning=True)
+        return refresh(self._by_file[block.locator], record)
+
+    # --- how it ends
+
+    def relation_map(self, record: Record, fmt: WalFormat) -> bool:
+        """Follow the mapped catalogs; tell if one got another file."""
+        update = relmap.parse(record, fmt)
+        if update is None or update.database != self.database:
+            return False
+        moved = False
+        for catalog, heap in list(self.heaps.items()):
+            relfilenode = update.files.get(catalog, heap.file.rel)
+            if relfilenode != heap.file.rel:
+                self._activate(catalog, heap.file._replace(rel=relfilenode), record.lsn)
+                moved = True
+        return moved
+
+    def follow_classes(self, changes: OpenChanges, lsn: Lsn) -> None:
+        """Follow the catalogs whose file stands in pg_class, where `changes`, which committed, changed their row."""
+        if self._class_row is None:
+            return
+        classes = self.heaps[PG_CLASS.oid]
+        for subject in changes.subjects:
+            if subject.kind != PG_CLASS.oid or subject.oid not in self.heaps:
+                continue
+            for packed in classes.find_committed("oid", subject.oid):
+                _oid, relfilenode, tablespace, _rewritten = self._class_row.unpack_from(packed, data_at(packed))
+                locator = RelFileLocator(tablespace or self.tablespace, self.database, relfilenode)
+                if relfilenode != INVALID_OID and locator != self.heaps[subject.oid].file:
+                    self._activate(subject.oid, locator, lsn)
+
+    def drop_copies(self, changes: OpenChanges, gone: set[Xid]) -> None:
+        """Forget the rewrites of aborted subtransactions."""
+        for catalog in [catalog for catalog, xid in changes.rewriting.items() if xid in gone]:
+            del changes.rewriting[catalog]
+            changes.expected = {file: oid for file, oid in changes.expected.items() if oid != catalog}
+        for locator in [locator for locator, pending in changes.pending.items() if pending.owner in gone]:
+            heap = changes.pending.pop(locator).heap
+            del self._by_file[locator]
+            if changes.views.get(heap.layout.catalog.oid) is heap:
+                del changes.views[heap.layout.catalog.oid]
+
+    def close(self, changes: OpenChanges) -> None:
+        """Forget the copies of an ended transaction that did not become a catalog."""
+        for locator in changes.pending:
+            del self._by_file[locator]
+
+    def _activate(self, catalog: Oid, locator: RelFileLocator, lsn: Lsn) -> None:
+        """Let the copy in `locator` be the catalog from here on, whatever becomes of the transaction that made it."""
+        old = self.heaps[catalog]
+        name = old.layout.catalog.name
+        writer = next((changes for changes in self._open.values() if locator in changes.pending), None)
+        if writer is not None:
+            new = writer.pending.pop(locator).heap
+            writer.views.pop(catalog, None)
+        elif any(catalog in changes.rewriting for changes in self._open.values()):
+            new = CatalogHeap(old.layout, locator)  # a copy without rows has no pages
+        elif self._marks.learning and locator in self._by_file:
+            new = self._by_file[locator]
+        elif self._marks.learning:
+            raise SeedOvertaken(f"{name} was copied before the last checkpoint and swapped at {format_lsn(lsn)}")
+        else:
+            raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)} that was not seen being written")
+        self._by_file.pop(old.file, None)
+        self._by_file[locator] = new
+        self.heaps[catalog] = new

@@ -1,0 +1,136 @@
+"""What transactions that are still open did to catalogs.
+
+A mark says that an xid, top-level or sub, made or ended a row; the end of the xid settles its marks. The deleter is
+the record's xid, never the tuple's xmax, which may be a lock. What a transaction changed is kept as *subjects*: the
+relations, types, namespaces and databases whose rows it touched.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from tidemark.decode.catalog.heap import CatalogHeap, Tid
+from tidemark.decode.catalog.layout import (
+    CATALOG_OF_OID,
+    PG_CLASS,
+    PG_DATABASE,
+    PG_ENUM,
+    PG_NAMESPACE,
+    PG_RANGE,
+    PG_TYPE,
+)
+from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.relation import RelFileLocator
+
+_HALF_OF_XIDS = 1 << 31
+_ALL_XIDS = (1 << 32) - 1
+
+
+class Subject(NamedTuple):
+    """Something that has a description: `kind` is the OID of the catalog that names it."""
+
+    kind: Oid
+    oid: Oid
+
+
+_KIND_OF_CATALOG = dict.fromkeys(CATALOG_OF_OID, PG_CLASS.oid) | {
+    PG_TYPE.oid: PG_TYPE.oid,
+    PG_ENUM.oid: PG_TYPE.oid,
+    PG_RANGE.oid: PG_TYPE.oid,
+    PG_NAMESPACE.oid: PG_NAMESPACE.oid,
+    PG_DATABASE.oid: PG_DATABASE.oid,
+}
+
+
+def subject_of(heap: CatalogHeap, packed: bytes) -> Subject:
+    """Return what a row helps to describe."""
+    return Subject(_KIND_OF_CATALOG[heap.layout.catalog.oid], heap.subject(packed))
+
+
+def precedes(xid: int, other: int) -> bool:
+    """Tell if `xid` is older than `other`, as the server compares 32-bit xids."""
+    return (xid - other) & _ALL_XIDS >= _HALF_OF_XIDS
+
+
+@dataclass(slots=True)
+class PendingFile:
+    """A copy of a catalog that is not the catalog yet."""
+
+    heap: CatalogHeap
+    owner: Xid  # sub- or top-level: its end decides
+
+
+@dataclass(slots=True)
+class OpenChanges:
+    """What one open top-level transaction did to catalogs."""
+
+    xid: Xid
+    subjects: set[Subject] = field(default_factory=set)
+    version: int = 0  # grows with every change, so that what was seen through it can be known to be old
+    rewrites_anything: bool = False  # a transient heap of it was seen being made
+    rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and which xid said so
+    expected: dict[RelFileLocator, Oid] = field(default_factory=dict)  # files of unmapped ones, told beforehand
+    pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
+    views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs that it sees in its own new file
+
+
+class Fate(Enum):
+    """What became of a transaction."""
+
+    OPEN = auto()
+    COMMITTED = auto()
+    ABORTED = auto()
+
+
+class Marks:
+    """Which rows wait for the end of which xid."""
+
+    def __init__(self, *, learning: bool) -> None:
+        self.learning = learning
+        self.aborted: set[Xid] = set()  # xids that had marks, while a rewrite is on
+        self._committed: set[Xid] = set()  # xids that had marks, while learning
+        self._rows: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
+
+    def add(self, xid: Xid, heap: CatalogHeap, tid: Tid) -> None:
+        """Let the row at `tid` wait for `xid`."""
+        self._rows.setdefault(xid, []).append((heap, tid))
+
+    def commit(self, xid: Xid) -> None:
+        """Settle the marks of `xid`: it committed."""
+        rows = self._rows.pop(xid, None)
+        if rows is not None and self.learning:
+            self._committed.add(xid)
+        for heap, tid in rows or ():
+            heap.commit(tid, xid)
+
+    def abort(self, xid: Xid, *, remember: bool) -> bool:
+        """Settle the marks of `xid`, which aborted; tell if there were any."""
+        rows = self._rows.pop(xid, None)
+        if rows is None:
+            return False
+        if remember:
+            self.aborted.add(xid)
+        for heap, tid in rows:
+            heap.abort(tid, xid)
+        return True
+
+    def fate(self, xid: Xid) -> Fate:
+        """Tell what became of an xid that wrote to a catalog, and of which the row itself does not tell."""
+        if xid in self._rows:
+            return Fate.OPEN
+        if xid in self.aborted:
+            return Fate.ABORTED
+        if self.learning and xid not in self._committed:
+            raise SeedOvertaken(f"a catalog was copied while transaction {xid} was open, which began before the seed")
+        return Fate.COMMITTED
+
+    def stop_learning(self) -> None:
+        """Hold that all open transactions are known from here on."""
+        self.learning = False
+        self._committed.clear()
+
+    def open_xids(self) -> Collection[Xid]:
+        """Return the xids that rows wait for."""
+        return self._rows.keys()
