@@ -218,9 +218,18 @@ class TransactionTable:
             self._advance(xid)
             transaction.children.add(xid)
             self._top_of[xid] = top_xid
-            early = self._open.pop(xid, None)  # only one that began before the first record read looks like a top
-            assert early is None or early.is_empty, f"subtransaction {xid} was taken for a top-level one"
+            self._forget_strays((xid,))
         return transaction
+
+    def _forget_strays(self, xids: Iterable[Xid]) -> None:
+        """Forget subtransactions that were taken for top-level ones: they began before the first record read.
+
+        That is so after a restart only, and in transactions that ended before what is to be given out.
+        """
+        for xid in xids:
+            stray = self._open.pop(xid, None)
+            if stray is not None:
+                stray.rows.release(self.port)
 
     def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
         """Note a transaction that began before the first record to be read."""
@@ -232,6 +241,7 @@ class TransactionTable:
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
         """Take out a transaction that ended, less those subtransactions that are not `committed`."""
+        self._forget_strays(committed)
         transaction = self._open.pop(xid, None)
         if transaction is None:
             return None
@@ -249,6 +259,7 @@ class TransactionTable:
             transaction = self.leave(xid, ())
             if transaction is not None:
                 transaction.rows.release(self.port)
+            self._forget_strays(subxids)
             return
         gone = {xid, *subxids}
         transaction = self._open.get(top)
