@@ -8,9 +8,12 @@ import sys
 
 import click
 
+from ctl.commands.reader import reader
+from ctl.commands.status import status
+from ctl.commands.tail import tail
 from tidemark.model.errors import ExitCode, TidemarkError
 
-COMMANDS: dict[str, click.Command] = {}
+COMMANDS: dict[str, click.Command] = {"reader": reader, "status": status, "tail": tail}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, commands=COMMANDS)

@@ -13,7 +13,7 @@ from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.rowlog import ROW_OVERHEAD_BYTES, RowChunk
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
-from tidemark.model.change import ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
+from tidemark.model.change import MARKER_PREFIX, ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
 from tidemark.model.lsn import FullXid, Lsn, Oid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
@@ -181,7 +181,7 @@ class Grouper:
 
     def _wants_item(self, item: Item, xid: FullXid | None) -> bool:
         if isinstance(item, LogicalMessage):
-            return True
+            return item.prefix != MARKER_PREFIX
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
         if xid is not None and self._copied(item.database, versions[0].oid, xid):

@@ -15,6 +15,10 @@ from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 
 
+MARKER_PREFIX = "tidemark"
+"""Prefix of logical messages that are our own: no consumer and no renderer shows them."""
+
+
 class Op(Enum):
     """What happened to a row (DESIGN, section 8)."""
 

@@ -54,12 +54,12 @@ class JsonLines:
             if isinstance(item, ChangeBatch):
                 waiting.extend(self._rows(item))
             elif isinstance(item, LogicalMessage):
-                waiting.append((item.position.commit_lsn, item.position.ordinal, self._item(item)))
+                waiting.append((item.position.commit_lsn, item.position.ordinal, self.item(item)))
             else:
                 waiting.sort(key=_place)
                 yield from (line for _, _, line in waiting)
                 waiting = []
-                yield self._item(item)
+                yield self.item(item)
         waiting.sort(key=_place)
         yield from (line for _, _, line in waiting)
 
@@ -83,7 +83,7 @@ class JsonLines:
         texts = (self._databases.get(database, str(database)), relation.namespace, relation.name)
         return '"database":{},"schema":{},"table":{}'.format(*map(encode_basestring, texts))
 
-    def _item(self, item: GroupItem) -> str:
+    def item(self, item: GroupItem) -> str:
         """Return the line of an item that is no batch."""
         match item:
             case LogicalMessage():

@@ -1,0 +1,191 @@
+"""What `tail` and `decode` print: decoded transactions in one of the formats, onto one binary stream.
+
+    jsonl          one JSON object an item, in stream order
+    test_decoding  what PostgreSQL's test_decoding prints with include-xids on, skip-empty-xacts on, timestamps off
+    arrow          one Arrow IPC stream a batch, end to end; what is no batch comes as a stream without rows
+    null           nothing; decodes all the way to batches and counts them
+
+In `arrow`, each stream's schema carries metadata: `tidemark.database` and `tidemark.relation` for a batch, and
+`tidemark.item`, the JSON line, for everything else.
+"""
+
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.decoder import Decoded
+from tidemark.decode.grouping import Grouper, all_tables
+from tidemark.decode.render.jsonl import JsonLines
+from tidemark.decode.render.test_decoding import TestDecodingRenderer
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.model.change import MARKER_PREFIX, ChangeBatch, ChangeGroup
+from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.relation import Relation
+
+FORMATS = ("jsonl", "test_decoding", "arrow", "null")
+
+
+class Format(Enum):
+    """A format of output."""
+
+    JSONL = "jsonl"
+    TEST_DECODING = "test_decoding"
+    ARROW = "arrow"
+    NULL = "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """What is needed to print the changes of a capture's databases."""
+
+    major: int
+    dialects: Mapping[Oid, Dialect]
+    names: Mapping[Oid, str]
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was decoded, and what it took; `cpu_s` is of this process, all threads."""
+
+    transactions: int = 0
+    messages: int = 0
+    rows: int = 0
+    batches: int = 0
+    arrow_bytes: int = 0
+    _cpu_at_start_s: float = field(default_factory=_cpu_s)
+
+    def as_dict(self, wal_bytes: int) -> dict[str, int | float]:
+        """Return the counts by name."""
+        return {
+            "transactions": self.transactions,
+            "messages": self.messages,
+            "rows": self.rows,
+            "batches": self.batches,
+            "arrow_bytes": self.arrow_bytes,
+            "wal_bytes": wal_bytes,
+            "cpu_s": round(_cpu_s() - self._cpu_at_start_s, 3),
+        }
+
+
+class Printer(Protocol):
+    """Takes what the decoder gives out, in order."""
+
+    counts: Counts
+
+    def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
+        """Print a transaction, or a message outside one."""
+
+    def flush(self) -> None:
+        """Print what was gathered so far: nothing more is there at the moment."""
+
+
+def printer(
+    form: Format, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool] = all_tables
+) -> Printer:
+    """Return the printer of a format."""
+    if form is Format.TEST_DECODING:
+        return _TestDecodingPrinter(databases, output)
+    return _GroupPrinter(databases, selected, _writers(form, databases, output))
+
+
+class _TestDecodingPrinter:
+    """Prints at once: the plugin's lines do not wait for a batch to fill."""
+
+    def __init__(self, databases: Databases, output: BinaryIO) -> None:
+        self.counts = Counts()
+        self._renderer = TestDecodingRenderer(databases.major, databases.dialects, (MARKER_PREFIX,))
+        self._output = output
+
+    def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
+        """Print a transaction, or a message outside one."""
+        del restart_lsn
+        if isinstance(decoded, CommittedTransaction):
+            self.counts.transactions += 1
+            self._print(self._renderer.transaction(decoded))
+            decoded.release()
+        elif self._renderer.shows(decoded):
+            self.counts.messages += 1
+            self._print((self._renderer.message(decoded),))
+
+    def flush(self) -> None:
+        """Hand on what is buffered."""
+        self._output.flush()
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._output.write(line.encode("utf-8", "surrogateescape") + b"\n")
+
+
+class _GroupPrinter:
+    """Gathers columnar groups and gives each to a writer."""
+
+    def __init__(
+        self, databases: Databases, selected: Callable[[Relation], bool], write: Callable[[ChangeGroup], None]
+    ) -> None:
+        self.counts = Counts()
+        self._grouper = Grouper(databases.dialects, selected=selected)
+        self._write = write
+
+    def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
+        """Gather a transaction, or a message outside one; print the groups that it fills."""
+        if isinstance(decoded, CommittedTransaction):
+            self.counts.transactions += 1
+            full = self._grouper.add_transaction(decoded)
+        else:
+            self.counts.messages += 1
+            full = self._grouper.add_message(decoded, restart_lsn)
+        for group in full:
+            self._print(group)
+
+    def flush(self) -> None:
+        """Print what was gathered."""
+        group = self._grouper.flush()
+        if group is not None:
+            self._print(group)
+
+    def _print(self, group: ChangeGroup) -> None:
+        for item in group.items:
+            if isinstance(item, ChangeBatch):
+                self.counts.batches += 1
+                self.counts.rows += item.rows.num_rows
+                self.counts.arrow_bytes += item.rows.nbytes
+        self._write(group)
+
+
+def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[ChangeGroup], None]:
+    lines = JsonLines(databases.names)
+
+    def write_jsonl(group: ChangeGroup) -> None:
+        output.writelines(line.encode("utf-8", "surrogateescape") + b"\n" for line in lines.lines(group))
+        output.flush()
+
+    def write_arrow(group: ChangeGroup) -> None:
+        for item in group.items:
+            if isinstance(item, ChangeBatch):
+                about = {"tidemark.database": databases.names.get(item.database, str(item.database))}
+                about["tidemark.relation"] = item.relation.qualified_name
+                _write_stream(output, item.rows.schema.with_metadata(about), item.rows)
+            else:
+                _write_stream(output, pa.schema([]).with_metadata({"tidemark.item": lines.item(item)}), None)
+        output.flush()
+
+    def write_nothing(_group: ChangeGroup) -> None:
+        """Drop the group."""
+
+    return {Format.JSONL: write_jsonl, Format.ARROW: write_arrow, Format.NULL: write_nothing}[form]
+
+
+def _write_stream(output: BinaryIO, schema: pa.Schema, rows: pa.RecordBatch | None) -> None:
+    with pa.ipc.new_stream(output, schema) as stream:
+        if rows is not None:
+            stream.write_batch(rows.replace_schema_metadata(schema.metadata))
