@@ -14,7 +14,6 @@ from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 
-
 MARKER_PREFIX = "tidemark"
 """Prefix of logical messages that are our own: no consumer and no renderer shows them."""
 
