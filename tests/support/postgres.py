@@ -32,6 +32,8 @@ OS_USERS = ("postgres", "nobody")
 SUPERUSER = "postgres"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
+Session = psycopg.Connection[TupleRow]
+
 SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",
     "max_prepared_transactions": "10",
@@ -195,9 +197,7 @@ class Cluster:
         """Return a connection URL over TCP."""
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
-    def connect(
-        self, database: str = "postgres", user: str = SUPERUSER, *, autocommit: bool = True
-    ) -> psycopg.Connection[TupleRow]:
+    def connect(self, database: str = "postgres", user: str = SUPERUSER, *, autocommit: bool = True) -> Session:
         """Open a session with a statement time-out."""
         options = f"'-c statement_timeout={SQL_TIMEOUT_MS}'"
         return psycopg.connect(self.dsn(database, user, options=options), autocommit=autocommit)
@@ -242,7 +242,7 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def sql(session: psycopg.Connection[TupleRow], statement: str) -> list[TupleRow]:
+def sql(session: Session, statement: str) -> list[TupleRow]:
     """Run a statement in `session` and return its rows, if it has any."""
     cursor = session.execute(statement.encode())
     return cursor.fetchall() if cursor.description else []

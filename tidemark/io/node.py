@@ -15,10 +15,12 @@ from psycopg.rows import TupleRow
 
 from tidemark.io.dsn import complete_dsn, describe_dsn
 from tidemark.io.node_errors import WrongNode, connection_error, query_error
+from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
 from tidemark.model.snapshot import Snapshot, parse_snapshot
 from tidemark.wal.versions import PAGE_BYTES, wal_format
+
 
 STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
@@ -217,6 +219,16 @@ class Node:
     def flush_lsn(self) -> Lsn:
         """Return up to where WAL is flushed, and so can be streamed."""
         return parse_lsn(str(self.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]))
+
+    def flush_all(self) -> Lsn:
+        """Have everything flushed that anybody can see by now; return up to where WAL is flushed.
+
+        NB: asynchronous commits are seen before they are flushed. A transactional message is a commit of our own; it
+        asks for the local disk only, or it would hang behind a synchronous standby that is away.
+        """
+        self.query("SET synchronous_commit = 'local'")
+        self.query("SELECT pg_logical_emit_message(true, %s, '')", (MARKER_PREFIX,))
+        return self.flush_lsn()
 
     def insert_lsn(self) -> Lsn:
         """Return where the next record will stand: all that has committed so far stands before."""

@@ -1,0 +1,62 @@
+"""The SQL of a seed: asks one database what `tidemark.decode.catalog.seed` wants to know.
+
+The rules of the order stand there and in `tidemark.runtime.seeding`. Catalogs are copied under one snapshot, as binary
+COPY data: nothing is parsed here.
+"""
+
+from collections.abc import Callable
+from typing import cast
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.shared import SharedCatalogs
+from tidemark.io.node import Node
+from tidemark.model.errors import NodeUnfit
+from tidemark.model.lsn import Oid
+from tidemark.wal.versions import WalFormat
+
+CATALOG_BYTES_MAX = 4 << 30  # of one database as COPY data: about ten million columns
+
+Answers = dict[seed.SeedQuery, list[bytes]]
+
+
+class CatalogsTooLarge(NodeUnfit):
+    """A database with more relations than a mirror can hold."""
+
+    hint = "capture a database with fewer tables: a mirror holds about ten million columns"
+
+
+class SeedSession:
+    """One database's part in a seed."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def begin(self, fmt: WalFormat, shared: SharedCatalogs | None) -> CatalogMirror:
+        """Return a mirror of this database that knows its layouts and files, and no rows."""
+        ((oid, tablespace, encoding),) = self.node.query(seed.IDENTITY.encode())
+        identity = seed.Identity(Oid(oid), Oid(tablespace), str(encoding))
+        columns = cast("list[seed.ColumnRow]", self.node.query(seed.COLUMNS.encode()))
+        return seed.begin(fmt, identity, columns, self.files(), shared)
+
+    def files(self) -> list[tuple[int, int]]:
+        """Return in which files the catalogs stand now."""
+        return cast("list[tuple[int, int]]", self.node.query(seed.FILES.encode()))
+
+    def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
+        """Copy the catalogs under one snapshot; `meanwhile` is called between pieces, for streams want answers."""
+        for setting in seed.SESSION:
+            self.node.query(setting.encode())
+        answers: Answers = {}
+        total = 0
+        with self.node.repeatable_read(), self.node.translated() as session:
+            for query in seed.queries(mirror):
+                pieces = answers[query] = []
+                with session.cursor().copy(query.copy.encode()) as copy:
+                    for piece in copy:
+                        pieces.append(bytes(piece))
+                        total += len(piece)
+                        if total > CATALOG_BYTES_MAX:
+                            raise CatalogsTooLarge(f"the catalogs of {self.node.where} take over {total} bytes")
+                        meanwhile()
+        return answers

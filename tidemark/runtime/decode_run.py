@@ -1,0 +1,200 @@
+"""WAL in, committed transactions out: the framer and the decoder as one step, and the way from a node's stream to it.
+
+`WalDecoding` is what every loop of ours turns, live or from an archive. `LiveChanges` is the whole way for one that has
+nothing but a DSN and a fresh seed: it needs no state and keeps none.
+"""
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from tidemark.decode.decoder import Decoded, Decoder
+from tidemark.decode.ports import SpillPort
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.io.node import Node
+from tidemark.io.replication import StreamEvent, TimelineEnd, WalStream
+from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.snapshot import Snapshot
+from tidemark.runtime.seeding import (
+    POLL_S,
+    WAIT_S_DEFAULT,
+    Seed,
+    SeedObserver,
+    SilentObserver,
+    Waiting,
+    decoder_of,
+)
+from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.segments import ReadSegment
+from tidemark.wal.versions import PAGE_BYTES
+
+MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
+HELD_BYTES_MAX = 256 << 20  # of commits before S2 is known
+RECONNECT_S_MAX = 60.0  # how long a live run bears a node that is away
+RECONNECT_PAUSE_S = 0.2
+
+
+class InvalidWal(CorruptWal):
+    """Bytes that are no record, from a source that should have none such."""
+
+    hint = "compare with the node's own WAL by pg_waldump; a stream is cut off by whatever damages it"
+
+    def __init__(self, invalid: Invalid) -> None:
+        super().__init__(str(invalid))
+        self.invalid = invalid
+
+
+class WalDecoding:
+    """Slices of WAL in, decoded transactions and messages out, in commit order."""
+
+    def __init__(self, framer: Framer, decoder: Decoder, timeline: TimelineId) -> None:
+        self.framer = framer
+        self.decoder = decoder
+        self.timeline = timeline
+        self.records = 0  # ever decoded
+
+    def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
+        """Take a slice; yield what it completes. All of it must be drawn before the next slice comes."""
+        if segment.timeline != self.timeline:
+            self.framer.follow(segment.timeline)
+            self.timeline = self.decoder.timeline = segment.timeline
+        self.framer.feed(segment.start_lsn, segment.data)
+        while not isinstance(block := self.framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise InvalidWal(block)
+            self.records += len(block)
+            for record in block.records():
+                decoded = self.decoder.decode(record)
+                if decoded is not None:
+                    yield decoded
+
+
+class TooMuchHeld(NodeUnfit):
+    """More changes than may be held back committed while older transactions were waited for."""
+
+    hint = "end the older transactions first, or begin at a quieter time"
+
+
+class LiveChanges:
+    """Changes of a running node from a fresh seed on, without any state: what `tail` shows.
+
+    The first change is the first commit that the snapshot S2 does not see (see `tidemark.runtime.seeding`). Until S2
+    is known, commits are held back, up to `HELD_BYTES_MAX`. The connection is made again when it breaks; that is safe,
+    because a server never sends WAL that a crash could take back.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        seed: Seed,
+        *,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        spill: SpillPort | None = None,
+        wait_s: float = WAIT_S_DEFAULT,
+        observer: SeedObserver | None = None,
+    ) -> None:
+        self.seed = seed
+        self.snapshot: Snapshot | None = None  # S2
+        self._dsn = dsn
+        self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
+        self._looked_s = 0.0
+        self._away_since_s: float | None = None
+        self._stream: WalStream | None = None
+        self._begin_lsn = Lsn(0)  # of messages outside transactions
+        self._held: list[Decoded] = []
+        self._held_bytes = 0
+        self._timeline = seed.timeline
+        self._next_lsn = Lsn(seed.lsn // PAGE_BYTES * PAGE_BYTES)
+        framer = Framer(
+            seed.format,
+            system_identifier=seed.node.system_identifier,
+            segment_bytes=seed.node.segment_bytes,
+            timeline=seed.timeline,
+            start_lsn=seed.lsn,
+        )
+        decoder = decoder_of(seed, memory_bytes=memory_bytes, spill=spill)
+        self.decoding = WalDecoding(framer, decoder, seed.timeline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def decoded_lsn(self) -> Lsn:
+        """End of the last record that was decoded."""
+        return self.decoding.decoder.decoded_lsn
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def read(self, wait_s: float) -> Iterator[Decoded]:
+        """Yield what the next piece of WAL completes; nothing if none comes within `wait_s`."""
+        if self.snapshot is None:
+            yield from self._settle()
+        event = self._event(wait_s)
+        if isinstance(event, TimelineEnd):
+            self.close()
+            self._timeline = event.next_timeline
+        elif isinstance(event, ReadSegment):
+            self._next_lsn = event.end_lsn
+            for decoded in self.decoding.feed(event):
+                if self.snapshot is None:
+                    self._hold(decoded)
+                elif self._wanted(decoded, self.snapshot):
+                    yield decoded
+
+    def _event(self, wait_s: float) -> StreamEvent | None:
+        try:
+            if self._stream is None:
+                self._stream = WalStream(self._dsn)
+                self._stream.identify(self.seed.node.system_identifier)
+                self._stream.start(self._next_lsn, self._timeline)
+            event = self._stream.read(wait_s)
+        except NodeUnreachable:
+            self.close()
+            now_s = time.monotonic()
+            self._away_since_s = self._away_since_s or now_s
+            if now_s - self._away_since_s > RECONNECT_S_MAX:
+                raise
+            time.sleep(min(RECONNECT_PAUSE_S, wait_s))
+            return None
+        self._away_since_s = None
+        return event
+
+    def _settle(self) -> Iterator[Decoded]:
+        """Look if S2 can be had; if so, give out what was held back and S2 does not see."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < POLL_S:
+            return
+        self._looked_s = now_s
+        with Node(self._dsn, next(iter(self.seed.databases.values()))) as node:
+            snapshot = self._waiting.look(node)
+            if snapshot is None:
+                return
+            self._begin_lsn = node.insert_lsn()
+        self.snapshot = snapshot
+        held, self._held, self._held_bytes = self._held, [], 0
+        for decoded in held:
+            if self._wanted(decoded, snapshot):
+                yield decoded
+
+    def _hold(self, decoded: Decoded) -> None:
+        self._held.append(decoded)
+        self._held_bytes += decoded.byte_count if isinstance(decoded, CommittedTransaction) else len(decoded.content)
+        if self._held_bytes > HELD_BYTES_MAX:
+            raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
+
+    def _wanted(self, decoded: Decoded, snapshot: Snapshot) -> bool:
+        if isinstance(decoded, CommittedTransaction):
+            if snapshot.sees(decoded.end.full_xid):
+                decoded.release()
+                return False
+            return True
+        return decoded.lsn >= self._begin_lsn

@@ -1,0 +1,272 @@
+"""The seed: catalog mirrors that are exact at one LSN, from ordinary SELECTs and the WAL since the last checkpoint.
+
+The steps and why they are right: WAL.md, section 4. In short, and in this order:
+
+  R0, N0   redo LSN and next xid of the last checkpoint; WAL from R0 is replayed from here on, all the time
+  wait     until every transaction older than N0 has ended: all that is open now has all of its WAL after R0
+  SELECT   the catalogs of each database, each under one snapshot
+  L2       the flush LSN once all that those snapshots saw is flushed; the replay stops before the first record there
+  merge    SQL's rows, unless WAL told of the place: the mirrors are exact at L2
+  X2       the next xid, asked after L2: transactions from X2 on stand in WAL after L2 with all they did
+
+A transaction older than X2 can not be given out whole, so the changes begin where all of those have ended: `settle`
+waits for that and returns the snapshot S2. Given out is exactly what S2 does not see. NB: a commit record can stand
+before the LSN at which S2 was taken while S2 still sees the transaction running: it is given out.
+
+Needs a LOGIN REPLICATION role with CONNECT. Writes one empty message into WAL, to have it flushed.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.decoder import Decoder
+from tidemark.decode.ports import SpillPort
+from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
+from tidemark.io.node_errors import WalRemoved
+from tidemark.io.replication import TimelineEnd, WalStream
+from tidemark.io.seed import SeedSession
+from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.snapshot import Snapshot
+from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.segments import ReadSegment
+from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
+
+ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog, or by the removal of WAL
+POLL_S = 0.1  # between looks at the oldest transaction; doubles as the time to wait for WAL
+TELL_S = 1.0  # between tellings of who is waited for
+WAIT_S_DEFAULT = 600.0
+
+
+class OlderTransactions(NodeUnfit):
+    """Transactions that were open when the seed began did not end in time."""
+
+    hint = (
+        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s; creating a slot waits so too"
+    )
+
+
+class SeedObserver(Protocol):
+    """Is told what a seed is doing; called from within, so it must return at once."""
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Hear for which transactions the seed waits: once a second while it does."""
+
+    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Hear how far the WAL since the checkpoint is replayed."""
+
+
+class SilentObserver:
+    """An observer that does not mind."""
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Do nothing."""
+
+    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Do nothing."""
+
+
+class Waiting:
+    """A wait for the end of all transactions older than `below`, look by look, up to `wait_s`."""
+
+    def __init__(self, below: FullXid, wait_s: float, observer: SeedObserver) -> None:
+        self._below = below
+        self._wait_s = wait_s
+        self._observer = observer
+        self._started_s = self._told_s = time.monotonic()
+
+    def look(self, node: Node) -> Snapshot | None:
+        """Return the snapshot that shows that it is over, or None; raise if it takes too long."""
+        snapshot = node.snapshot()
+        if snapshot.xmin >= self._below:
+            return snapshot
+        now_s = time.monotonic()
+        waited_s = now_s - self._started_s
+        if now_s - self._told_s >= TELL_S or waited_s > self._wait_s:
+            self._told_s = now_s
+            blockers = node.blockers(self._below)
+            self._observer.waiting(blockers, waited_s)
+            if waited_s > self._wait_s:
+                names = "; ".join(map(str, blockers)) or "none that this role can see"
+                raise OlderTransactions(f"{node.where}: older transactions are open after {waited_s:.0f} s: {names}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Mirrors that are exact at `lsn`, where the next record is looked for."""
+
+    node: NodeFacts
+    format: WalFormat
+    timeline: TimelineId
+    lsn: Lsn
+    mirrors: Mapping[Oid, CatalogMirror]
+    databases: Mapping[Oid, str]
+    complete_from: FullXid  # transactions from this one on stand whole after `lsn`
+    top_of: Mapping[Xid, Xid]  # subtransactions that are open at `lsn`
+
+
+def take_seed(
+    dsn: str,
+    databases: Sequence[str] = (),
+    *,
+    wait_s: float = WAIT_S_DEFAULT,
+    observer: SeedObserver | None = None,
+) -> Seed:
+    """Return mirrors of `databases` (none: the DSN's own); waits for older transactions, up to `wait_s`."""
+    told = observer or SilentObserver()
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            return _attempt(dsn, databases, wait_s, told)
+        except (SeedOvertaken, WalRemoved):
+            if attempt == ATTEMPTS_MAX:
+                raise
+    raise AssertionError
+
+
+def settle(node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None) -> Snapshot:
+    """Wait until the transactions older than the seed have ended; return the snapshot S2 behind which changes begin."""
+    return _wait_for_older(node, seed.complete_from, wait_s, observer or SilentObserver(), time.sleep)
+
+
+def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None) -> Decoder:
+    """Return a decoder that goes on where the seed ends."""
+    decoder = Decoder(
+        seed.format,
+        seed.timeline,
+        seed.mirrors,
+        next_xid=seed.complete_from,
+        memory_bytes=memory_bytes,
+        spill=spill,
+        complete_from=Xid(seed.complete_from & 0xFFFFFFFF),
+    )
+    for xid, top_xid in seed.top_of.items():
+        decoder.transactions.enter_partial(xid, top_xid, seed.lsn)
+    return decoder
+
+
+def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedObserver) -> Seed:
+    with ExitStack() as stack:
+        wanted: Sequence[str | None] = databases or (None,)
+        nodes = [stack.enter_context(Node(dsn, database)) for database in wanted]
+        first = nodes[0]
+        facts = first.check_fitness()
+        for node in nodes[1:]:
+            node.check_same_node(facts.system_identifier)
+        redo = first.redo_point()
+        fmt = wal_format(facts.major)
+        sessions = [SeedSession(node) for node in nodes]
+        mirrors: list[CatalogMirror] = []
+        for session in sessions:
+            mirrors.append(session.begin(fmt, mirrors[0].shared if mirrors else None))
+        replay = stack.enter_context(_Replay(dsn, facts, redo, CatalogFollower(fmt, mirrors)))
+        _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
+        answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
+        end_lsn = first.flush_all()
+        lsn = replay.run_to(end_lsn, observer)
+        for mirror, answer in zip(mirrors, answers, strict=True):
+            seed.merge(mirror, answer)
+        return Seed(
+            node=facts,
+            format=fmt,
+            timeline=redo.timeline,
+            lsn=lsn,
+            mirrors={mirror.database: mirror for mirror in mirrors},
+            databases={mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=True)},
+            complete_from=first.snapshot().xmax,
+            top_of=dict(replay.follower.top_of),
+        )
+
+
+def _wait_for_older(
+    node: Node, below: FullXid, wait_s: float, observer: SeedObserver, meanwhile: Callable[[float], None]
+) -> Snapshot:
+    """Wait until no transaction older than `below` is open; return the snapshot that showed it."""
+    waiting = Waiting(below, wait_s, observer)
+    while (snapshot := waiting.look(node)) is None:
+        meanwhile(POLL_S)
+    return snapshot
+
+
+class _Replay:
+    """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
+
+    def __init__(self, dsn: str, facts: NodeFacts, redo: RedoPoint, follower: CatalogFollower) -> None:
+        self.follower = follower
+        self._dsn = dsn
+        self._facts = facts
+        self._timeline = redo.timeline
+        self._framer = Framer(
+            wal_format(facts.major),
+            system_identifier=facts.system_identifier,
+            segment_bytes=facts.segment_bytes,
+            timeline=redo.timeline,
+            start_lsn=redo.redo_lsn,
+        )
+        self._lsn = redo.redo_lsn  # of the first record that is not followed
+        self._next_lsn = Lsn(redo.redo_lsn // PAGE_BYTES * PAGE_BYTES)  # of the first byte that is not received
+        self._stream = self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stream.close()
+
+    def pump(self, wait_s: float = 0.0) -> None:
+        """Follow what has arrived, and what arrives within `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        while self._receive(max(0.0, deadline - time.monotonic()), None):
+            pass
+
+    def run_to(self, end_lsn: Lsn, observer: SeedObserver) -> Lsn:
+        """Follow all records that begin before `end_lsn`; return where the next one is looked for."""
+        while self._next_lsn < end_lsn:
+            self._receive(POLL_S, end_lsn)
+            observer.replaying(self._next_lsn, end_lsn)
+        return self._lsn
+
+    def _connect(self) -> WalStream:
+        stream = WalStream(self._dsn)
+        try:
+            stream.identify(self._facts.system_identifier)
+            stream.start(self._next_lsn, self._timeline)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _receive(self, wait_s: float, stop_lsn: Lsn | None) -> bool:
+        """Take one event; tell if there was one."""
+        try:
+            event = self._stream.read(wait_s)
+        except NodeUnreachable:
+            # A long answer to a query kept us from answering the walsender in time. If the node is gone, this says so.
+            self._stream.close()
+            self._stream = self._connect()
+            return False
+        if isinstance(event, TimelineEnd):
+            raise NodeUnreachable("the node was promoted while the seed was being taken", hint="take the seed again")
+        if isinstance(event, ReadSegment):
+            self._follow(event, stop_lsn)
+        return event is not None
+
+    def _follow(self, segment: ReadSegment, stop_lsn: Lsn | None) -> None:
+        self._framer.feed(segment.start_lsn, segment.data)
+        self._next_lsn = segment.end_lsn
+        while not isinstance(block := self._framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise CorruptWal(f"the stream: {block}")
+            for record in block.records():
+                if stop_lsn is not None and record.lsn >= stop_lsn:
+                    return
+                self.follower.follow(record)
+                self._lsn = record.end_lsn
