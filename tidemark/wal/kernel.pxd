@@ -10,11 +10,14 @@ cdef unsigned int SEGMENT_MIN, SEGMENT_MAX, ALL_ONES
 cdef unsigned int FIRST_IS_CONTRECORD, LONG_PAGE_HEADER, OVERWRITE_CONTRECORD, ALL_PAGE_FLAGS
 cdef unsigned int SWITCH_INFO, OVERWRITE_INFO
 
+
 @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
 cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
+
 @cython.locals(low="unsigned long long", high="unsigned long long")
 cdef unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
 
 @cython.locals(low="unsigned int", high="unsigned int", byte="unsigned int")
 cdef unsigned int table_crc(const unsigned int[::1] tables, unsigned int crc, const unsigned char[::1] data,
@@ -51,13 +54,14 @@ cdef class Scanner:
                                      Py_ssize_t size) except -1 nogil
 
     @cython.locals(system_identifier="unsigned long long", segment_bytes="unsigned int", block_bytes="unsigned int")
-    cdef int check_long_header(self, const unsigned char[::1] source, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    cdef int check_long_header(self, const unsigned char[::1] source, Py_ssize_t at,
+                               Py_ssize_t length) except -1 nogil
 
     @cython.locals(continued="unsigned int", inside=bint, sound=bint)
     cdef int check_contrecord(self, unsigned int info, Py_ssize_t rem_len) noexcept nogil
 
-    @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, named="long long", given_out=bint, switched=bint,
-                   info="unsigned int", rmgr="unsigned int")
+    @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, named="long long",
+                   given_out=bint, switched=bint, info="unsigned int", rmgr="unsigned int")
     cdef int walk(self, unsigned char[::1] linear) except -1 nogil
 
     @cython.locals(total=Py_ssize_t)
