@@ -6,6 +6,7 @@ no shrinking.
 
 import json
 import math
+import operator
 import random
 import struct
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.heap_pages import load_values, output_texts, stored_values
+from tests.support.heap_pages import describe_relation, load_values, output_texts, packed_tuples, stored_values
 from tests.support.postgres import Cluster
+from tests.support.spans import inserts
+from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import column_codec
+from tidemark.model.lsn import Oid
 
 DATABASE = "types_random"
 SEED = 20261121
@@ -185,6 +189,12 @@ def test_text_and_arrow_equal_the_servers_output(
 
     from_disk = pa.array([codec.arrow_value(p) for p in payloads if isinstance(p, bytes)], codec.arrow_type)
     from_text = pa.array([codec.parse_text(text) for text in expected if text is not None], codec.arrow_type)
+    relation = describe_relation(session, "random_values")
+    (batch,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "random_values")))
+    batch.rows.validate(full=True)
+    after = batch.rows.column("_after").to_pylist()
+    after.sort(key=operator.itemgetter("number"))
+    assert repr([row["value"] for row in after]) == repr(from_disk.to_pylist())
     if "NaN" in expected:  # NaN equals nothing: compare the bits
         from_disk, from_text = (pa.array(map(repr, column.to_pylist())) for column in (from_disk, from_text))
     assert from_disk.equals(from_text)

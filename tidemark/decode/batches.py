@@ -17,7 +17,7 @@ from tidemark.decode.columns import DONE
 from tidemark.decode.tuples import Datum, TupleLayout, deform
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
 from tidemark.model.change import AFTER, BEFORE, ChangeBatch, batch_schema
-from tidemark.model.errors import InternalError
+from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
 
@@ -105,9 +105,9 @@ class BatchBuilder:
             (BEFORE, rows.old_at, rows.old_length),
             (AFTER, rows.new_at, rows.new_length),
         ):
-            side = _Side(rows.data, at[start:stop], length[start:stop], len(self._codecs))
+            side = _Side(rows.data, rows.lsn[start:stop], at[start:stop], length[start:stop], len(self._codecs))
             if side.any_tuple:
-                self._locate(side, rows, start)
+                self._locate(side)
                 if not self._expand(side):
                     return None
             sides[name] = side
@@ -124,26 +124,25 @@ class BatchBuilder:
             _plain(pa.int8(), rows.before_kind[start:stop]),
             sides[AFTER].unchanged(),
         ]
-        structs = [self._struct(sides[name], rows, start) for name in (BEFORE, AFTER)]
+        structs = [self._struct(sides[name]) for name in (BEFORE, AFTER)]
         return pa.RecordBatch.from_arrays(meta + structs, schema=self._schema)
 
-    def _locate(self, side: "_Side", rows: RowSpans, start: int) -> None:
+    def _locate(self, side: "_Side") -> None:
         odd = columns.locate(
             side.data, side.at, side.length, self._lengths, self._aligns, self._slots, side.places, side.sizes
         )
         if odd == DONE:
             return
-        packed = bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]])
         try:
-            deform(packed, self._layout)
-        except BadDatum as error:
-            raise self._located(error, rows, start + odd) from error
-        raise InternalError(
-            f"{self._relation.qualified_name}: tuple at {format_lsn(rows.lsn[start + odd])} has no columns"
-        )
+            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._layout)
+        except CorruptWal as error:
+            raise self._bad(side, odd, error) from error
+        raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
 
-    def _located(self, error: BadDatum, rows: RowSpans, row: int) -> BadDatum:
-        return BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(rows.lsn[row])}: {error}")
+    def _bad(self, side: "_Side", row: int, error: Exception, slot: int | None = None) -> BadDatum:
+        """Say where `error` was met."""
+        column = "" if slot is None else f"column {self._relation.live_columns[slot].name!r}: "
+        return BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
 
     def _expand(self, side: "_Side") -> bool:
         """Put decompressed and missing values behind the arena's end; False if they are too many for one batch."""
@@ -152,7 +151,10 @@ class BatchBuilder:
         cell = columns.next_compressed(side.places, side.sizes, 0)
         while cell != DONE:
             place = side.places[cell]
-            payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
+            try:
+                payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
+            except CorruptWal as error:
+                raise self._bad(side, cell % side.rows, error, cell // side.rows) from error
             side.places[cell] = end + len(expanded)
             side.sizes[cell] = len(payload)
             expanded += payload
@@ -168,10 +170,10 @@ class BatchBuilder:
             side.data = side.data + expanded
         return True
 
-    def _struct(self, side: "_Side", rows: RowSpans, start: int) -> pa.StructArray:
+    def _struct(self, side: "_Side") -> pa.StructArray:
         if not side.any_tuple:
             return pa.nulls(side.rows, self.struct_type)
-        children = [self._column(side, slot, rows, start) for slot in range(len(self._codecs))]
+        children = [self._column(side, slot) for slot in range(len(self._codecs))]
         return pa.Array.from_buffers(
             self.struct_type,
             side.rows,
@@ -180,7 +182,7 @@ class BatchBuilder:
             children=children,
         )
 
-    def _column(self, side: "_Side", slot: int, rows: RowSpans, start: int) -> pa.Array:
+    def _column(self, side: "_Side", slot: int) -> pa.Array:
         codec = self._codecs[slot]
         cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows)
         missing = self._missing[slot]
@@ -190,17 +192,17 @@ class BatchBuilder:
                 return objects(codec, cells, codec.parse_text(missing))
             return build(codec, cells)
         except BadCell as bad:
-            name = self._relation.live_columns[slot].name
-            raise self._located(BadDatum(f"column {name!r}: {bad}"), rows, start + bad.row) from bad
+            raise self._bad(side, bad.row, bad, slot) from bad
 
 
 class _Side:
     """The old or the new tuples of some rows, and where their values are."""
 
-    __slots__ = ("at", "data", "length", "nulls", "places", "rows", "sizes", "slots", "validity")
+    __slots__ = ("at", "data", "length", "lsn", "nulls", "places", "rows", "sizes", "slots", "validity")
 
-    def __init__(self, data: bytearray, at: "array[int]", length: "array[int]", slots: int) -> None:
+    def __init__(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]", slots: int) -> None:
         self.data = data
+        self.lsn = lsn
         self.at = at
         self.length = length
         self.rows = len(at)

@@ -14,8 +14,7 @@ from tidemark.decode.codecs.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY,
 from tidemark.decode.codecs.numeric import DecimalCodec
 from tidemark.decode.codecs.strings import EnumCodec
 from tidemark.decode.columns import DONE, Buffer, Place
-from tidemark.decode.varlena import BadDatum
-from tidemark.model.errors import InternalError
+from tidemark.model.errors import CorruptWal, InternalError
 
 ITEM_BYTES = {"H": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
 HEX_DIGITS = b"0123456789abcdef"
@@ -31,7 +30,7 @@ INSTANT_BOUNDS = (FIRST_INSTANT - EPOCH_2000_USECS + (1 << 63), LAST_INSTANT - E
 class BadCell(Exception):
     """A value that its codec refuses: which row, and why."""
 
-    def __init__(self, row: int, error: BadDatum) -> None:
+    def __init__(self, row: int, error: CorruptWal) -> None:
         super().__init__(str(error))
         self.row = row
 
@@ -268,7 +267,7 @@ def objects(codec: Codec, cells: Cells, missing: ArrowValue) -> pa.Array:
             payload = bytes(cells.data[place : place + cells.sizes[cells.first + row]])
             try:
                 values.append(codec.arrow_value(payload))
-            except BadDatum as error:
+            except CorruptWal as error:
                 raise BadCell(row, error) from error
         else:
             values.append(missing if place == Place.MISSING else None)

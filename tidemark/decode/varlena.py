@@ -29,7 +29,7 @@ EXTERNAL_DATUM_BYTES = 18
 COMPRESSED_HEADER_BITS = 2
 LENGTH_BITS = 30
 LENGTH_MASK = (1 << LENGTH_BITS) - 1
-DATUM_BYTES_MAX = LENGTH_MASK  # 1 GB: no value is longer
+EXPANSION_MAX = 255  # of lz4, whose lengths grow by a byte for 255; pglz reaches 88
 _U32 = struct.Struct("<I")
 _POINTER = struct.Struct("<iIII")  # va_rawsize, va_extinfo, va_valueid, va_toastrelid
 
@@ -119,6 +119,8 @@ def decompress(body: bytes) -> bytes:
     if method not in DECOMPRESSORS:
         raise BadDatum(f"compression method {method} is unknown")
     raw_size = info & LENGTH_MASK
+    if raw_size > len(body) * EXPANSION_MAX:  # NB: memory is taken by this number, before it is known to be true
+        raise BadDatum(f"{len(body)} compressed bytes announce {raw_size}")
     raw = DECOMPRESSORS[method](body[PLAIN_HEADER_BYTES:], raw_size)
     if len(raw) != raw_size:
         raise BadDatum(f"compressed value has {len(raw)} bytes where {raw_size} were announced")
