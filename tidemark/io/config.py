@@ -79,7 +79,7 @@ class DeliverConfig:
     jsonl_file: str = ""
     group_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 50_000
     group_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 30)] = 16 << 20
-    linger_ms: Annotated[int, Field(ge=0, le=10_000)] = 5
+    unconfirmed_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 256 << 20
     idle_pointer_s: Seconds = 5.0
     stop_s: Seconds = 10.0
 

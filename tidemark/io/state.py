@@ -7,7 +7,7 @@ a switch fails in it, with nothing written. Positions never move back on a timel
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -24,6 +24,7 @@ from tidemark.wire.items import SchemaVersion, decode_relation, encode_relation
 from tidemark.wire.keys import Scope, named, numbered
 from tidemark.wire.outbox import EncodedGroup
 from tidemark.wire.state import (
+    BEGINNING,
     CONFIRMED,
     COPY,
     DELIVERED,
@@ -34,6 +35,7 @@ from tidemark.wire.state import (
     MODE,
     READER,
     TERM,
+    Beginning,
     CopyProgress,
     DamagePolicy,
     Fingerprint,
@@ -57,6 +59,7 @@ class StateView:
     """The whole of the small values, read in one transaction."""
 
     identity: Identity
+    beginning: Beginning | None
     mode: Mode
     term: Term | None
     delivered: Watermark | None
@@ -229,6 +232,9 @@ class StateTransaction:
     def deliver(self, group: EncodedGroup) -> Watermark:
         """Store a group and move delivered to its end; raise `StateFull`, with nothing written, for want of room."""
         before, ledger = self.delivered(), self.ledger()
+        if not group.moves_delivered:
+            assert before is not None, "a first copy comes after the base"
+            group = replace(group, last=before.pointer)
         if before is not None and group.last.position < before.pointer.position:
             raise InternalError(f"delivery would move back from {before.pointer.position} to {group.last.position}")
         if group.values:
@@ -323,6 +329,7 @@ class StateTransaction:
         readers, damaged = self.readers()
         return StateView(
             identity=self._store.identity,
+            beginning=self.get(BEGINNING),
             mode=self.get(MODE) or MODE_WHEN_MISSING,
             term=self.get(TERM),
             delivered=self.delivered(),

@@ -184,6 +184,7 @@ class EncodedGroup:
     last: Pointer
     commit_time_us: int
     values: tuple[_Encoded, ...]
+    moves_delivered: bool = True  # not for a first copy, which stands outside the stream
 
     @property
     def byte_count(self) -> int:

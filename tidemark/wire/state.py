@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Mode
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
@@ -38,6 +38,18 @@ class Identity:
     server_major: int
     segment_bytes: int
     outbox_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where the capture begins: written once, with the first base."""
+
+    timeline: TimelineId
+    lsn: Lsn
+    complete_from: (
+        FullXid  # transactions from this one on stand whole in WAL after `lsn`; older ones are never given out
+    )
+    databases: Mapping[Oid, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +183,7 @@ class Key(Generic[ValueT]):
 
 
 IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
+BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
 MODE = Key("mode", Mode, DamagePolicy.HALT)
 TERM = Key("term", Term, DamagePolicy.HALT)
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE)

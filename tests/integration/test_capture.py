@@ -1,0 +1,166 @@
+"""A sidecar over a real server: what committed is in the outbox, in order, once; restarts go on exactly there."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.captures import Sidecar, change_log, replayed, running
+from tests.support.postgres import Cluster
+from tidemark.model.change import LogicalMessage, SchemaEvent, Truncation
+from tidemark.model.errors import ExitCode
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"cap_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def sidecar(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+    with running(cluster, database, tmp_path) as started:
+        yield started
+
+
+def table_of(sidecar: Sidecar, name: str = "account") -> dict[object, dict[str, object]]:
+    with sidecar.cluster.connect(sidecar.database) as session:
+        rows = session.execute(f"SELECT id, note FROM {name}".encode()).fetchall()
+    return {number: {"id": number, "note": note} for number, note in rows}
+
+
+def test_changes_reach_the_outbox_whole_and_in_order(sidecar: Sidecar, cluster: Cluster, database: str) -> None:
+    with cluster.connect(database) as session:
+        session.execute("INSERT INTO account SELECT n, 'a' || n FROM generate_series(1, 100) n")
+        session.execute("UPDATE account SET note = 'b' WHERE id % 3 = 0")
+        session.execute("UPDATE account SET id = id + 1000 WHERE id % 10 = 0")
+        session.execute("DELETE FROM account WHERE id < 20")
+    items = sidecar.catch_up()
+    assert replayed(change_log(items, "account")) == table_of(sidecar)
+
+
+def test_ddl_and_messages_stand_between_the_rows_that_they_separate(
+    sidecar: Sidecar, cluster: Cluster, database: str
+) -> None:
+    with cluster.connect(database) as session:
+        session.execute("INSERT INTO account VALUES (1, 'x')")
+        session.execute("ALTER TABLE account ADD COLUMN more int DEFAULT 7")
+        session.execute("INSERT INTO account VALUES (2, 'y', 8)")
+        session.execute("SELECT pg_logical_emit_message(true, 'app', 'hello')")
+        session.execute("TRUNCATE account")
+    items = sidecar.catch_up()
+    kinds = [type(item).__name__ for item in items if not isinstance(item, LogicalMessage)]
+    assert kinds == ["ChangeBatch", "SchemaEvent", "ChangeBatch", "Truncation"]
+    (event,) = [item for item in items if isinstance(item, SchemaEvent)]
+    assert event.after is not None
+    assert [column.name for column in event.after.columns] == ["id", "note", "more"]
+    assert [item.content for item in items if isinstance(item, LogicalMessage)] == [b"hello"]
+    assert sum(isinstance(item, Truncation) for item in items) == 1
+
+
+@pytest.mark.feature("I18")
+@pytest.mark.feature("P03")
+def test_a_killed_sidecar_goes_on_exactly_where_it_was(sidecar: Sidecar, cluster: Cluster, database: str) -> None:
+    stop = threading.Event()
+
+    def work() -> None:
+        number = 0
+        with cluster.connect(database, autocommit=False) as session:
+            while not stop.is_set():
+                number += 1
+                session.execute("INSERT INTO account SELECT %s * 10 + n, 'w' FROM generate_series(0, 9) n", (number,))
+                session.execute("SAVEPOINT s")
+                session.execute("UPDATE account SET note = 'no' WHERE id = %s", (number * 10,))
+                session.execute("ROLLBACK TO s")
+                session.execute("UPDATE account SET note = 'yes' WHERE id = %s", (number * 10 - 5,))
+                if number % 40 == 0:
+                    session.execute(f"ALTER TABLE account ADD COLUMN c{number} int DEFAULT {number}".encode())
+                    session.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, note text)".encode())
+                session.commit()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(4):
+            sidecar.catch_up()
+            sidecar.kill()
+            sidecar.start()
+    finally:
+        stop.set()
+        worker.join()
+    rows = change_log(sidecar.catch_up(), "account")
+    assert {key: {"id": row["id"], "note": row["note"]} for key, row in replayed(rows).items()} == table_of(sidecar)
+    (first, *_) = rows
+    assert len({(row["_commit_lsn"], row["_ordinal"]) for row in rows}) == len(rows), first
+
+
+def test_a_prepared_transaction_survives_a_kill_between_prepare_and_commit(
+    sidecar: Sidecar, cluster: Cluster, database: str
+) -> None:
+    gid = f"g-{uuid.uuid4().hex}"
+    with cluster.connect(database) as session:
+        session.execute("BEGIN")
+        session.execute("INSERT INTO account VALUES (1, 'prepared')")
+        session.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+        session.execute("INSERT INTO account VALUES (2, 'between')")
+    sidecar.catch_up()
+    sidecar.kill()
+    cluster.sql(f"COMMIT PREPARED '{gid}'", database)
+    sidecar.start()
+    rows = change_log(sidecar.catch_up(), "account")
+    assert [row["_after"] for row in rows] == [{"id": 2, "note": "between"}, {"id": 1, "note": "prepared"}]
+
+
+@pytest.mark.feature("I39")
+def test_a_stop_ends_in_order_and_the_next_start_repeats_nothing(
+    sidecar: Sidecar, cluster: Cluster, database: str
+) -> None:
+    cluster.sql("INSERT INTO account VALUES (1, 'x')", database)
+    sidecar.catch_up()
+    assert sidecar.stop() == ExitCode.SUCCESS
+    cluster.sql("INSERT INTO account VALUES (2, 'y')", database)
+    sidecar.start()
+    assert [row["_after"] for row in change_log(sidecar.catch_up(), "account")] == [
+        {"id": 1, "note": "x"},
+        {"id": 2, "note": "y"},
+    ]
+
+
+@pytest.mark.feature("I38")
+def test_a_second_sidecar_on_the_same_state_is_refused(sidecar: Sidecar, tmp_path: Path) -> None:
+    second = Sidecar(sidecar.cluster, sidecar.database, tmp_path)
+    second.log_path = tmp_path / "second.log"
+    with pytest.raises(AssertionError):
+        second.start()
+    assert second.process is not None
+    assert second.process.wait(timeout=30) == ExitCode.FENCED
+    (last,) = [event for event in second.events() if event["event"] == "sidecar ends"]
+    assert last["kind"] == "AlreadyRunning"
+    assert sidecar.process is not None
+    assert sidecar.process.poll() is None
+
+
+def test_a_node_that_restarts_is_connected_to_again(new_cluster: NewCluster, tmp_path: Path) -> None:
+    cluster = new_cluster(15)
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    with running(cluster, "postgres", tmp_path) as sidecar:
+        cluster.sql("INSERT INTO account VALUES (1, 'before')")
+        sidecar.catch_up()
+        cluster.restart()
+        cluster.sql("INSERT INTO account VALUES (2, 'after')")
+        assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}
+    assert "connection to the node lost" in [event["event"] for event in sidecar.events()]
+
+
+def test_the_control_socket_says_how_capture_does(sidecar: Sidecar) -> None:
+    sidecar.catch_up()
+    status = sidecar.status()
+    assert status["ok"] is True
+    assert status["link"] == "streaming"
+    assert status["ring_bytes"] == 256 << 20

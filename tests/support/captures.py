@@ -1,0 +1,184 @@
+"""Sidecars as programs of their own over a state folder, and their outbox beside the source's tables."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.support.postgres import Cluster
+from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
+from tidemark.io.control import request
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.runtime.initialise import initialise
+from tidemark.wire.control import Json
+from tidemark.wire.items import ValueKind
+
+READY_S = 60.0
+CAUGHT_UP_S = 60.0
+POLL_S = 0.02
+
+
+def config_for(cluster: Cluster, database: str, *, copy: bool = False, **selected: tuple[str, ...]) -> Config:
+    """Return a configuration that captures one database."""
+    return Config(
+        capture=CaptureConfig(dsn=cluster.dsn(database)),
+        select=SelectConfig(databases=(database,), **selected),
+        copy=CopyConfig(enabled=copy),
+    )
+
+
+class Sidecar:
+    """A state folder and, at times, a sidecar process over it."""
+
+    def __init__(self, cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> None:
+        self.cluster = cluster
+        self.database = database
+        self.folder = StateFolder(root / "state")
+        self.log_path = root / "sidecar.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self._config_path = root / "tidemark.toml"
+        self.config = config_for(cluster, database, copy=copy)
+        self.options = {
+            "TIDEMARK_CAPTURE__DSN": cluster.dsn(database),
+            "TIDEMARK_SELECT__DATABASES": database,
+            "TIDEMARK_COPY__ENABLED": str(copy).lower(),
+            "TIDEMARK_METRICS__PORT": "0",
+            "TIDEMARK_DELIVER__IDLE_POINTER_S": "0.3",
+            **options,
+        }
+
+    def init(self, **outbox: int) -> None:
+        """Make the state."""
+        config = self.config
+        if outbox:
+            config = replace(config, outbox=replace(config.outbox, **outbox))
+        initialise(config, self.folder)
+
+    def start(self) -> None:
+        """Start the process and wait until it answers."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sidecar", "--state", str(self.folder.root)],
+                env={**os.environ, **self.options},
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + READY_S
+        while '"ready"' not in self.log_path.read_text().rpartition('"epoch taken"')[2]:
+            assert self.process.poll() is None, self.log_path.read_text()[-4000:]
+            assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
+            time.sleep(POLL_S)
+
+    def status(self) -> Mapping[str, Json]:
+        """Ask the process how it does."""
+        return request(self.folder.socket("sidecar"), {"command": "status"})
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=30)
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+    def close(self) -> None:
+        """See that nothing is left running."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+    def events(self) -> list[dict[str, Json]]:
+        """Return the log."""
+        return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+
+    def catch_up(self) -> list[GroupItem]:
+        """Wait until a message written now is in the outbox; return all other items."""
+        prefix = f"sync-{time.monotonic_ns()}"
+        with self.cluster.connect(self.database) as session:
+            session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
+        deadline = time.monotonic() + CAUGHT_UP_S
+        with OutboxReader.open(self.folder) as reader:
+            seen = NO_SEQUENCE
+            items: list[GroupItem] = []
+            while True:
+                head = reader.head()
+                # NB: inside a group messages stand before the rows of the transactions that precede them.
+                new = list(self._items(reader, seen, head))
+                items += [
+                    item for item in new if not (isinstance(item, LogicalMessage) and item.prefix.startswith("sync-"))
+                ]
+                if any(_is_message(item, prefix) for item in new):
+                    return items
+                seen = head
+                if self.process is not None:
+                    assert self.process.poll() is None, self.log_path.read_text()[-4000:]
+                assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
+                time.sleep(POLL_S)
+
+    @staticmethod
+    def _items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
+        for value in reader.read(after, upto):
+            if value.header.kind is not ValueKind.TRANSACTIONS:
+                yield value.item()
+
+
+@contextmanager
+def running(cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
+    """Make the state of a database and run a sidecar over it."""
+    sidecar = Sidecar(cluster, database, root, copy=copy, **options)
+    sidecar.init()
+    try:
+        sidecar.start()
+        yield sidecar
+    finally:
+        sidecar.close()
+
+
+def _is_message(item: GroupItem, prefix: str) -> bool:
+    return isinstance(item, LogicalMessage) and item.prefix == prefix
+
+
+def change_log(items: list[GroupItem], table: str) -> list[dict[str, object]]:
+    """Return the rows of all batches of a table, in stream order."""
+    batches = [item.rows for item in items if isinstance(item, ChangeBatch) and item.relation.name == table]
+    rows: list[dict[str, object]] = [row for batch in batches for row in pa.RecordBatch.to_pylist(batch)]
+    return sorted(rows, key=_place)
+
+
+def _place(row: dict[str, object]) -> tuple[int, int]:
+    commit_lsn, ordinal = row["_commit_lsn"], row["_ordinal"]
+    assert isinstance(commit_lsn, int)
+    assert isinstance(ordinal, int)
+    return commit_lsn, ordinal
+
+
+def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
+    """Return what a table holds after these changes; raise if one is there twice or does not fit."""
+    places = [_place(row) for row in rows]
+    assert len(set(places)) == len(places), "a change came twice"
+    table: dict[object, dict[str, object]] = {}
+    for row in rows:
+        before, after = row["_before"], row["_after"]
+        if isinstance(after, dict):
+            old = before[key] if isinstance(before, dict) else after[key]
+            known = table.pop(old, None)
+            assert (known is None) == (row["_op"] in ("i", "c")), f"{row['_op']} of {old}"
+            table[after[key]] = after
+        else:
+            assert isinstance(before, dict)
+            del table[before[key]]
+    return table

@@ -1,0 +1,223 @@
+"""The catalog history as files: bases and journal in STATE/history, their index in LMDB.
+
+    base-<timeline>-<lsn>       a saved mirror; written aside, fsynced, renamed
+    journal-<timeline>-<lsn>    catalog-relevant records from that LSN on; appended, fsynced before a delivery needs it
+
+A journal file may end in a torn entry after a crash: it was never needed, and is cut off. Files that the index does not
+name are left-overs of a crash and are removed when the history is opened for writing.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tidemark.decode.catalog.history import (
+    Base,
+    DamagedHistory,
+    Journal,
+    dump_base,
+    dump_entry,
+    journal_head,
+    load_base,
+    replay,
+)
+from tidemark.decode.catalog.history import (
+    JournalEntry as Entry,
+)
+from tidemark.model.errors import StateError
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
+from tidemark.wal.record import Record
+from tidemark.wire.state import BaseEntry, HistoryIndex, JournalEntry
+
+
+class NoBase(StateError):
+    """No saved catalog is old enough for what is asked."""
+
+    hint = "nothing before the oldest base can be decoded; begin later, or make a new first copy"
+
+
+def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
+    """Return the newest base that is not above `lsn`."""
+    usable = [base for base in index.bases if base.lsn <= lsn]
+    if not usable:
+        oldest = min((base.lsn for base in index.bases), default=None)
+        told = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
+        raise NoBase(f"no catalog base for {format_lsn(lsn)}: {told}")
+    return max(usable, key=lambda base: base.lsn)
+
+
+def load_catalogs(folder: Path, index: HistoryIndex, lsn: Lsn) -> Base:
+    """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there."""
+    entry = base_for(index, lsn)
+    path = folder / entry.file
+    try:
+        base = load_base(path.read_bytes(), str(path))
+    except OSError as error:
+        raise DamagedHistory(f"cannot read the catalog base {path}: {error}") from error
+    replay(base, _entries(folder, index, entry.lsn), lsn)
+    return base
+
+
+def _entries(folder: Path, index: HistoryIndex, start_lsn: Lsn) -> Iterator[Entry]:
+    for journal in index.journals:
+        if journal.end_lsn == INVALID_LSN or journal.end_lsn > start_lsn:
+            path = folder / journal.file
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
+            reader = Journal(data, str(path))
+            yield from reader
+            if journal.end_lsn != INVALID_LSN and reader.whole_bytes != len(data):
+                raise DamagedHistory(f"{path}: an entry at byte {reader.whole_bytes} is damaged")
+
+
+def _files(index: HistoryIndex) -> set[str]:
+    return {base.file for base in index.bases} | {journal.file for journal in index.journals}
+
+
+class HistoryWriter:
+    """Appends to the journal, writes bases, removes what is needed no more; `store` makes the index durable.
+
+    One thread writes; `sync` is for any.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        index: HistoryIndex,
+        *,
+        major: int,
+        system_identifier: SystemIdentifier,
+        file_bytes_max: int,
+        file_mode: int,
+        store: Callable[[HistoryIndex], None],
+    ) -> None:
+        self.index = index
+        self._store = store
+        self._lock = threading.Lock()  # between the descriptor's writer and `sync`
+        self.written_bytes = 0
+        self._folder = folder
+        self._head = journal_head(major, system_identifier)
+        self._file_bytes_max = file_bytes_max
+        self._file_mode = file_mode
+        self._descriptor = -1
+        self._file_bytes = 0
+        self._end_lsn = INVALID_LSN  # of the last entry: what is below is in the journal already
+        self._unsynced = False
+        self._remove_strangers()
+        self._reopen()
+
+    def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
+        """Write a record, unless it is there already: after a restart some are decoded again."""
+        if record.lsn < self._end_lsn:
+            return
+        if self._descriptor < 0 or self._file_bytes >= self._file_bytes_max:
+            with self._lock:
+                self._begin_file(record.lsn, timeline)
+            self._store(self.index)
+        entry = dump_entry(record, timeline, top_xid)
+        os.write(self._descriptor, entry)
+        self._file_bytes += len(entry)
+        self.written_bytes += len(entry)
+        self._end_lsn = record.end_lsn
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Make all that was appended durable; from any thread."""
+        if self._unsynced:
+            with self._lock:
+                # NB: cleared first: what the other thread appends meanwhile is not covered.
+                self._unsynced = False
+                os.fsync(self._descriptor)
+
+    def write_base(self, base: Base, restart_lsn: Lsn) -> None:
+        """Save a base and add it to the index."""
+        name = f"base-{base.timeline:08X}-{base.lsn:016X}"
+        content = dump_base(base)
+        aside = self._folder / f"{name}.new"
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(self._folder / name)
+        self._sync_folder()
+        entry = BaseEntry(name, base.timeline, base.lsn, restart_lsn, len(content))
+        others = tuple(known for known in self.index.bases if known.file != name)
+        self.index = HistoryIndex((*others, entry), self.index.journals)
+        self._store(self.index)
+
+    def prune(self, horizon_lsn: Lsn) -> None:
+        """Remove what no restart at or after `horizon_lsn` needs."""
+        kept_from = max((base.lsn for base in self.index.bases if base.lsn <= horizon_lsn), default=INVALID_LSN)
+        bases = tuple(base for base in self.index.bases if base.lsn >= kept_from)
+        journals = tuple(
+            journal for journal in self.index.journals if journal.end_lsn == INVALID_LSN or journal.end_lsn > kept_from
+        )
+        gone = _files(self.index) - _files(HistoryIndex(bases, journals))
+        if gone:
+            self.index = HistoryIndex(bases, journals)
+            self._store(self.index)  # first: a file that the index names must be there
+        for name in gone:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Sync and close the journal."""
+        if self._descriptor >= 0:
+            self.sync()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _begin_file(self, lsn: Lsn, timeline: TimelineId) -> None:
+        journals = self.index.journals
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+            self._unsynced = False
+            os.close(self._descriptor)
+            last = journals[-1]
+            journals = (*journals[:-1], JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
+        name = f"journal-{timeline:08X}-{lsn:016X}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self._folder / name, flags, self._file_mode)
+        os.write(self._descriptor, self._head)
+        self._file_bytes = len(self._head)
+        self._sync_folder()
+        self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
+
+    def _reopen(self) -> None:
+        """Go on in the file that was being written, behind its last whole entry."""
+        if not self.index.journals:
+            return
+        last = self.index.journals[-1]
+        path = self._folder / last.file
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
+        whole = len(self._head)
+        if len(data) >= whole:
+            journal = Journal(data, str(path))
+            for entry in journal:
+                self._end_lsn = entry.end_lsn
+            whole = journal.whole_bytes
+        else:  # torn while its head was written
+            path.write_bytes(self._head)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        os.ftruncate(self._descriptor, whole)
+        os.fsync(self._descriptor)
+        self._file_bytes = whole
+
+    def _remove_strangers(self) -> None:
+        known = _files(self.index)
+        for path in self._folder.iterdir():
+            if path.name not in known and path.name.startswith(("base-", "journal-")):
+                path.unlink()
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

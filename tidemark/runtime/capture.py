@@ -1,0 +1,269 @@
+"""A capture: the three threads around ring and queue, made from the state where it stands.
+
+    node ─► network thread ─► ring ─► decode thread ─► queue ─► application thread ─► target
+                                          └─► catalog history (journal, bases)
+
+A start needs nothing but the state: newest base not above the delivered pointer's restart LSN, the journal up to it,
+then WAL from there; what was delivered is left out. The owner calls `poll` now and then: it tells the first error.
+"""
+
+import threading
+from dataclasses import dataclass
+
+from tidemark.decode.catalog.history import Base
+from tidemark.decode.decoder import Decoder
+from tidemark.decode.grouping import Grouper, nothing_copied
+from tidemark.engine.ports import Consumer
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff
+from tidemark.engine.ring import Ring
+from tidemark.io.config import Config
+from tidemark.io.history_files import HistoryWriter, load_catalogs
+from tidemark.io.logs import Log
+from tidemark.io.metrics import Metrics
+from tidemark.io.spill import SpillFolder
+from tidemark.io.state import StateStore, StateView
+from tidemark.model.errors import ConsumerFailed, StateError
+from tidemark.model.lsn import FullXid, Xid
+from tidemark.model.position import Epoch, Pointer
+from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
+from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
+from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.network import Link, NetworkThread
+from tidemark.runtime.signal import Signal
+from tidemark.wal.kernel import COMPILED
+from tidemark.wal.page import Framer
+from tidemark.wal.versions import PAGE_BYTES, wal_format
+from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
+
+_XID_HALF = 1 << 31
+_XID_MASK = 0xFFFFFFFF
+
+
+class NotInitialised(StateError):
+    """A state folder in which `init` did not come to its end."""
+
+    hint = "run `cdcctl init` again"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """What a capture says of itself while it runs."""
+
+    link: Link
+    ring_used_bytes: int
+    ring_high_water_bytes: int
+    ring_bytes: int
+    queue_bytes: int
+    open_transactions: int
+    progress: Progress
+
+
+class Capture:
+    """One capture, from the state to its target."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        metrics: Metrics,
+        log: Log,
+        consumer: Consumer | None = None,
+    ) -> None:
+        """Make everything and start nothing. `consumer`: one's own, in place of the configured one."""
+        view = store.view()
+        beginning, start = view.beginning, view.start
+        if beginning is None or start is None:
+            raise NotInitialised(f"{store.folder.root} has no beginning")
+        self._store = store
+        self._epoch = epoch
+        self._log = log
+        self._metrics = metrics
+        self._stop_s = config.deliver.stop_s
+        self._stopping = threading.Event()
+        self._arrived = Signal()
+        self.progress = Progress(delivered=start)
+        base = load_catalogs(store.folder.history, view.history, start.restart_lsn)
+        log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
+        page_lsn = first_page_lsn(start.restart_lsn, PAGE_BYTES)
+        self.progress.receive(page_lsn)
+        self._ring = Ring(config.ring_bytes(store.identity.segment_bytes), page_lsn)
+        metrics.ring_capacity.set(self._ring.capacity)
+        self._history = self._make_history(config, view)
+        self.reader = self._make_reader(config, base, beginning, start)
+        self._handoff = Handoff(config.decode.queue_bytes, self._arrived)
+        self._network = NetworkThread(
+            config.capture.dsn,
+            self._ring,
+            system_identifier=store.identity.system_identifier,
+            timeline=base.timeline,
+            progress=self.progress,
+            arrived=self._arrived,
+            metrics=metrics,
+            log=log,
+            backoff=Backoff(config.retry.first_s, config.retry.max_s),
+            free_share=config.ring.reconnect_free_share,
+        )
+        self._decoding = DecodeThread(
+            self._ring,
+            self._arrived,
+            self.reader,
+            self._handoff,
+            progress=self.progress,
+            idle_pointer_s=config.deliver.idle_pointer_s,
+        )
+        self._application = ApplicationThread(
+            self._handoff,
+            self._make_target(config, beginning, consumer),
+            self._history,
+            metrics=metrics,
+            stopping=self._stopping,
+        )
+
+    def start(self) -> None:
+        """Start the threads, last one first: nothing is put where nobody takes."""
+        self._application.start()
+        self._decoding.start()
+        self._network.start()
+
+    def poll(self) -> BaseException | None:
+        """Look at all threads; return the first error, and tell the decode thread how far restarts can reach back."""
+        horizon = self._store.view().horizon
+        if horizon is not None:
+            self.reader.horizon_lsn = horizon.pointer.restart_lsn
+        self._report()
+        return self._network.error or self._decoding.error or self._application.error
+
+    def stop(self) -> None:
+        """Stop in order: nothing new, the slice in hand, the batch in hand (for `deliver.stop_s`), the files."""
+        self._network.stop()
+        self._stopping.set()
+        self._handoff.close()
+        self._decoding.stop()
+        if not self._application.join(self._stop_s):
+            # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
+            raise ConsumerFailed(
+                f"the consumer did not end its batch within {self._stop_s} s",
+                hint="what it was given comes again after the restart",
+            )
+        self._history.close()
+        self._log.info(
+            "stopped",
+            delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
+            received_lsn=self.progress.received_lsn,
+            decoded_lsn=self.progress.decoded_lsn,
+        )
+
+    def status(self) -> CaptureStatus:
+        """Return how the capture does."""
+        return CaptureStatus(
+            link=self._network.link,
+            ring_used_bytes=self._ring.used_bytes,
+            ring_high_water_bytes=self._ring.high_water_bytes,
+            ring_bytes=self._ring.capacity,
+            queue_bytes=self._handoff.byte_count,
+            open_transactions=sum(1 for _ in tuple(self.reader.decoder.transactions)),
+            progress=self.progress,
+        )
+
+    def _make_history(self, config: Config, view: StateView) -> HistoryWriter:
+        def keep(index: HistoryIndex) -> None:
+            with self._store.transaction(self._epoch) as moving:
+                moving.put(HISTORY, index)
+
+        return HistoryWriter(
+            self._store.folder.history,
+            view.history,
+            major=self._store.identity.server_major,
+            system_identifier=self._store.identity.system_identifier,
+            file_bytes_max=config.history.journal_file_bytes,
+            file_mode=self._store.folder.file_mode,
+            store=keep,
+        )
+
+    def _make_reader(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> WalReader:
+        identity = self._store.identity
+        fmt = wal_format(base.major)
+        framer = Framer(
+            fmt,
+            system_identifier=identity.system_identifier,
+            segment_bytes=identity.segment_bytes,
+            timeline=base.timeline,
+            start_lsn=start.restart_lsn,
+        )
+        decoder = Decoder(
+            fmt,
+            base.timeline,
+            base.mirrors,
+            next_xid=base.next_xid,
+            memory_bytes=config.decode.memory_bytes,
+            spill=SpillFolder(self._store.folder.spill),
+            complete_from=_still_partial(beginning.complete_from, base.next_xid),
+        )
+        grouper = Grouper(
+            {oid: mirror.dialect for oid, mirror in base.mirrors.items()},
+            selected=config.select.selection().selects,
+            copied=nothing_copied,
+            after=start.position,
+            rows_max=config.deliver.group_rows_max,
+            bytes_max=config.deliver.group_bytes_max,
+        )
+        return WalReader(
+            framer,
+            decoder,
+            grouper,
+            self._history,
+            dict(base.mirrors),
+            base_every_bytes=config.history.base_every_bytes,
+            metrics=self._metrics,
+            log=self._log,
+        )
+
+    def _make_target(self, config: Config, beginning: Beginning, consumer: Consumer | None) -> Target:
+        if consumer is None and config.deliver.consumer == "outbox":
+            self._metrics.outbox_capacity.set(self._store.identity.outbox_bytes_max)
+            return OutboxTarget(
+                self._store,
+                self._epoch,
+                progress=self.progress,
+                metrics=self._metrics,
+                log=self._log,
+                stopping=self._stopping,
+            )
+        if consumer is None:
+            is_null = config.deliver.consumer == "null"
+            consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, beginning.databases)
+        return ConsumerTarget(
+            consumer,
+            self._store,
+            self._epoch,
+            unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
+            progress=self.progress,
+            stopping=self._stopping,
+        )
+
+    def _report(self) -> None:
+        progress, metrics = self.progress, self._metrics
+        metrics.ring_used.set(self._ring.used_bytes)
+        metrics.ring_high_water.set(self._ring.high_water_bytes)
+        metrics.queue_used.set(self._handoff.byte_count)
+        metrics.received_lsn.set(progress.received_lsn)
+        metrics.decoded_lsn.set(progress.decoded_lsn)
+        metrics.lag_bytes.set(progress.lag_bytes)
+        if progress.delivered is not None:
+            metrics.delivered_lsn.set(progress.delivered.position.commit_lsn)
+        if progress.confirmed is not None:
+            metrics.confirmed_lsn.set(progress.confirmed.position.commit_lsn)
+
+
+def kernels_are_compiled() -> bool:
+    """Tell if the hot loops run compiled."""
+    return COMPILED
+
+
+def _still_partial(complete_from: FullXid, now: FullXid) -> Xid | None:
+    """Return the xid below which transactions are not whole, None once 32 bits could not tell them apart."""
+    return Xid(complete_from & _XID_MASK) if now - complete_from < _XID_HALF else None

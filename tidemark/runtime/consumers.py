@@ -1,0 +1,81 @@
+"""Consumers of changes: JSON lines to a file or standard output, and one that drops everything (benchmarks)."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TextIO
+
+from tidemark.decode.render.jsonl import JsonLines
+from tidemark.model.change import ChangeGroup, SchemaEvent
+from tidemark.model.errors import ConsumerFailed
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Epoch, Partition, Pointer
+
+STANDARD_OUTPUT = "-"
+
+
+class NullConsumer:
+    """Takes everything and keeps nothing but counts."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.groups = 0
+
+    def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+        """Do nothing."""
+
+    def on_schema(self, event: SchemaEvent) -> None:
+        """Do nothing."""
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        """Count."""
+        for group in groups:
+            self.rows += group.row_count
+            self.groups += 1
+        return True
+
+    def on_revoked(self, partition: Partition) -> None:
+        """Do nothing."""
+
+    def alive(self) -> bool:
+        """Say yes."""
+        return True
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+class JsonlConsumer(NullConsumer):
+    """Writes a JSON line a change; a group is confirmed once its lines are written.
+
+    At least once: lines of a group that was written but not confirmed before a kill come again.
+    """
+
+    def __init__(self, file: str, databases: Mapping[Oid, str]) -> None:
+        super().__init__()
+        self._render = JsonLines(databases)
+        self._file = file
+        self._stream: TextIO = sys.stdout
+        if file != STANDARD_OUTPUT:
+            try:
+                self._stream = Path(file).open("a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115 - kept
+            except OSError as error:
+                raise ConsumerFailed(f"cannot write {file}: {error.strerror}") from error
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        """Write the lines of all groups that are there."""
+        try:
+            for group in groups:
+                for line in self._render.lines(group):
+                    self._stream.write(line + "\n")
+                self.rows += group.row_count
+                self.groups += 1
+            self._stream.flush()
+        except OSError as error:
+            raise ConsumerFailed(f"cannot write to {self._file}: {error.strerror}") from error
+        return True
+
+    def stop(self) -> None:
+        """Close the file."""
+        if self._stream is not sys.stdout:
+            self._stream.close()

@@ -1,0 +1,216 @@
+"""The decode thread: WAL from the ring to groups of changes, and the catalog history along the way.
+
+It drains the ring whether or not the consumer keeps up, until the queue to the application thread is full. A group is
+handed over when it is full, or when the application thread has nothing else to do: so a quiet stream has the latency of
+one delivery, and a busy one batches as large as the deliveries let it.
+
+Order: a catalog-relevant record is in the journal before anything that it explains is handed over; the application
+thread makes the journal durable before it delivers.
+"""
+
+import threading
+from collections.abc import Iterator
+
+from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.decoder import Decoder
+from tidemark.decode.grouping import Grouper
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.engine.progress import Progress
+from tidemark.engine.ring import Ring
+from tidemark.io.clock import SystemClock
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.logs import Log
+from tidemark.io.metrics import Metrics
+from tidemark.model.change import ChangeGroup
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
+from tidemark.model.position import Pointer, Position
+from tidemark.runtime.decode_run import InvalidWal
+from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.signal import Signal
+from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.record import Record
+from tidemark.wal.segments import ReadSegment
+
+QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks at its clock
+STOP_S = 10.0
+
+
+class WalReader:
+    """Slices of WAL in, groups of changes out; keeps the journal and the bases. No thread of its own."""
+
+    def __init__(
+        self,
+        framer: Framer,
+        decoder: Decoder,
+        grouper: Grouper,
+        history: HistoryWriter,
+        mirrors: dict[Oid, CatalogMirror],
+        *,
+        base_every_bytes: int,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
+        self.decoder = decoder
+        self.last_record_lsn = INVALID_LSN
+        self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
+        self._framer = framer
+        self._grouper = grouper
+        self._history = history
+        self._mirrors = mirrors
+        self._base_every_bytes = base_every_bytes
+        self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
+        self._metrics = metrics
+        self._log = log
+        self._spilled_bytes = 0
+        self._journal_bytes = 0
+
+    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+        """Take the next slice; give out the groups that became full."""
+        if segment.timeline != self.decoder.timeline:
+            self._framer.follow(segment.timeline)
+            self.decoder.timeline = segment.timeline
+        self._framer.feed(segment.start_lsn, segment.data)
+        while not isinstance(block := self._framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise InvalidWal(block)
+            for record in block.records():
+                yield from self._take(record)
+            self._metrics.records.inc(len(block))
+        self._after_slice(segment)
+
+    def flush(self, *, also_empty: bool) -> ChangeGroup | None:
+        """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
+        return self._grouper.flush() if self._grouper.byte_count or also_empty else None
+
+    def idle_group(self) -> ChangeGroup:
+        """Return a group without changes that says how far decoding is."""
+        here = Position(self.decoder.timeline, self.last_record_lsn, 0)
+        return ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0)
+
+    def write_base(self) -> None:
+        """Save the mirrors as they are now."""
+        decoder = self.decoder
+        open_now = tuple(OpenTransactionStart(known.xid, known.first_lsn) for known in decoder.transactions)
+        system_identifier = self._framer.system_identifier
+        assert system_identifier is not None, "no page was read"
+        base = Base(
+            system_identifier=system_identifier,
+            timeline=decoder.timeline,
+            lsn=decoder.decoded_lsn,
+            major=next(iter(self._mirrors.values())).store.format.major,
+            next_xid=decoder.transactions.next_xid,
+            mirrors=self._mirrors,
+            open_transactions=open_now,
+            top_of=decoder.transactions.top_of,
+        )
+        self._history.write_base(base, decoder.restart_lsn)
+        self._history.prune(self.horizon_lsn)
+        self._base_lsn = base.lsn
+        self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
+
+    def _take(self, record: Record) -> Iterator[ChangeGroup]:
+        decoder = self.decoder
+        decoded = decoder.decode(record)
+        self.last_record_lsn = record.lsn
+        if decoder.catalogs_changed:
+            self._history.append(record, decoder.timeline, decoder.transactions.top(record.xid))
+        if isinstance(decoded, CommittedTransaction):
+            yield from self._grouper.add_transaction(decoded)
+        elif decoded is not None:
+            yield from self._grouper.add_message(decoded, decoder.restart_lsn)
+
+    def _after_slice(self, segment: ReadSegment) -> None:
+        segment_bytes = self._framer.segment_bytes
+        if segment_bytes:
+            self._metrics.segments.inc(segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes)
+        spilled = self.decoder.transactions.spilled_bytes
+        self._metrics.spilled.inc(spilled - self._spilled_bytes)
+        self._spilled_bytes = spilled
+        self._metrics.journal_bytes.inc(self._history.written_bytes - self._journal_bytes)
+        self._journal_bytes = self._history.written_bytes
+        if self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes:
+            self.write_base()
+
+
+class DecodeThread:
+    """Runs a `WalReader` between the ring and the queue."""
+
+    def __init__(
+        self,
+        ring: Ring,
+        arrived: Signal,
+        reader: WalReader,
+        handoff: Handoff,
+        *,
+        progress: Progress,
+        idle_pointer_s: float,
+    ) -> None:
+        self.error: BaseException | None = None
+        self._ring = ring
+        self._arrived = arrived
+        self._reader = reader
+        self._handoff = handoff
+        self._progress = progress
+        self._idle_pointer_s = idle_pointer_s
+        self._clock = SystemClock()
+        self._handed: Position | None = None
+        self._handed_s = self._clock.monotonic_s()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+
+    def start(self) -> None:
+        """Start decoding."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the slice in hand."""
+        self._stopping.set()
+        self._arrived.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if not self._step():
+                    self._arrived.wait(QUIET_S)
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self.error = error
+
+    def _step(self) -> bool:
+        """Take one slice, or hand over what waits; tell if there was a slice."""
+        segment = self._ring.peek()
+        if segment is None:
+            self._hand_over_idle()
+        else:
+            for group in self._reader.feed(segment):
+                self._hand_over(group)
+            self._ring.release(len(segment.data))
+            decoder = self._reader.decoder
+            if self._reader.last_record_lsn:
+                self._progress.decode(min(decoder.decoded_lsn, segment.end_lsn), decoder.restart_lsn)
+        if self._handoff.is_wanted:
+            waiting = self._reader.flush(also_empty=False)
+            if waiting is not None:
+                self._hand_over(waiting)
+        return segment is not None
+
+    def _hand_over_idle(self) -> None:
+        """Move the pointer over WAL that held nothing for us (DESIGN, section 3)."""
+        if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self._reader.last_record_lsn:
+            return
+        group = self._reader.flush(also_empty=True) or self._reader.idle_group()
+        if self._handed is None or group.last.position > self._handed:
+            self._hand_over(group)
+        self._handed_s = self._clock.monotonic_s()
+
+    def _hand_over(self, group: ChangeGroup) -> None:
+        self._handoff.put(group)
+        self._handed = group.last.position
+        self._handed_s = self._clock.monotonic_s()
+
+
+def first_page_lsn(lsn: Lsn, page_bytes: int) -> Lsn:
+    """Return where streaming has to begin so that the record at `lsn` can be framed: its page's start."""
+    return Lsn(lsn // page_bytes * page_bytes)

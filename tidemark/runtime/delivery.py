@@ -1,0 +1,322 @@
+"""The application thread: hands groups to the target and records how far it came.
+
+For the outbox the data and the delivered position are one LMDB transaction. For a consumer of one's own the position
+follows once `on_events` returned true: at least once. Either way the journal is made durable first, the epoch is
+checked in the transaction, and a full outbox is waited for: then the queue fills, then the ring, and capture pauses.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from tidemark.engine.ports import Consumer
+from tidemark.engine.progress import Progress
+from tidemark.io.clock import SystemClock
+from tidemark.io.environment import StateFull
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.logs import Log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.errors import ConsumerFailed
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.position import Epoch, Partition
+from tidemark.model.relation import Relation
+from tidemark.runtime.handoff import Handoff
+from tidemark.wire.outbox import EncodedGroup, encode_group
+from tidemark.wire.state import CONFIRMED, OutboxLedger, Watermark
+
+TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are looked at while nothing is delivered
+ROOM_FIRST_S = 0.02
+ROOM_MAX_S = 1.0
+STALE_READERS_S = 5.0  # how often slots of killed readers are freed
+UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
+US_PER_S = 1_000_000
+Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
+
+
+class Target(Protocol):
+    """Where groups go."""
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Take a group; its position is durable when this returns, or later if the target says so itself."""
+
+    def idle(self) -> None:
+        """Do what is to be done while there is nothing to deliver."""
+
+    def close(self) -> None:
+        """Let go."""
+
+
+class Stopped(Exception):
+    """The capture stops: what was to be delivered comes again after the restart."""
+
+
+class OutboxTarget:
+    """The built-in consumer: groups into the outbox, in the delivered position's own transaction."""
+
+    def __init__(
+        self,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        progress: Progress,
+        metrics: Metrics,
+        log: Log,
+        stopping: threading.Event,
+    ) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._progress = progress
+        self._metrics = metrics
+        self._log = log
+        self._stopping = stopping
+        self._clock = SystemClock()
+        self._cleared_s = 0.0
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Store a group; wait while the outbox is full."""
+        delivered = self._store_group(encode_group(group))
+        self._progress.deliver(delivered.pointer)
+
+    def deliver_copied(self, group: ChangeGroup) -> None:
+        """Store a group of a first copy: it moves no position."""
+        self._store_group(replace(encode_group(group), moves_delivered=False))
+
+    def idle(self) -> None:
+        """Move confirmed and trim, if readers confirmed meanwhile."""
+        self._clear_stale_readers()
+        view = self._store.view()
+        held = min((reader.held for reader in view.readers.values()), default=view.ledger.trimmed)
+        trimmable = min((reader.trimmable for reader in view.readers.values()), default=view.ledger.trimmed)
+        if trimmable > view.ledger.trimmed or held > (view.confirmed.sequence if view.confirmed else 0):
+            self._settle()
+
+    def close(self) -> None:
+        """Do nothing: the state is its opener's."""
+
+    def _store_group(self, encoded: EncodedGroup) -> Watermark:
+        wait_s = ROOM_FIRST_S
+        while True:
+            try:
+                with self._store.transaction(self._epoch) as moving:
+                    ledger = moving.settle()
+                    delivered = moving.deliver(encoded)
+                    confirmed = moving.confirmed()
+            except StateFull as full:
+                self._wait_for_room(full, wait_s)
+                wait_s = min(ROOM_MAX_S, wait_s * 2)
+            else:
+                self._report(ledger, confirmed)
+                return delivered
+
+    def _wait_for_room(self, full: StateFull, wait_s: float) -> None:
+        if wait_s == ROOM_FIRST_S:
+            self._metrics.outbox_full.inc()
+            self._log.warning("outbox is full, delivery waits", reason=str(full))
+        self._clear_stale_readers()
+        # Pages freed by one transaction are usable from the next but one on: trim, then something small, then write.
+        self._settle()
+        self._settle()
+        if self._stopping.wait(wait_s):
+            raise Stopped
+
+    def _settle(self) -> None:
+        with self._store.transaction(self._epoch) as moving:
+            ledger, confirmed = moving.settle(), moving.confirmed()
+        self._report(ledger, confirmed)
+
+    def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:
+        self._metrics.outbox_used.set(ledger.byte_count)
+        self._metrics.reader_lag.set(ledger.head - (confirmed.sequence if confirmed else ledger.trimmed))
+        if confirmed is not None and self._progress.confirmed != confirmed.pointer:
+            self._progress.confirm(confirmed.pointer)
+
+    def _clear_stale_readers(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._cleared_s >= STALE_READERS_S:
+            self._store.environment.clear_stale_readers()
+            self._cleared_s = now_s
+
+
+class ConsumerTarget:
+    """A consumer of one's own (I34, I35): at least once, confirmed by its own word."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        unconfirmed_bytes_max: int,
+        progress: Progress,
+        stopping: threading.Event,
+    ) -> None:
+        self._consumer = consumer
+        self._store = store
+        self._epoch = epoch
+        self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._progress = progress
+        self._stopping = stopping
+        self._announced: Announced = {}
+        self._waiting: deque[ChangeGroup] = deque()
+        self._taken: list[ChangeGroup] = []
+        self._partition = Partition(store.identity.system_identifier)
+        start = store.view().start
+        consumer.on_assigned(self._partition, epoch, start)
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
+        self._waiting.append(group)
+        refused = 0
+        while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            if self._offer():
+                refused = 0
+                continue
+            refused += 1
+            if refused > UNTAKEN_MAX:
+                raise ConsumerFailed(
+                    f"the consumer was offered changes {refused} times and neither took nor confirmed any",
+                    hint="on_events has to draw from its iterator, and to return true at times",
+                )
+            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
+                raise Stopped
+
+    def idle(self) -> None:
+        """Ask for a confirmation of what was taken."""
+        if self._taken:
+            self._offer()
+
+    def close(self) -> None:
+        """Take the partition back and stop the consumer."""
+        self._consumer.on_revoked(self._partition)
+        self._consumer.stop()
+
+    @property
+    def _unconfirmed_bytes(self) -> int:
+        return sum(group.byte_count for group in self._taken)
+
+    def _offer(self) -> bool:
+        """Call the consumer once; tell if it took or confirmed anything."""
+        if not self._consumer.alive():
+            raise ConsumerFailed("the consumer says that it is not alive")
+        before = len(self._waiting)
+        confirmed = self._consumer.on_events(self._draw())
+        if confirmed and self._taken:
+            self._confirm(self._taken[-1])
+            self._taken.clear()
+            return True
+        return len(self._waiting) < before
+
+    def _draw(self) -> Iterator[ChangeGroup]:
+        while self._waiting:
+            self._announce(self._waiting[0])
+            group = self._waiting.popleft()
+            self._taken.append(group)
+            yield group
+
+    def _announce(self, group: ChangeGroup) -> None:
+        for item in group.items:
+            if isinstance(item, SchemaEvent):
+                self._consumer.on_schema(item)
+                described = item.after or item.before
+                assert described is not None, item
+                self._announced[item.database, described.oid] = described
+            elif isinstance(item, ChangeBatch):
+                key = (item.database, item.relation.oid)
+                if self._announced.get(key) != item.relation:
+                    self._announced[key] = item.relation
+                    self._consumer.on_schema(_introduction(group, item))
+
+    def _confirm(self, group: ChangeGroup) -> None:
+        latest = max((end.commit_time_us for end in group.transactions), default=0)
+        with self._store.transaction(self._epoch) as moving:
+            delivered = moving.deliver(EncodedGroup(group.last, latest, ()))
+            moving.put(CONFIRMED, delivered)
+        self._progress.deliver(delivered.pointer)
+        self._progress.confirm(delivered.pointer)
+
+
+def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
+    """Tell a consumer of a relation version that it has not seen since it started."""
+    lsn = group.first.commit_lsn
+    return SchemaEvent(
+        position=group.first,
+        lsn=lsn,
+        database=batch.database,
+        xid=Xid(0),
+        change=SchemaChange.CREATE,
+        effect=SchemaEffect.METADATA,
+        before=None,
+        after=batch.relation,
+    )
+
+
+class ApplicationThread:
+    """Takes groups from the queue to the target; runs all callbacks of the user."""
+
+    def __init__(
+        self,
+        handoff: Handoff,
+        target: Target,
+        history: HistoryWriter,
+        *,
+        metrics: Metrics,
+        stopping: threading.Event,
+    ) -> None:
+        self.error: BaseException | None = None
+        self.delivering_since_s: float | None = None  # for the watch on a consumer that hangs
+        self._handoff = handoff
+        self._target = target
+        self._history = history
+        self._metrics = metrics
+        self._stopping = stopping
+        self._clock = SystemClock()
+        self._thread = threading.Thread(target=self._run, name="application", daemon=True)
+
+    def start(self) -> None:
+        """Start delivering."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the batch in hand; tell if the thread has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                group = self._handoff.take(TAKE_S)
+                if group is None:
+                    self._target.idle()
+                else:
+                    self._deliver(group)
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self.error = error
+        finally:
+            self._close()
+
+    def _deliver(self, group: ChangeGroup) -> None:
+        began_s = self.delivering_since_s = self._clock.monotonic_s()
+        self._history.sync()
+        self._target.deliver(group)
+        self.delivering_since_s = None
+        self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
+        self._metrics.groups.inc()
+        self._metrics.rows.inc(group.row_count)
+        self._metrics.transactions.inc(len(group.transactions))
+        self._metrics.queue_used.set(self._handoff.byte_count)
+        now_us = self._clock.wall_us()
+        for end in group.transactions:
+            self._metrics.lag_seconds.observe(max(0, now_us - end.commit_time_us) / US_PER_S)
+
+    def _close(self) -> None:
+        try:
+            self._target.close()
+        except BaseException as error:  # noqa: BLE001 - the first error is the one to tell
+            self.error = self.error or error

@@ -1,0 +1,107 @@
+"""What `cdcctl init` does: checks the node, takes the seed, writes the state with its first base. Idempotent."""
+
+import uuid
+from collections.abc import Sequence
+
+from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.io.config import Config
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.node import Node
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import NO_SEQUENCE, Pointer, Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.runtime.seeding import Seed, SeedObserver, take_seed
+from tidemark.wire.state import BEGINNING, DELIVERED, FINGERPRINT, HISTORY, Beginning, Fingerprint, Identity, Watermark
+
+
+class NoDatabase(ConfigError):
+    """No database of the node matches the patterns."""
+
+    hint = "see select.databases"
+
+
+def databases_of(node: Node, config: Config) -> list[str]:
+    """Return the databases that the patterns select, of those that can be connected to."""
+    rows = node.query("SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY oid")
+    selection = config.select.selection()
+    found = [str(name) for (name,) in rows if selection.selects_database(str(name))]
+    if not found:
+        raise NoDatabase(f"no database of {node.where} matches {', '.join(config.select.databases)}")
+    return found
+
+
+def initialise(
+    config: Config,
+    folder: StateFolder,
+    observer: SeedObserver | None = None,
+    *,
+    numbers_after: OutboxSequence = NO_SEQUENCE,
+) -> bool:
+    """Make the state of a capture; false if it is there already and complete."""
+    with Node(config.capture.dsn) as node:
+        facts = node.check_fitness()
+        databases = databases_of(node, config)
+    identity = Identity(
+        capture=config.capture.name,
+        system_identifier=facts.system_identifier,
+        outbox_id=uuid.uuid4().hex,
+        server_major=facts.major,
+        segment_bytes=facts.segment_bytes,
+        outbox_bytes_max=config.outbox.bytes_max,
+    )
+    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    with StateStore.create(folder, identity, numbers_after=numbers_after) as store:
+        if store.view().beginning is not None:
+            return False
+        seed = take_seed(config.capture.dsn, databases, wait_s=config.seed.wait_s, observer=observer)
+        _write_beginning(config, folder, store, seed)
+    return True
+
+
+def _write_beginning(config: Config, folder: StateFolder, store: StateStore, seed: Seed) -> None:
+    """Write the first base, then in one transaction all that names it."""
+    index = store.view().history
+    stored = [index]
+    writer = HistoryWriter(
+        folder.history,
+        index,
+        major=seed.format.major,
+        system_identifier=seed.node.system_identifier,
+        file_bytes_max=config.history.journal_file_bytes,
+        file_mode=folder.file_mode,
+        store=stored.append,
+    )
+    base = Base(
+        system_identifier=seed.node.system_identifier,
+        timeline=seed.timeline,
+        lsn=seed.lsn,
+        major=seed.format.major,
+        next_xid=seed.complete_from,
+        mirrors=seed.mirrors,
+        open_transactions=_open(seed),
+        top_of=seed.top_of,
+    )
+    writer.write_base(base, seed.lsn)
+    writer.close()
+    # Before everything that begins at or after the base: nothing stands at an LSN that is no multiple of 8.
+    start = Pointer(Position(seed.timeline, Lsn(seed.lsn - 1), 0), seed.lsn)
+    with store.transaction(None) as moving:
+        moving.put(HISTORY, stored[-1])
+        moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases)))
+        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+        moving.put(FINGERPRINT, Fingerprint(_selection(config)))
+
+
+def _open(seed: Seed) -> Sequence[OpenTransactionStart]:
+    return tuple(OpenTransactionStart(top_xid, seed.lsn) for top_xid in sorted(set(seed.top_of.values())))
+
+
+def _selection(config: Config) -> dict[str, tuple[str, ...]]:
+    return {
+        "databases": config.select.databases,
+        "tables": config.select.tables,
+        "exclude_tables": config.select.exclude_tables,
+    }

@@ -1,0 +1,187 @@
+"""The network thread: owns the replication connection, fills the ring, never waits for anybody but the node.
+
+    CONNECTING ──► STREAMING ──► PAUSED (ring full: no connection) ──► CONNECTING ...
+
+A connection that breaks is made again, with back-off, at the ring's end; so is one that was closed because the ring
+was full, once a share of it is free. Closing costs the node nothing, and a connection that nobody reads would delay its
+shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
+"""
+
+import threading
+from enum import Enum
+
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff
+from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.io.clock import SystemClock
+from tidemark.io.logs import Log, describe_error
+from tidemark.io.metrics import Metrics
+from tidemark.io.replication import TimelineEnd, WalStream
+from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.runtime.signal import Signal
+from tidemark.wal.segments import ReadSegment
+from tidemark.wire.replication import Keepalive
+
+READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
+STOP_S = 5.0
+
+
+class WalDiverged(CorruptWal):
+    """The node left its timeline before WAL that we have: what we have never happened there."""
+
+    hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
+
+
+class Link(Enum):
+    """State of the connection."""
+
+    CONNECTING = "connecting"
+    STREAMING = "streaming"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+class NetworkThread:
+    """Streams WAL from the node into a ring."""
+
+    def __init__(
+        self,
+        dsn: str,
+        ring: Ring,
+        *,
+        system_identifier: SystemIdentifier,
+        timeline: TimelineId,
+        progress: Progress,
+        arrived: Signal,
+        metrics: Metrics,
+        log: Log,
+        backoff: Backoff,
+        free_share: float,
+    ) -> None:
+        self.link = Link.CONNECTING
+        self.error: BaseException | None = None
+        self._dsn = dsn
+        self._ring = ring
+        self._system_identifier = system_identifier
+        self._timeline = timeline
+        self._progress = progress
+        self._arrived = arrived
+        self._metrics = metrics
+        self._log = log
+        self._backoff = backoff
+        self._free_bytes_wanted = max(SLICE_BYTES_MAX, int(ring.capacity * free_share))
+        self._clock = SystemClock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
+
+    def start(self) -> None:
+        """Start streaming at the ring's end."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the connection and the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._connect_and_stream()
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self.error = error
+        finally:
+            self.link = Link.ENDED
+            self._metrics.connected.set(0)
+            self._arrived.set()
+
+    def _connect_and_stream(self) -> None:
+        self.link = Link.CONNECTING
+        self._stopping.wait(self._backoff.wait_s(self._clock.monotonic_s()))
+        if self._stopping.is_set():
+            return
+        try:
+            with WalStream(self._dsn) as stream:
+                self._locate(stream)
+                self._stream(stream)
+        except TidemarkError as error:
+            if error.disposition is not Disposition.RETRY:
+                raise
+            delay_s = self._backoff.failed(self._clock.monotonic_s())
+            self._metrics.errors.inc()
+            self._log.warning(
+                "connection to the node lost",
+                retry_s=delay_s,
+                ring_end_lsn=self._ring.write_lsn,
+                **describe_error(error),
+            )
+        finally:
+            self._metrics.connected.set(0)
+        if self.link is Link.PAUSED:
+            self._wait_for_room()
+
+    def _locate(self, stream: WalStream) -> None:
+        """See that the node is ours, and on which timeline the ring's end stands in its history."""
+        identity = stream.identify(self._system_identifier)
+        if identity.timeline == self._timeline:
+            return
+        history = stream.timeline_history(identity.timeline)
+        if self._timeline in history:  # else `start` says so
+            self._check_switch(identity.timeline, history.switch_lsn(self._timeline))
+            self._timeline = history.timeline_at(self._ring.write_lsn)
+
+    def _check_switch(self, next_timeline: TimelineId, switch_lsn: Lsn | None) -> None:
+        if switch_lsn is not None and switch_lsn < self._ring.write_lsn:
+            raise WalDiverged(
+                f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
+                f"timeline {self._timeline} was received up to {format_lsn(self._ring.write_lsn)}"
+            )
+
+    def _stream(self, stream: WalStream) -> None:
+        ended = stream.start(self._ring.write_lsn, self._timeline)
+        self.link = Link.STREAMING
+        self._metrics.connected.set(1)
+        self._metrics.reconnects.inc()
+        self._log.info("streaming", start_lsn=self._ring.write_lsn, timeline=self._timeline, node=stream.where)
+        while ended is None and not self._stopping.is_set():
+            if self._ring.free_bytes < SLICE_BYTES_MAX:
+                self.link = Link.PAUSED
+                return
+            event = stream.read(READ_S)
+            if event is None:
+                continue
+            self._backoff.succeeded()
+            if isinstance(event, ReadSegment):
+                self._take(event)
+            elif isinstance(event, Keepalive):
+                self._progress.flush_lsn = event.server_end_lsn
+            else:
+                ended = event
+        if ended is not None:
+            self._follow(ended)
+
+    def _take(self, segment: ReadSegment) -> None:
+        self._ring.put(segment)
+        self._progress.receive(segment.end_lsn)
+        self._progress.flush_lsn = max(self._progress.flush_lsn, segment.end_lsn)
+        self._metrics.wal_bytes.inc(len(segment.data))
+        self._arrived.set()
+
+    def _follow(self, ended: TimelineEnd) -> None:
+        self._check_switch(ended.next_timeline, ended.next_start_lsn)
+        self._log.warning(
+            "timeline ended", timeline=self._timeline, next_timeline=ended.next_timeline, at_lsn=ended.next_start_lsn
+        )
+        self._timeline = ended.next_timeline
+
+    def _wait_for_room(self) -> None:
+        self._metrics.ring_full.inc()
+        self._log.warning(
+            "ring is full, capture pauses",
+            read_lsn=self._ring.read_lsn,
+            ring_end_lsn=self._ring.write_lsn,
+            ring_bytes=self._ring.capacity,
+        )
+        while self._ring.free_bytes < self._free_bytes_wanted and not self._stopping.is_set():
+            self._stopping.wait(READ_S)
