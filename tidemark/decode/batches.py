@@ -67,7 +67,15 @@ class RowSpans:
 class BatchBuilder:
     """Builds the batches of one relation version; worth keeping as long as the version is in use."""
 
-    def __init__(self, database: Oid, relation: Relation, dialect: Dialect = UTF8) -> None:
+    def __init__(
+        self,
+        database: Oid,
+        relation: Relation,
+        dialect: Dialect = UTF8,
+        *,
+        cells_max: int = CELLS_MAX,
+        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+    ) -> None:
         self._database = database
         self._relation = relation
         self._layout = TupleLayout.of(relation)
@@ -81,7 +89,8 @@ class BatchBuilder:
         self._aligns = array("i", self._layout.aligns)
         self.struct_type: pa.StructType = arrow_struct(relation, dialect)
         self._schema: pa.Schema = batch_schema(self.struct_type)
-        self._rows_max = max(1, CELLS_MAX // max(1, len(live)))
+        self._rows_max = max(1, cells_max // max(1, len(live)))
+        self._expanded_bytes_max = expanded_bytes_max
 
     def build(self, rows: RowSpans) -> list[ChangeBatch]:
         """Return the batches of `rows`: one, unless columns or decompressed bytes are too many for one."""
@@ -158,7 +167,7 @@ class BatchBuilder:
             side.places[cell] = end + len(expanded)
             side.sizes[cell] = len(payload)
             expanded += payload
-            if len(expanded) > EXPANDED_BYTES_MAX and side.rows > 1:
+            if len(expanded) > self._expanded_bytes_max and side.rows > 1:
                 return False
             cell = columns.next_compressed(side.places, side.sizes, cell + 1)
         for slot, missing in enumerate(self._missing):

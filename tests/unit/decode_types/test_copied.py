@@ -1,0 +1,51 @@
+"""COPY's text format: fields, escapes, and rows that do not fit."""
+
+import pytest
+
+from tests.support import tuple_forms as forms
+from tidemark.decode.copied import CopyBuilder, copy_fields
+from tidemark.decode.varlena import BadDatum
+from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.relation import Relation
+
+
+@pytest.mark.parametrize(
+    ("line", "fields"),
+    [
+        (b"1\ttwo\t3\n", ["1", "two", "3"]),
+        (b"\t\n", ["", ""]),
+        (b"\\N\tN\t\\\\N\n", [None, "N", "\\N"]),
+        (b"a\\tb\\nc\\rd\\be\\ff\\vg\\\\h\n", ["a\tb\nc\rd\be\ff\vg\\h"]),
+        (b"\\\\\\\\t\n", ["\\\\t"]),
+        ("ä€😀\n".encode(), ["ä€😀"]),
+        (b"\xff\n", ["\udcff"]),
+        (b"x", ["x"]),
+    ],
+)
+def test_a_line_splits_into_its_fields(line: bytes, fields: list[str | None]) -> None:
+    assert copy_fields(line) == fields
+
+
+def build(relation: Relation, lines: list[bytes]) -> list[object]:
+    builder = CopyBuilder(Oid(1), relation)
+    batch = builder.build(lines, timeline=TimelineId(1), lsn=Lsn(8), first_ordinal=1, copied_at_us=0)
+    batch.rows.validate(full=True)
+    rows: list[object] = batch.rows.column("_after").to_pylist()
+    return rows
+
+
+def test_no_rows_make_an_empty_batch() -> None:
+    assert build(forms.relation_of(forms.INT4, forms.TEXT), []) == []
+
+
+def test_rows_without_columns_are_counted() -> None:
+    assert build(forms.relation_of(None), [b"\n", b"\n"]) == [{}, {}]
+
+
+def test_invalid_bytes_become_replacement_characters() -> None:
+    assert build(forms.relation_of(forms.TEXT), [b"a\xffb\n"]) == [{"c1": "a\ufffdb"}]
+
+
+def test_a_row_of_another_shape_names_table_and_row() -> None:
+    with pytest.raises(BadDatum, match=r"public\.t: copied row 2 has 1 fields, not 2"):
+        build(forms.relation_of(forms.INT4, forms.TEXT), [b"1\tx\n", b"2\n"])
