@@ -10,7 +10,13 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 # Modules with a .pxd beside the .py.
-KERNELS = ["tidemark.decode.columns", "tidemark.decode.text_columns", "tidemark.wal.kernel", "tidemark.wal.pglz"]
+KERNELS = [
+    "tidemark.decode.columns",
+    "tidemark.decode.row_entries",
+    "tidemark.decode.text_columns",
+    "tidemark.wal.kernel",
+    "tidemark.wal.pglz",
+]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
 
 

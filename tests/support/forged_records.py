@@ -232,11 +232,11 @@ def told(transaction: CommittedTransaction) -> list[str | Item]:
         if not isinstance(item, RowRun):
             rows.append(item)
             continue
-        for row in range(item.start, item.stop):
-            name = item.relations[item.chunk.relation[row]].name
+        for row in item.rows():
+            name = item.versions.relations[row.relation].name
             values = "/".join(
                 str(int.from_bytes(packed[6:14], "little")) if packed is not None else "-"
-                for packed in (item.chunk.new_tuple(row), item.chunk.old_tuple(row))
+                for packed in (row.new, row.old)
             )
-            rows.append(f"{chr(item.chunk.op[row])} {name} {values}")
+            rows.append(f"{chr(row.op)} {name} {values}")
     return rows

@@ -8,9 +8,10 @@ carry their positions.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from tidemark.decode.batches import ABSENT, BatchBuilder, RowSpans
+from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.rowlog import ROW_OVERHEAD_BYTES, RowChunk
+from tidemark.decode.gathering import GatheredRows
+from tidemark.decode.row_entries import rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
 from tidemark.model.change import MARKER_PREFIX, ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
@@ -35,28 +36,6 @@ def nothing_copied(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
 def all_tables(relation: Relation) -> bool:
     """Select every relation whose rows are captured; materialized views are not."""
     return relation.kind in CAPTURED_KINDS
-
-
-def _copy_row(spans: RowSpans, chunk: RowChunk, row: int, end: TransactionEnd, ordinal: int) -> None:
-    """Add one row of a transaction to those that will be a batch."""
-    old_at, new_at = chunk.old_at[row], chunk.new_at[row]
-    old_length, new_length = chunk.old_length[row], chunk.new_length[row]
-    spans.old_at.append(ABSENT if old_at < 0 else len(spans.data))
-    spans.old_length.append(old_length)
-    if old_at >= 0:
-        spans.data += chunk.tuples[old_at : old_at + old_length]
-    spans.new_at.append(ABSENT if new_at < 0 else len(spans.data))
-    spans.new_length.append(new_length)
-    if new_at >= 0:
-        spans.data += chunk.tuples[new_at : new_at + new_length]
-    spans.op.append(chunk.op[row])
-    spans.before_kind.append(chunk.before_kind[row])
-    spans.lsn.append(chunk.lsn[row])
-    spans.timeline.append(end.timeline)
-    spans.commit_lsn.append(end.commit_lsn)
-    spans.commit_time_us.append(end.commit_time_us)
-    spans.ordinal.append(ordinal)
-    spans.xid.append(end.xid)
 
 
 class Grouper:
@@ -90,7 +69,7 @@ class Grouper:
         self._first: Position | None = None
         self._last: Pointer | None = None
         self._items: list[GroupItem] = []
-        self._gathered: dict[tuple[Oid, Relation], RowSpans] = {}
+        self._gathered: GatheredRows | None = None
         self._transactions: list[TransactionEnd] = []
         self._row_count = 0
         self._byte_count = 0
@@ -98,7 +77,7 @@ class Grouper:
     @property
     def byte_count(self) -> int:
         """Bytes gathered since the last group, about."""
-        return self._byte_count
+        return self._byte_count + (self._gathered.byte_count if self._gathered is not None else 0)
 
     def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
         """Take a transaction and let go of it; give out the groups that became full by it."""
@@ -141,7 +120,8 @@ class Grouper:
 
     @property
     def _is_full(self) -> bool:
-        return self._row_count >= self._rows_max or self._byte_count >= self._bytes_max
+        rows = self._row_count + (len(self._gathered) if self._gathered is not None else 0)
+        return rows >= self._rows_max or self.byte_count >= self._bytes_max
 
     def _first_new(self, end: TransactionEnd) -> int:
         """Return the ordinal of the transaction's first item that was not delivered."""
@@ -162,22 +142,34 @@ class Grouper:
 
     def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
         """Take rows of `run` from `row` on until the group is full; return the first row left over."""
-        end, chunk = transaction.end, run.chunk
-        ordinal = run.first_ordinal + row - run.start
-        self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal), transaction.inner_restart_lsn))
-        while row < run.stop and not self._is_full:
-            relation = run.relations[chunk.relation[row]]
-            if self._wants(relation) and not self._copied(end.database, relation.oid, end.full_xid):
-                spans = self._gathered.get((end.database, relation))
-                if spans is None:
-                    spans = self._gathered[end.database, relation] = RowSpans()
-                _copy_row(spans, chunk, row, end, ordinal)
-                self._row_count += 1
-                self._byte_count += ROW_OVERHEAD_BYTES + max(chunk.new_length[row], 0) + max(chunk.old_length[row], 0)
-            row += 1
-            ordinal += 1
-        self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal - 1), transaction.inner_restart_lsn))
-        return row
+        end = transaction.end
+        if self._gathered is None or not self._gathered.fits(run):
+            self._end_batches()
+            self._gathered = GatheredRows(run.versions)
+        entries, gathered = run.chunk.entries, self._gathered
+        stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
+        stop = row + rows_within(entries, row, stop, self._bytes_max - self.byte_count)
+        first = run.first_ordinal - run.start
+        for ordinal in (first + row, first + stop - 1):
+            self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal), transaction.inner_restart_lsn))
+        for begin, finish in self._not_copied(run, row, stop, end):
+            gathered.take(run, begin, finish, end)
+        return stop
+
+    def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
+        """Give out the ranges of rows that no first copy has brought already."""
+        if self._copied is nothing_copied:
+            yield start, stop
+            return
+        oids = [relation.oid for relation in run.versions.relations]
+        begin = start
+        for row, number in enumerate(run.chunk.numbers(start, stop), start):
+            if self._copied(end.database, oids[number], end.full_xid):
+                if row > begin:
+                    yield begin, row
+                begin = row + 1
+        if stop > begin:
+            yield begin, stop
 
     def _wants_item(self, item: Item, xid: FullXid | None) -> bool:
         if isinstance(item, LogicalMessage):
@@ -202,7 +194,11 @@ class Grouper:
         self._last = pointer
 
     def _end_batches(self) -> None:
-        for (database, relation), spans in self._gathered.items():
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return
+        self._byte_count += gathered.byte_count
+        for database, relation, spans in gathered.by_relation(self._wants):
             builder = self._builders.get((database, relation))
             if builder is None:
                 if len(self._builders) >= TABLES_MAX:
@@ -210,7 +206,7 @@ class Grouper:
                 builder = BatchBuilder(database, relation, self._dialects[database])
                 self._builders[database, relation] = builder
             self._items.extend(builder.build(spans))
-        self._gathered = {}
+            self._row_count += len(spans)
 
     def _close(self) -> ChangeGroup:
         self._end_batches()

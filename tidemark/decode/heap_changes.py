@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidemark.decode.ports import Catalog
-from tidemark.decode.rowlog import ROW_OVERHEAD_BYTES
+from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
 from tidemark.decode.toast import ToastChunks
 from tidemark.decode.transactions import OpenTransaction, SpeculativeKey, SpeculativeRow, TransactionTable
@@ -249,8 +249,9 @@ class HeapChanges:
     ) -> None:
         tell_schema(site.transaction)
         rows, lsn = site.transaction.rows, site.record.lsn
-        rows.append(op, relation, lsn, site.xid, new=new, old=old, before_kind=before_kind)
-        self._transactions.grew(len(new or b"") + len(old or b"") + ROW_OVERHEAD_BYTES)
+        number = rows.versions.number(site.catalog.database, relation)
+        rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind)
+        self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
 
     def _resolve(self, site: _Site, locator: RelFileLocator) -> _Table:
         relation = site.catalog.resolve(locator, site.transaction.xid)

@@ -1,124 +1,130 @@
-"""The rows of one open transaction, in the order of their records: an arena, no object a row.
+"""The rows of one open transaction, in the order of their records: entries and an arena, no object a row.
 
-Packed tuples lie end to end in one buffer; what else a row has stands in arrays beside it, one an attribute. A log is a
-list of *chunks* of bounded size, so that a large transaction can leave memory chunk by chunk (`spill`) and come back
-the same way while it is given out.
+A log is a list of *chunks* of bounded size (`row_entries` has the form), so that a large transaction can leave memory
+chunk by chunk (`spill`) and come back the same way while it is given out.
 
 A subtransaction's abort takes its rows with it. Nothing of the parent is ever written between a subtransaction's first
 row and its abort record, so those rows are the tail of the log and are cut off; what has been spilled already stays on
 disk and is passed over when it is read back.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from tidemark.decode.ports import SpillPort
+from tidemark.decode.row_entries import ABSENT, ENTRY, ENTRY_BYTES, RELATION_AT, XID_AT, tuple_bytes
 from tidemark.model.errors import StateError
+from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-CHUNK_BYTES = 4 << 20  # a chunk is closed at the row that passes this: spilling writes and reads whole chunks
-CHUNK_ROWS = 65536  # bounds the arrays where tuples are tiny
-ROW_OVERHEAD_BYTES = 50  # what the arrays take for a row
-ABSENT = -1  # offset and length of a tuple that is not there
+CHUNK_BYTES = 4 << 20  # a chunk is closed when it passes this: spilling writes and reads whole chunks
+_SPILLED = Struct("<QQ")  # bytes of entries, of tuples
+_XID = Struct("<I")
 
-_COLUMNS = (  # attribute of RowChunk and its array code
-    ("op", "B"),
-    ("before_kind", "B"),
-    ("relation", "I"),
-    ("xid", "I"),
-    ("lsn", "Q"),
-    ("new_at", "q"),
-    ("new_length", "q"),
-    ("old_at", "q"),
-    ("old_length", "q"),
-)
-_SPILLED = Struct("<QQ")  # rows, bytes of tuples
+
+class RelationVersions:
+    """The relation versions that entries name by number: those that had rows lately, with their databases."""
+
+    __slots__ = ("_numbers", "databases", "relations")
+
+    def __init__(self) -> None:
+        self.relations: list[Relation] = []
+        self.databases: list[Oid] = []
+        self._numbers: dict[tuple[Oid, Relation], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.relations)
+
+    def number(self, database: Oid, relation: Relation) -> int:
+        """Return the number of a version, a new one if it has none."""
+        number = self._numbers.get((database, relation))
+        if number is None:
+            number = self._numbers[database, relation] = len(self.relations)
+            self.relations.append(relation)
+            self.databases.append(database)
+        return number
+
+
+class Row(NamedTuple):
+    """One row, taken out of a chunk."""
+
+    op: int  # the letter of an Op
+    before_kind: int
+    relation: int  # a number of RelationVersions
+    xid: int  # of the subtransaction
+    lsn: int
+    new: bytes | None  # packed tuples
+    old: bytes | None
 
 
 class RowChunk:
-    """Some rows, each the same index in all arrays; offsets point into `tuples`."""
+    """Some rows: entries, and their tuples in the same order."""
 
-    __slots__ = (
-        "before_kind",
-        "lsn",
-        "new_at",
-        "new_length",
-        "old_at",
-        "old_length",
-        "op",
-        "relation",
-        "tuples",
-        "xid",
-    )
+    __slots__ = ("entries", "tuples")
 
     def __init__(self) -> None:
+        self.entries = bytearray()
         self.tuples = bytearray()
-        self.op = array("B")  # the letter of an Op
-        self.before_kind = array("B")
-        self.relation = array("I")  # index into RowLog.relations
-        self.xid = array("I")  # of the subtransaction
-        self.lsn = array("Q")
-        self.new_at = array("q")
-        self.new_length = array("q")
-        self.old_at = array("q")
-        self.old_length = array("q")
 
     def __len__(self) -> int:
-        return len(self.op)
+        return len(self.entries) // ENTRY_BYTES
 
     @property
     def byte_count(self) -> int:
         """Memory taken, about."""
-        return len(self.tuples) + len(self.op) * ROW_OVERHEAD_BYTES
+        return len(self.entries) + len(self.tuples)
 
-    def new_tuple(self, row: int) -> bytes | None:
-        """Return the packed new tuple of `row`."""
-        start = self.new_at[row]
-        return None if start < 0 else bytes(self.tuples[start : start + self.new_length[row]])
+    def xid(self, row: int) -> int:
+        """Return the subtransaction of `row`."""
+        xid: int = _XID.unpack_from(self.entries, row * ENTRY_BYTES + XID_AT)[0]
+        return xid
 
-    def old_tuple(self, row: int) -> bytes | None:
-        """Return the packed old tuple, or old key, of `row`."""
-        start = self.old_at[row]
-        return None if start < 0 else bytes(self.tuples[start : start + self.old_length[row]])
+    def xids(self) -> list[int]:
+        """Return the subtransactions of all rows."""
+        return memoryview(self.entries).cast("I")[XID_AT // 4 :: ENTRY_BYTES // 4].tolist()
+
+    def numbers(self, start: int, stop: int) -> list[int]:
+        """Return the relation versions of rows `start` to `stop`."""
+        words = memoryview(self.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES].cast("I")
+        return words[RELATION_AT // 4 :: ENTRY_BYTES // 4].tolist()
+
+    def rows(self, start: int, stop: int, at: int) -> Iterator[Row]:
+        """Take out the rows `start` to `stop`; `at` is where the tuples of the first begin."""
+        tuples = self.tuples
+        for entry in range(start * ENTRY_BYTES, stop * ENTRY_BYTES, ENTRY_BYTES):
+            op, before_kind, relation, xid, new_length, old_length, lsn = ENTRY.unpack_from(self.entries, entry)
+            new = old = None
+            if old_length != ABSENT:
+                old = bytes(tuples[at : at + old_length])
+                at += old_length
+            if new_length != ABSENT:
+                new = bytes(tuples[at : at + new_length])
+                at += new_length
+            yield Row(op, before_kind, relation, xid, lsn, new, old)
 
     def truncate(self, row_count: int) -> None:
         """Forget the rows from `row_count` on."""
-        if row_count >= len(self.op):
-            return
-        for index in range(row_count, len(self.op)):
-            start = self.old_at[index] if self.old_at[index] >= 0 else self.new_at[index]
-            if start >= 0:  # the first tuple of the first row that goes: all behind it belongs to rows that go too
-                del self.tuples[start:]
-                break
-        for name, _ in _COLUMNS:
-            del getattr(self, name)[row_count:]
+        gone = tuple_bytes(self.entries, row_count, len(self))
+        del self.tuples[len(self.tuples) - gone :]
+        del self.entries[row_count * ENTRY_BYTES :]
 
     def dump(self) -> bytes:
         """Return the chunk as bytes, for the spill: read back by the same process only."""
-        parts = [_SPILLED.pack(len(self.op), len(self.tuples))]
-        parts.extend(getattr(self, name).tobytes() for name, _ in _COLUMNS)
-        parts.append(bytes(self.tuples))
-        return b"".join(parts)
+        return b"".join((_SPILLED.pack(len(self.entries), len(self.tuples)), self.entries, self.tuples))
 
     @classmethod
     def load(cls, content: bytes) -> "RowChunk":
         """Return the chunk that `dump` wrote."""
-        rows, tuple_bytes = _SPILLED.unpack_from(content)
+        entries, tuples = _SPILLED.unpack_from(content)
+        if len(content) != _SPILLED.size + entries + tuples:
+            raise StateError("a spilled part of a transaction came back with another length than it was written")
         chunk = cls()
-        at = _SPILLED.size
-        for name, code in _COLUMNS:
-            column = array(code)
-            length = rows * column.itemsize
-            column.frombytes(content[at : at + length])
-            setattr(chunk, name, column)
-            at += length
-        chunk.tuples = bytearray(content[at : at + tuple_bytes])
-        if len(chunk.old_length) != rows or len(chunk.tuples) != tuple_bytes:
-            raise StateError("a spilled part of a transaction came back shorter than it was written")
+        chunk.entries = bytearray(content[_SPILLED.size : _SPILLED.size + entries])
+        chunk.tuples = bytearray(content[_SPILLED.size + entries :])
         return chunk
 
 
@@ -134,16 +140,21 @@ class _Spilled:
 class RowLog:
     """All rows of a transaction and its subtransactions."""
 
-    __slots__ = ("_chunks", "_dropped", "_relation_index", "_row_base", "byte_count", "relations", "spilled_bytes")
+    __slots__ = ("_chunks", "_closed_bytes", "_dropped", "_last", "_row_base", "spilled_bytes", "versions")
 
-    def __init__(self) -> None:
-        self.relations: list[Relation] = []  # RowChunk.relation counts in here
-        self.byte_count = 0  # in memory
+    def __init__(self, versions: RelationVersions) -> None:
+        self.versions = versions
         self.spilled_bytes = 0
-        self._relation_index: dict[Relation, int] = {}
-        self._chunks: list[RowChunk | _Spilled] = [RowChunk()]
-        self._row_base = 0  # rows before the last chunk
+        self._last = RowChunk()
+        self._chunks: list[RowChunk | _Spilled] = []  # before the last one
+        self._row_base = 0  # rows in them
+        self._closed_bytes = 0  # of those in memory
         self._dropped: set[int] = set()  # aborted subtransactions with rows on disk
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes in memory."""
+        return self._closed_bytes + self._last.byte_count
 
     @property
     def row_count(self) -> int:
@@ -153,97 +164,74 @@ class RowLog:
     @property
     def surviving_count(self) -> int:
         """Rows that will be given out."""
+        if not self._dropped:
+            return self.row_count
         on_disk = (chunk for chunk in self._chunks if isinstance(chunk, _Spilled))
         return self.row_count - sum(chunk.rows_of.get(xid, 0) for chunk in on_disk for xid in self._dropped)
 
-    @property
-    def _last(self) -> RowChunk:
-        last = self._chunks[-1]
-        assert isinstance(last, RowChunk)
-        return last
-
     def append(
-        self,
-        op: int,
-        relation: Relation,
-        lsn: int,
-        xid: int,
-        *,
-        new: bytes | None,
-        old: bytes | None,
-        before_kind: int,
+        self, op: int, relation: int, lsn: int, xid: int, *, new: bytes | None, old: bytes | None, before_kind: int
     ) -> None:
-        """Log one row; `op` is the letter's byte, tuples are packed."""
-        index = self._relation_index.get(relation)
-        if index is None:
-            index = self._relation_index[relation] = len(self.relations)
-            self.relations.append(relation)
-        chunk = self._chunks[-1]
-        assert isinstance(chunk, RowChunk)
-        tuples = chunk.tuples
-        before = len(tuples)
-        if old is None:
-            chunk.old_at.append(ABSENT)
-            chunk.old_length.append(ABSENT)
-        else:
-            chunk.old_at.append(before)
-            chunk.old_length.append(len(old))
-            tuples += old
-        if new is None:
-            chunk.new_at.append(ABSENT)
-            chunk.new_length.append(ABSENT)
-        else:
-            chunk.new_at.append(len(tuples))
-            chunk.new_length.append(len(new))
-            tuples += new
-        chunk.op.append(op)
-        chunk.before_kind.append(before_kind)
-        chunk.relation.append(index)
-        chunk.xid.append(xid)
-        chunk.lsn.append(lsn)
-        self.byte_count += len(tuples) - before + ROW_OVERHEAD_BYTES
-        if len(tuples) >= CHUNK_BYTES or len(chunk.op) >= CHUNK_ROWS:
-            self._row_base += len(chunk.op)
-            self._chunks.append(RowChunk())
+        """Log one row; `op` is the letter's byte, `relation` a number of `versions`, tuples are packed."""
+        last = self._last
+        new_length = old_length = ABSENT
+        if old is not None:
+            old_length = len(old)
+            last.tuples += old
+        if new is not None:
+            new_length = len(new)
+            last.tuples += new
+        last.entries += ENTRY.pack(op, before_kind, relation, xid, new_length, old_length, lsn)
+        if last.byte_count >= CHUNK_BYTES:
+            self._close_chunk()
+
+    def extend(self, entries: memoryview, tuples: memoryview) -> None:
+        """Log a run of rows."""
+        last = self._last
+        last.entries += entries
+        last.tuples += tuples
+        if last.byte_count >= CHUNK_BYTES:
+            self._close_chunk()
+
+    def _close_chunk(self) -> None:
+        self._chunks.append(self._last)
+        self._row_base += len(self._last)
+        self._closed_bytes += self._last.byte_count
+        self._last = RowChunk()
 
     def drop(self, xids: AbstractSet[int]) -> None:
         """Forget the rows of aborted subtransactions."""
         while True:
-            chunk = self._last
-            keep = len(chunk)
-            while keep and chunk.xid[keep - 1] in xids:
+            keep = len(self._last)
+            while keep and self._last.xid(keep - 1) in xids:
                 keep -= 1
-            self.byte_count -= chunk.byte_count
-            chunk.truncate(keep)
-            self.byte_count += chunk.byte_count
-            before = self._chunks[-2] if len(self._chunks) > 1 else None
+            self._last.truncate(keep)
+            before = self._chunks[-1] if self._chunks else None
             if keep or not isinstance(before, RowChunk):
                 break
             self._chunks.pop()
             self._row_base -= len(before)
-        for chunk_on_disk in self._chunks:
-            if isinstance(chunk_on_disk, _Spilled):
-                self._dropped |= xids & chunk_on_disk.rows_of.keys()
-        assert not any(xid in xids for xid in self._last.xid), "an aborted subtransaction's rows are the log's tail"
+            self._closed_bytes -= before.byte_count
+            self._last = before
+        for chunk in self._chunks:
+            if isinstance(chunk, _Spilled):
+                self._dropped |= xids & chunk.rows_of.keys()
 
     def spill(self, port: SpillPort) -> None:
         """Move all rows to `port`."""
-        chunks: list[RowChunk | _Spilled] = []
-        for chunk in self._chunks:
-            if isinstance(chunk, RowChunk) and len(chunk):
+        if len(self._last):
+            self._close_chunk()
+        for place, chunk in enumerate(self._chunks):
+            if isinstance(chunk, RowChunk):
                 content = chunk.dump()
-                chunks.append(_Spilled(port.write(content), len(chunk), Counter(chunk.xid)))
+                self._chunks[place] = _Spilled(port.write(content), len(chunk), Counter(chunk.xids()))
                 self.spilled_bytes += len(content)
-            elif isinstance(chunk, _Spilled):
-                chunks.append(chunk)
-        self._row_base = self.row_count
-        self._chunks = [*chunks, RowChunk()]
-        self.byte_count = 0
+        self._closed_bytes = 0
 
     def chunks(self, port: SpillPort | None) -> Iterator[tuple[int, RowChunk]]:
         """Give out the chunks that are left, each with the number of rows logged before it."""
         base = 0
-        for chunk in self._chunks:
+        for chunk in (*self._chunks, self._last):
             if isinstance(chunk, RowChunk):
                 yield base, chunk
                 base += len(chunk)
@@ -259,7 +247,7 @@ class RowLog:
             return
         begin = start
         for row in range(start, stop):
-            if chunk.xid[row] in self._dropped:
+            if chunk.xid(row) in self._dropped:
                 if row > begin:
                     yield begin, row
                 begin = row + 1
@@ -272,5 +260,6 @@ class RowLog:
             if isinstance(chunk, _Spilled):
                 assert port is not None, "spilled without a port"
                 port.release(chunk.handle)
-        self._chunks = [RowChunk()]
-        self.byte_count = 0
+        self._chunks = []
+        self._last = RowChunk()
+        self._closed_bytes = self._row_base = 0

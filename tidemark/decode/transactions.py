@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.rowlog import RowChunk, RowLog
+from tidemark.decode.row_entries import tuple_bytes
+from tidemark.decode.rowlog import RelationVersions, Row, RowChunk, RowLog
 from tidemark.decode.schema_changes import SchemaItem, SchemaTracker
 from tidemark.decode.toast import ToastChunks
 from tidemark.model.change import LogicalMessage, TransactionEnd, Truncation
@@ -47,10 +48,15 @@ class RowRun:
     """Rows `start` to `stop` of a chunk, next to each other in the stream; the first has `first_ordinal`."""
 
     chunk: RowChunk
-    relations: list[Relation]  # RowChunk.relation counts in here
+    versions: RelationVersions  # whose numbers the entries hold
     start: int
     stop: int
     first_ordinal: int
+    tuples_at: int  # where the tuples of row `start` begin
+
+    def rows(self) -> Iterator[Row]:
+        """Take the rows out one by one."""
+        return self.chunk.rows(self.start, self.stop, self.tuples_at)
 
 
 class _Between(NamedTuple):
@@ -84,11 +90,11 @@ class OpenTransaction:
 
     xid: Xid
     first_lsn: Lsn
+    rows: RowLog
     partial: bool = False
     gid: str | None = None  # of a prepared one
     schema: SchemaTracker | None = None  # once it has changed a catalog
     children: set[Xid] = field(default_factory=set)  # not aborted, as far as seen
-    rows: RowLog = field(default_factory=RowLog)
     between: list[_Between] = field(default_factory=list)
     toast: dict[Xid, ToastChunks] = field(default_factory=dict)
     speculative: dict[SpeculativeKey, SpeculativeRow] = field(default_factory=dict)
@@ -144,7 +150,7 @@ class CommittedTransaction:
         waiting = iter(self._between)
         following = next(waiting, None)
         for base, chunk in self._rows.chunks(self._port):
-            start = 0
+            start = counted = at = 0
             while start < len(chunk):
                 while following is not None and following.row <= base + start:
                     yield self._placed(following.item, ordinal)
@@ -152,7 +158,9 @@ class CommittedTransaction:
                     following = next(waiting, None)
                 stop = len(chunk) if following is None else min(len(chunk), following.row - base)
                 for run_start, run_stop in self._rows.surviving(chunk, start, stop):
-                    yield RowRun(chunk, self._rows.relations, run_start, run_stop, ordinal)
+                    at += tuple_bytes(chunk.entries, counted, run_start)
+                    counted = run_start
+                    yield RowRun(chunk, self._rows.versions, run_start, run_stop, ordinal, at)
                     ordinal += run_stop - run_start
                 start = stop
         while following is not None:
@@ -188,6 +196,7 @@ class TransactionTable:
         self._counted_bytes = 0
         self._complete_from = complete_from  # older transactions are partial
         self.port = port
+        self.versions = RelationVersions()
         self.spilled_bytes = 0  # ever
 
     def __iter__(self) -> Iterator[OpenTransaction]:
@@ -213,7 +222,7 @@ class TransactionTable:
         if transaction is None:
             self._advance(top)
             old = self._complete_from is not None and xid_precedes(top, self._complete_from)
-            transaction = self._open[top] = OpenTransaction(top, lsn, partial=old)
+            transaction = self._open[top] = OpenTransaction(top, lsn, RowLog(self.versions), partial=old)
         if top_xid and top_xid != xid and xid not in transaction.children:
             self._advance(xid)
             transaction.children.add(xid)

@@ -34,10 +34,9 @@ def notes(stream: Wal) -> list[object]:
     layout = TupleLayout.of(relation())
     for item in stream.committed[0].items():
         assert isinstance(item, RowRun)
-        for row in range(item.start, item.stop):
-            packed = item.chunk.new_tuple(row)
-            assert packed is not None
-            found.append(deform(packed, layout)[1])
+        for row in item.rows():
+            assert row.new is not None
+            found.append(deform(row.new, layout)[1])
     return found
 
 
@@ -124,7 +123,7 @@ def test_what_is_known_of_an_old_row_is_told_with_it(flag: int, kind: BeforeKind
     stream.commit(701)
     (run,) = stream.committed[0].items()
     assert isinstance(run, RowRun)
-    assert run.chunk.before_kind[0] == kind
+    assert [row.before_kind for row in run.rows()] == [kind]
     assert told(stream.committed[0]) == ["d account -/1"]
 
 

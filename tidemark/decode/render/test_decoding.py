@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.decode.keywords import quote_identifier
-from tidemark.decode.rowlog import RowChunk
+from tidemark.decode.rowlog import Row
 from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.tuples import Datum, TupleLayout, deform
 from tidemark.decode.varlena import ExternalPointer
@@ -26,6 +26,7 @@ _BOOL = 16
 _INSERT = ord(Op.INSERT.value)
 _UPDATE = ord(Op.UPDATE.value)
 _DELETE = ord(Op.DELETE.value)
+_REWRITE = ord(Op.REWRITE.value)
 
 
 class _Column:
@@ -91,17 +92,15 @@ class _Table:
             if values[column.index] is not None
         )
 
-    def line(self, chunk: RowChunk, row: int) -> str:
+    def line(self, row: Row) -> str:
         """Return the line of a row change."""
-        op = chunk.op[row]
-        if op == _INSERT:
-            return f"{self.head} INSERT:{self.new(chunk.new_tuple(row))}"
-        old = chunk.old_tuple(row)
-        if op == _DELETE:
-            return f"{self.head} DELETE:{self.old(old) if old is not None else ' (no-tuple-data)'}"
-        assert op == _UPDATE, op
-        key = f" old-key:{self.old(old)} new-tuple:" if old is not None else ""
-        return f"{self.head} UPDATE:{key}{self.new(chunk.new_tuple(row))}"
+        if row.op == _INSERT:
+            return f"{self.head} INSERT:{self.new(row.new)}"
+        if row.op == _DELETE:
+            return f"{self.head} DELETE:{self.old(row.old) if row.old is not None else ' (no-tuple-data)'}"
+        assert row.op == _UPDATE, row.op
+        key = f" old-key:{self.old(row.old)} new-tuple:" if row.old is not None else ""
+        return f"{self.head} UPDATE:{key}{self.new(row.new)}"
 
 
 class TestDecodingRenderer:
@@ -155,10 +154,9 @@ class TestDecodingRenderer:
         return message.prefix not in self._hidden_prefixes
 
     def _rows(self, run: RowRun, database: Oid) -> Iterator[str]:
-        chunk = run.chunk
-        for row in range(run.start, run.stop):
-            if chunk.op[row] in (_INSERT, _UPDATE, _DELETE):
-                yield self._table(run.relations[chunk.relation[row]], database).line(chunk, row)
+        for row in run.rows():
+            if row.op != _REWRITE:
+                yield self._table(run.versions.relations[row.relation], database).line(row)
 
     def _truncate(self, truncations: list[Truncation]) -> str:
         names = ", ".join(self._table(item.relation, item.database).name for item in truncations)

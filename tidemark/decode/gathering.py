@@ -1,0 +1,147 @@
+"""Rows of many transactions and relations on their way into batches: taken in runs, sorted by relation at the end.
+
+Two passes, as everywhere where rows become columns: what a run costs does not depend on its rows, and what a row costs
+is one turn of a loop (`row_entries`).
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+
+from tidemark.decode.batches import RowSpans
+from tidemark.decode.row_entries import ENTRY_BYTES, arrange, spread, tally, tuple_bytes
+from tidemark.decode.rowlog import RelationVersions
+from tidemark.decode.transactions import RowRun
+from tidemark.model.change import TransactionEnd
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+
+
+class GatheredRows:
+    """Rows in stream order, each run with what its transaction says of it."""
+
+    __slots__ = ("_commit_lsns", "_entries", "_runs", "_timelines", "_times_us", "_tuples", "_versions", "_xids")
+
+    def __init__(self, versions: RelationVersions) -> None:
+        self._versions = versions
+        self._entries = bytearray()
+        self._tuples = bytearray()
+        self._runs = array("q")  # pairs: entries up to the run's end, ordinal of its first row
+        self._timelines = array("q")
+        self._commit_lsns = array("q")
+        self._times_us = array("q")
+        self._xids = array("q")
+
+    def __len__(self) -> int:
+        return len(self._entries) // ENTRY_BYTES
+
+    @property
+    def byte_count(self) -> int:
+        """Memory taken, about."""
+        return len(self._entries) + len(self._tuples)
+
+    def fits(self, run: RowRun) -> bool:
+        """Tell if the run's entries name relation versions by the same numbers."""
+        return run.versions is self._versions
+
+    def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
+        """Take the rows `start` to `stop` of a run of the transaction `end`."""
+        chunk = run.chunk
+        begin = run.tuples_at + tuple_bytes(chunk.entries, run.start, start)
+        size = tuple_bytes(chunk.entries, start, stop)
+        self._entries += memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES]
+        self._tuples += memoryview(chunk.tuples)[begin : begin + size]
+        self._runs.append(len(self))
+        self._runs.append(run.first_ordinal + start - run.start)
+        self._timelines.append(end.timeline)
+        self._commit_lsns.append(end.commit_lsn)
+        self._times_us.append(end.commit_time_us)
+        self._xids.append(end.xid)
+
+    def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
+        """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
+        versions = self._versions
+        row_counts = array("q", bytes(8 * len(versions)))
+        byte_counts = array("q", bytes(8 * len(versions)))
+        if tally(self._entries, row_counts, byte_counts) < 0:
+            raise InternalError("gathered rows name a relation version that is none")
+        chosen = [number for number, count in enumerate(row_counts) if count and wanted(versions.relations[number])]
+        next_row = array("q", [-1]) * len(versions)
+        base_byte = array("q", bytes(8 * len(versions)))
+        rows = size = 0
+        for number in chosen:
+            next_row[number], base_byte[number] = rows, size
+            rows += row_counts[number]
+            size += byte_counts[number]
+        columns = self._arranged(rows, size, next_row, base_byte)
+        for number in chosen:
+            stop = next_row[number]
+            begin = base_byte[number]
+            spans = columns.cut(stop - row_counts[number], stop, begin, begin + byte_counts[number])
+            self._spread(columns.run_of, stop - row_counts[number], stop, spans)
+            yield versions.databases[number], versions.relations[number], spans
+
+    def _arranged(self, rows: int, size: int, next_row: "array[int]", base_byte: "array[int]") -> "_Columns":
+        out = _Columns(rows, size)
+        moved = arrange(
+            self._entries,
+            self._tuples,
+            self._runs,
+            next_row,
+            base_byte[:],
+            base_byte,
+            out.data,
+            out.op,
+            out.before_kind,
+            out.lsn,
+            out.run_of,
+            out.ordinal,
+            out.new_at,
+            out.new_length,
+            out.old_at,
+            out.old_length,
+        )
+        if moved != rows:
+            raise InternalError(f"{moved} of {rows} gathered rows have tuples")
+        return out
+
+    def _spread(self, run_of: "array[int]", start: int, stop: int, spans: RowSpans) -> None:
+        for values, name in (
+            (self._timelines, "timeline"),
+            (self._commit_lsns, "commit_lsn"),
+            (self._times_us, "commit_time_us"),
+            (self._xids, "xid"),
+        ):
+            column = array("q", bytes(8 * (stop - start)))
+            spread(run_of, start, stop, values, column)
+            setattr(spans, name, array("i", column) if name == "timeline" else column)
+
+
+class _Columns:
+    """All rows, those of one relation version next to each other."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.data = bytearray(size)
+        self.op = bytearray(rows)
+        self.before_kind = bytearray(rows)
+        self.lsn = array("q", bytes(8 * rows))
+        self.run_of = array("q", bytes(8 * rows))
+        self.ordinal = array("q", bytes(8 * rows))
+        self.new_at = array("q", bytes(8 * rows))
+        self.new_length = array("q", bytes(8 * rows))
+        self.old_at = array("q", bytes(8 * rows))
+        self.old_length = array("q", bytes(8 * rows))
+
+    def cut(self, start: int, stop: int, begin: int, end: int) -> RowSpans:
+        """Return the rows of one version, without what its transactions say."""
+        spans = RowSpans()
+        spans.data = self.data[begin:end]
+        spans.op = self.op[start:stop]
+        spans.before_kind = self.before_kind[start:stop]
+        spans.lsn = self.lsn[start:stop]
+        spans.ordinal = self.ordinal[start:stop]
+        spans.new_at = self.new_at[start:stop]
+        spans.new_length = self.new_length[start:stop]
+        spans.old_at = self.old_at[start:stop]
+        spans.old_length = self.old_length[start:stop]
+        return spans

@@ -1,0 +1,43 @@
+# The types of row_entries.py. Places and counts are signed, what an entry holds is unsigned.
+
+cimport cython
+
+cdef Py_ssize_t STEP, TO_RELATION, TO_NEW, TO_OLD, TO_LSN
+cdef unsigned int NO_TUPLE
+cdef long long MISFIT
+
+
+@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+
+@cython.locals(low="unsigned long long", high="unsigned long long")
+cdef unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+
+@cython.locals(total="long long", row=Py_ssize_t, length="unsigned int")
+cpdef long long tuple_bytes(const unsigned char[::1] entries, Py_ssize_t start, Py_ssize_t stop) except? -2
+
+
+@cython.locals(row=Py_ssize_t, length="unsigned int")
+cpdef Py_ssize_t rows_within(const unsigned char[::1] entries, Py_ssize_t start, Py_ssize_t stop,
+                             long long room) except? -2
+
+
+@cython.locals(count=Py_ssize_t, row=Py_ssize_t, relation=Py_ssize_t, length="unsigned int")
+cpdef Py_ssize_t tally(const unsigned char[::1] entries, long long[::1] rows, long long[::1] tuples) except? -2
+
+
+@cython.locals(count=Py_ssize_t, at="long long", run=Py_ssize_t, moved=Py_ssize_t, first="long long", row=Py_ssize_t,
+               entry=Py_ssize_t, relation=Py_ssize_t, new="unsigned int", old="unsigned int", new_size="long long",
+               old_size="long long", size="long long", to="long long", place="long long")
+cpdef Py_ssize_t arrange(const unsigned char[::1] entries, const unsigned char[::1] tuples, const long long[::1] runs,
+                         long long[::1] next_row, long long[::1] next_byte, const long long[::1] base_byte,
+                         unsigned char[::1] data, unsigned char[::1] op, unsigned char[::1] before_kind,
+                         long long[::1] lsn, long long[::1] run_of, long long[::1] ordinal, long long[::1] new_at,
+                         long long[::1] new_length, long long[::1] old_at, long long[::1] old_length) except? -2
+
+
+@cython.locals(row=Py_ssize_t)
+cpdef Py_ssize_t spread(const long long[::1] run_of, Py_ssize_t start, Py_ssize_t stop, const long long[::1] values,
+                        long long[::1] out) except? -2
