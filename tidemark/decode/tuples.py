@@ -139,27 +139,23 @@ def _walk(packed: bytes, layout: TupleLayout) -> list[tuple[int, int, int]]:
         raise BadDatum(f"tuple has {stored} columns where its relation has {len(layout.lengths)}")
     places = []
     at = base
-    for index in range(stored):
+    for index, declared, align in zip(range(stored), layout.lengths, layout.aligns, strict=False):
         if bitmap >= 0 and not packed[bitmap + index // 8] >> index % 8 & 1:
             places.append((index, -1, 0))
             continue
-        at, length = _place(packed, at, base, layout, index)
+        # A short or external datum follows without padding; a zero byte is padding before an aligned one.
+        if declared != VARLENA or (at < len(packed) and packed[at] == 0):
+            at += -(at - base) % align
+        length = _varlena_length(packed, at, index) if declared == VARLENA else declared
         places.append((index, at, length))
         at += length
+        if at > len(packed):
+            raise BadDatum(f"column {index + 1}: value ends at byte {at} of {len(packed)}")
     return places
 
 
-def _place(packed: bytes, at: int, base: int, layout: TupleLayout, index: int) -> tuple[int, int]:
-    """Return offset and length of the value of column `index`, given that the one before it ends at `at`."""
-    length = layout.lengths[index]
-    # A short or external datum follows without padding; a zero byte is padding before an aligned one.
-    if length != VARLENA or (at < len(packed) and packed[at] == 0):
-        at += -(at - base) % layout.aligns[index]
-    if length == VARLENA:
-        try:
-            return at, datum_length(packed, at)
-        except BadDatum as error:
-            raise BadDatum(f"column {index + 1}: {error}") from error
-    if at + length > len(packed):
-        raise BadDatum(f"column {index + 1}: value at byte {at} does not fit into a tuple of {len(packed)} bytes")
-    return at, length
+def _varlena_length(packed: bytes, at: int, index: int) -> int:
+    try:
+        return datum_length(packed, at)
+    except BadDatum as error:
+        raise BadDatum(f"column {index + 1}: {error}") from error

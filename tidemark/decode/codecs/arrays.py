@@ -72,6 +72,7 @@ class ArrayCodec(Codec):
     """An array of any type that has a codec."""
 
     kind = ColumnKind.ARRAY
+    note = "the elements in storage order: dimensions and lower bounds are left out"
 
     def __init__(self, element: TypeDescription, codec: Codec) -> None:
         self.element = element

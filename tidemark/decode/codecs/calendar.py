@@ -5,6 +5,7 @@ no BC.
 """
 
 import re
+from functools import lru_cache
 
 EPOCH_2000_DAYS = 10_957  # days from 1970-01-01 to PostgreSQL's epoch, 2000-01-01
 USECS_PER_SECOND = 1_000_000
@@ -13,6 +14,7 @@ USECS_PER_HOUR = 60 * USECS_PER_MINUTE
 USECS_PER_DAY = 24 * USECS_PER_HOUR
 DAYS_PER_ERA = 146_097  # 400 years
 DAYS_FROM_ERA_START = 719_468  # from 0000-03-01 to 1970-01-01
+DATES_REMEMBERED = 4096  # dates come again and again
 DATE = re.compile(r"(\d{4,})-(\d\d)-(\d\d)")
 CLOCK = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 ZONE = re.compile(r"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?")
@@ -46,6 +48,7 @@ def days_of(year: int, month: int, day: int) -> int:
     )
 
 
+@lru_cache(DATES_REMEMBERED)
 def date_text(days: int) -> tuple[str, str]:
     """Return the date in ISO form, and the suffix that goes to the very end: " BC" or nothing."""
     year, month, day = civil_date(days)

@@ -115,6 +115,7 @@ class Codec:
 
     arrow_type: pa.DataType
     kind = ColumnKind.OBJECTS
+    note = ""  # for docs/types.md: what the Arrow form leaves out or changes
 
     def text(self, payload: bytes) -> str:
         """Return what the type's output function prints."""

@@ -50,6 +50,8 @@ def clamp_instant(usecs: int) -> int:
 class DateCodec(Codec):
     """`date`: days since 2000-01-01."""
 
+    note = "infinities, BC and years over 9999 become 0001-01-01 or 9999-12-31"
+
     arrow_type = pa.date32()
     kind = ColumnKind.DATE
 
@@ -75,6 +77,8 @@ class DateCodec(Codec):
 
 class TimestampCodec(Codec):
     """`timestamp` and `timestamptz`: microseconds since 2000-01-01, the latter in UTC."""
+
+    note = "infinities, BC and years over 9999 become the first or last instant of the years 0001 to 9999"
 
     kind = ColumnKind.TIMESTAMP
 
@@ -117,6 +121,7 @@ class TimeCodec(Codec):
 
     arrow_type = pa.int64()
     kind = ColumnKind.FIXED
+    note = "microseconds since midnight"
 
     def text(self, payload: bytes) -> str:
         """Return the clock time."""

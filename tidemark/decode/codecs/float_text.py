@@ -16,8 +16,8 @@ _DOUBLE = struct.Struct("<d")
 _SINGLE = struct.Struct("<f")
 _U64 = struct.Struct("<Q")
 _U32 = struct.Struct("<I")
-# repr of most doubles has some digits to spare to the boundary; only from here on can it lie on it (2 ** 53).
-INTEGER_RANGE = float(1 << 53)
+# Half way between two doubles below this lies a number of more than 17 digits: no repr can hit it.
+HALF_WAY_FROM = float(1 << 51)
 
 
 def double_text(payload: bytes) -> str:
@@ -28,7 +28,7 @@ def double_text(payload: bytes) -> str:
     if special is not None:
         return special
     digits, exponent = _repr_digits(value)
-    if _on_boundary(bits, 8, digits, exponent):
+    if abs(value) >= HALF_WAY_FROM and _on_boundary(bits, 8, digits, exponent):
         digits, exponent = _shortest_inside(bits, 8, len(digits))
     return _notation(digits, exponent, negative=bool(bits >> 63), width=8)
 

@@ -44,6 +44,8 @@ def _signed_clock(usecs: int, *, plus: bool) -> str:
 class IntervalCodec(TextCodec):
     """`interval`: microseconds, days, months; text in Arrow, which has no such type that Spark reads."""
 
+    note = "as IntervalStyle postgres prints it"
+
     def __init__(self, dialect: Dialect) -> None:
         self._infinite = dialect.infinite_intervals
 

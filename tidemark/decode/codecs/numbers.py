@@ -58,6 +58,7 @@ class Xid8Codec(Codec):
     """`xid8`: 64 bits unsigned, which only a decimal holds."""
 
     arrow_type = pa.decimal128(XID8_DIGITS, 0)
+    note = "an unsigned 64-bit number fits no integer of Spark's"
     _form = struct.Struct("<Q")
 
     def text(self, payload: bytes) -> str:
@@ -74,9 +75,10 @@ class Xid8Codec(Codec):
 
 
 class FloatCodec(Codec):
-    """`float4` and `float8`; NaN, infinities and -0 are kept."""
+    """`float4` and `float8`."""
 
     kind = ColumnKind.FIXED
+    note = "NaN, infinities and -0 are kept"
 
     def __init__(self, width: int) -> None:
         self._form = struct.Struct("<f" if width == 4 else "<d")

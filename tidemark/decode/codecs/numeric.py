@@ -91,6 +91,7 @@ class NumericCodec(TextCodec):
     """`numeric` that no Arrow decimal holds: unconstrained, or over 38 digits."""
 
     kind = ColumnKind.NUMERIC_TEXT
+    note = "without declared digits, or with more than 38; NaN and infinities as they print"
 
     def text(self, payload: bytes) -> str:
         """Return what `numeric_out` prints."""
@@ -101,6 +102,7 @@ class DecimalCodec(Codec):
     """`numeric(p, s)` as a decimal."""
 
     kind = ColumnKind.NUMERIC
+    note = "p up to 38. NaN becomes NULL. A negative scale widens p instead, a scale over p counts as p"
 
     def __init__(self, precision: int, scale: int) -> None:
         self.precision = precision

@@ -15,7 +15,7 @@ BYTEA_ESCAPE = re.compile(rb"\\([0-7]{3}|\\)")
 
 
 class StringCodec(TextCodec):
-    """`text`, `varchar`, `bpchar` (blanks included), `json`, `xml`: stored as they print."""
+    """`text`, `varchar`, `bpchar` (blanks included), `json`: stored as they print."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -84,6 +84,7 @@ class RawCodec(Codec):
     """
 
     arrow_type = pa.binary()
+    note = "the bytes on disk; in rows of a first copy, whose text alone is known, the bytes of that text"
 
     def __init__(self, *, fixed_length: bool) -> None:
         self.kind = ColumnKind.OBJECTS if fixed_length else ColumnKind.BYTES
@@ -118,6 +119,7 @@ class EnumCodec(TextCodec):
     """An enum: the OID of its label, whose text is pinned in the type's description."""
 
     kind = ColumnKind.ENUM
+    note = "the label, as it was called when the row was written"
     _form = Struct("<I")
 
     def __init__(self, name: str, labels: tuple[EnumLabel, ...]) -> None:

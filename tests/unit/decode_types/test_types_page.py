@@ -1,0 +1,12 @@
+"""docs/types.md is what the codecs say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "types_page.py"
+
+
+def test_the_page_of_types_is_current() -> None:
+    checked = subprocess.run([sys.executable, SCRIPT, "--check"], check=False, timeout=60)
+    assert checked.returncode == 0, "run scripts/types_page.py"
