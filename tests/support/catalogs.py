@@ -1,8 +1,9 @@
 """A mirror beside a real server: seeded by SQL, fed with the server's own WAL files, compared with SQL row by row."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import psycopg
 from psycopg.rows import TupleRow
@@ -13,7 +14,7 @@ from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_ATTRIBUTE
 from tidemark.decode.catalog.mirror import CatalogMirror, CatalogValue
 from tidemark.decode.catalog.shared import SharedCatalogs
-from tidemark.model.lsn import Lsn, Oid, parse_lsn
+from tidemark.model.lsn import Lsn, Oid, Xid, parse_lsn
 from tidemark.wal.page import Framer, Invalid, RecordBlock
 from tidemark.wal.record import Record
 from tidemark.wal.segments import segment_name, segment_of
@@ -97,8 +98,9 @@ def observe(
         oid, tablespace, encoding = sql(session, seed.IDENTITY)[0]
         columns = [_column_row(row) for row in sql(session, seed.COLUMNS)]
         identity = seed.Identity(Oid(oid), Oid(tablespace), encoding)
-        mirror = seed.begin(fmt, identity, columns, _files(session), shared)
-        _wait_for_older(session, int(str(next_xid).split(":")[1]))
+        older_than = Xid(int(str(next_xid).split(":")[1]))
+        mirror = seed.begin(fmt, identity, columns, _files(session), next_xid=older_than, shared=shared)
+        _wait_for_older(session, older_than)
         for statement in seed.SESSION:
             sql(session, statement)
         sql(session, "BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -176,3 +178,75 @@ def differences(observed: Observed, names: Iterable[str] = tuple(CATALOG_OF_NAME
             if expected.get(ctid) != actual.get(ctid)
         ]
     return found
+
+
+DESCRIBED = """
+    SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text, c.relreplident::text,
+      c.reltoastrelid::int8,
+      coalesce((SELECT inhparent::int8 FROM pg_inherits WHERE inhrelid = c.oid AND c.relispartition), 0),
+      (SELECT array_agg(k ORDER BY o) FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS u (k, o)
+        WHERE i.indrelid = c.oid AND i.indisprimary),
+      (SELECT array_agg(k ORDER BY o) FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS u (k, o)
+        WHERE i.indexrelid = pg_get_replica_identity_index(c.oid) AND o <= i.indnkeyatts)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'm') AND c.oid >= 16384 ORDER BY c.oid
+"""
+DESCRIBED_COLUMNS = """
+    SELECT a.attrelid::int8, a.attnum, a.attname::text,
+      CASE WHEN attisdropped THEN NULL ELSE format_type(atttypid, NULL) END, a.atttypmod,
+      a.attlen, a.attbyval, a.attalign::text, a.attnotnull, a.attisdropped, a.attgenerated::text, a.atthasmissing
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+    WHERE c.relkind IN ('r', 'p', 'm') AND c.oid >= 16384 AND a.attnum > 0 ORDER BY 1, 2
+"""
+DESCRIBED_LABELS = """
+    SELECT enumtypid::int8, array_agg(enumlabel::text ORDER BY enumsortorder) FROM pg_enum GROUP BY enumtypid ORDER BY 1
+"""
+
+
+def description_differences(observed: Observed) -> list[str]:
+    """Return what descriptions say otherwise than the server does, in words."""
+    replica_index = """
+        CREATE OR REPLACE FUNCTION pg_temp.pg_get_replica_identity_index(r regclass) RETURNS regclass LANGUAGE sql AS $$
+          SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+          WHERE c.oid = r AND i.indimmediate
+            AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident) $$
+    """
+    with observed.cluster.connect(observed.database) as session:
+        sql(session, replica_index)
+        relations = sql(session, DESCRIBED.replace("pg_get_replica", "pg_temp.pg_get_replica"))
+        columns = sql(session, DESCRIBED_COLUMNS)
+        labels = sql(session, DESCRIBED_LABELS)
+    mirror = observed.mirror
+    described = list(mirror.relations())
+    own = [
+        (
+            *(relation.oid, relation.namespace, relation.name, relation.kind, relation.persistence),
+            *(relation.replica_identity.value, relation.toast_oid, relation.partition_of),
+            list(relation.primary_key) or None,
+            list(relation.identity_columns) or None,
+        )
+        for relation in described
+    ]
+    own_columns = [
+        (
+            *(relation.oid, column.number, column.name, column.type.display_name if column.type else None),
+            *(column.typmod, column.length, column.by_value, column.align.value, column.not_null, column.dropped),
+            *(column.generated, column.missing is not None),
+        )
+        for relation in described
+        for column in relation.columns
+    ]
+    own_labels = []
+    for oid, _labels in labels:
+        enum = mirror.type(Oid(oid))
+        own_labels.append((oid, [label.label for label in enum.labels] if enum else None))
+    return [
+        *_unequal(relations, own),
+        *_unequal(columns, own_columns),
+        *_unequal(labels, own_labels),
+    ]
+
+
+def _unequal(server: Sequence[object], mirrored: Sequence[object]) -> list[str]:
+    pairs = zip_longest(server, mirrored)
+    return [f"server {expected}, mirror {actual}" for expected, actual in pairs if expected != actual]

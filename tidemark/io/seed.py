@@ -12,7 +12,7 @@ from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.io.node import Node
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Oid, Xid
 from tidemark.wal.versions import WalFormat
 
 CATALOG_BYTES_MAX = 4 << 30  # of one database as COPY data: about ten million columns
@@ -32,12 +32,12 @@ class SeedSession:
     def __init__(self, node: Node) -> None:
         self.node = node
 
-    def begin(self, fmt: WalFormat, shared: SharedCatalogs | None) -> CatalogMirror:
+    def begin(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs | None) -> CatalogMirror:
         """Return a mirror of this database that knows its layouts and files, and no rows."""
         ((oid, tablespace, encoding),) = self.node.query(seed.IDENTITY.encode())
         identity = seed.Identity(Oid(oid), Oid(tablespace), str(encoding))
         columns = cast("list[seed.ColumnRow]", self.node.query(seed.COLUMNS.encode()))
-        return seed.begin(fmt, identity, columns, self.files(), shared)
+        return seed.begin(fmt, identity, columns, self.files(), next_xid=next_xid, shared=shared)
 
     def files(self) -> list[tuple[int, int]]:
         """Return in which files the catalogs stand now."""

@@ -166,7 +166,7 @@ def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedOb
         sessions = [SeedSession(node) for node in nodes]
         mirrors: list[CatalogMirror] = []
         for session in sessions:
-            mirrors.append(session.begin(fmt, mirrors[0].shared if mirrors else None))
+            mirrors.append(session.begin(fmt, Xid(redo.next_xid & 0xFFFFFFFF), mirrors[0].shared if mirrors else None))
         replay = stack.enter_context(_Replay(dsn, facts, redo, CatalogFollower(fmt, mirrors)))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]

@@ -65,9 +65,6 @@ class CatalogFiles:
         """Look at a row that `xid` put into pg_class: a transient heap may be one of a catalog."""
         assert self._class_row is not None, "pg_class is in this store"
         _oid, relfilenode, tablespace, rewritten = self._class_row.unpack_from(packed, data_at(packed))
-        if rewritten == INVALID_OID:
-            return
-        changes.rewrites_anything = True
         if rewritten in self.heaps:
             changes.rewriting[rewritten] = xid
             if relfilenode != INVALID_OID:
@@ -80,7 +77,7 @@ class CatalogFiles:
         changes = self._open.get(top_xid)
         if locator.db != self.database:
             return False
-        if self._marks.learning and (changes is None or not changes.rewrites_anything):
+        if self._marks.is_older_than_learning(top_xid) and (changes is None or not changes.rewriting):
             return self._learn_copy(record)
         pending = self._pending_file(changes, record, top_xid)
         if pending is None:

@@ -105,7 +105,7 @@ def _update(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
         yield RowInserted(new_tid, ELIDED)
         return
     if old is None:
-        raise _diverged(target, record, old_tid, "its bytes are not known (was full_page_writes off?)")
+        raise _diverged(target, record, old_tid, "its bytes are not known")
     yield RowInserted(new_tid, _fitting(target, record, new_tid, heap.apply_update(old, update)))
 
 
@@ -117,7 +117,7 @@ def _inplace(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
         return
     old = target.known_bytes(tid)
     if old is None:
-        raise _diverged(target, record, tid, "its bytes are not known (was full_page_writes off?)")
+        raise _diverged(target, record, tid, "its bytes are not known")
     yield RowOverwritten(tid, heap.apply_inplace(old, inplace))
 
 
@@ -145,6 +145,6 @@ def _fitting(target: CatalogHeap, record: Record, tid: Tid, packed: bytes) -> by
     return packed
 
 
-def _diverged(target: CatalogHeap, record: Record, tid: Tid, what: str) -> CatalogDiverged:
-    name = target.layout.catalog.name
-    return CatalogDiverged(f"{name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}")
+def _diverged(target: CatalogHeap, record: Record, tid: Tid, what: str) -> TidemarkError:
+    told = f"{target.layout.catalog.name} at {format_lsn(record.lsn)}, row {format_tid(tid)}: {what}"
+    return SeedOvertaken(told) if target.learning else CatalogDiverged(told)

@@ -34,7 +34,7 @@ from tidemark.decode.catalog.missing import missing_from_text
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.versions import WalFormat
 
@@ -100,9 +100,14 @@ def begin(
     identity: Identity,
     columns: Iterable[ColumnRow],
     files: Iterable[tuple[int, int]],
+    *,
+    next_xid: Xid,
     shared: SharedCatalogs | None = None,
 ) -> CatalogMirror:
-    """Return a mirror that knows no rows yet and can take WAL; `shared` is that of another mirror, if there is one."""
+    """Return a mirror that knows no rows yet and can take WAL from R0, where `next_xid` was the next xid.
+
+    `shared` is that of another mirror of the same seed, if there is one.
+    """
     layouts = _layouts(columns)
     file_of = dict(files)
 
@@ -113,9 +118,9 @@ def begin(
 
     if shared is None:
         shared_heaps = heaps(SHARED_CATALOGS, GLOBAL_TABLESPACE, INVALID_OID)
-        shared = SharedCatalogs(CatalogStore(fmt, INVALID_OID, GLOBAL_TABLESPACE, shared_heaps, learning=True))
+        shared = SharedCatalogs(CatalogStore(fmt, INVALID_OID, GLOBAL_TABLESPACE, shared_heaps, learning_from=next_xid))
     local_heaps = heaps(LOCAL_CATALOGS, identity.tablespace, identity.database)
-    store = CatalogStore(fmt, identity.database, identity.tablespace, local_heaps, learning=True)
+    store = CatalogStore(fmt, identity.database, identity.tablespace, local_heaps, learning_from=next_xid)
     return CatalogMirror(store, shared, identity.encoding)
 
 

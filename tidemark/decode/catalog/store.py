@@ -28,15 +28,21 @@ class CatalogStore:
     """Catalogs, marks and rewrites of one database; database 0 is the shared catalogs."""
 
     def __init__(
-        self, fmt: WalFormat, database: Oid, tablespace: Oid, heaps: Iterable[CatalogHeap], *, learning: bool = False
+        self,
+        fmt: WalFormat,
+        database: Oid,
+        tablespace: Oid,
+        heaps: Iterable[CatalogHeap],
+        *,
+        learning_from: Xid | None = None,
     ) -> None:
-        """`tablespace` is that of files whose reltablespace is 0; `learning`: a seed is being taken."""
+        """`tablespace` is that of files whose reltablespace is 0; `learning_from` is as `Marks` has it."""
         self.format = fmt
         self.database = database
         self.tablespace = tablespace
         self.open: dict[Xid, OpenChanges] = {}
         self.top_of: dict[Xid, Xid] = {}  # of subtransactions that touched catalogs
-        self.marks = Marks(learning=learning)
+        self.marks = Marks(learning_from=learning_from)
         self.files = CatalogFiles(database, tablespace, heaps, self.open, self.marks)
         self.commits = 0  # that changed these catalogs
         self.revision = 0  # grows with every record that changed anything here: those belong into a journal
@@ -55,6 +61,8 @@ class CatalogStore:
         """Hold that all rows are known from here on."""
         self.marks.stop_learning()
         self.files.stop_learning()
+        if not self._is_rewriting():
+            self.marks.forget_aborted()
 
     def restore(self, changes: Iterable[OpenChanges]) -> None:
         """Take over the open transactions of a saved store, and make their marks again."""
@@ -182,7 +190,7 @@ class CatalogStore:
         del self.open[changes.xid]
         self.files.close(changes)
         if not self._is_rewriting():
-            self.marks.aborted.clear()
+            self.marks.forget_aborted()
 
     def _is_rewriting(self) -> bool:
         return any(changes.rewriting for changes in self.open.values())

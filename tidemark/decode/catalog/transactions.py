@@ -20,7 +20,6 @@ from tidemark.decode.catalog.layout import (
     PG_RANGE,
     PG_TYPE,
 )
-from tidemark.decode.catalog.redo import SeedOvertaken
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
@@ -69,7 +68,6 @@ class OpenChanges:
     xid: Xid
     subjects: set[Subject] = field(default_factory=set)
     version: int = 0  # grows with every change, so that what was seen through it can be known to be old
-    rewrites_anything: bool = False  # a transient heap of it was seen being made
     rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and which xid said so
     expected: dict[RelFileLocator, Oid] = field(default_factory=dict)  # files of unmapped ones, told beforehand
     pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
@@ -87,11 +85,22 @@ class Fate(Enum):
 class Marks:
     """Which rows wait for the end of which xid."""
 
-    def __init__(self, *, learning: bool) -> None:
-        self.learning = learning
-        self.aborted: set[Xid] = set()  # xids that had marks, while a rewrite is on
-        self._committed: set[Xid] = set()  # xids that had marks, while learning
+    def __init__(self, *, learning_from: Xid | None) -> None:
+        """`learning_from`: a seed is being taken, and this was the next xid when WAL began to be read for it."""
+        self.learning_from = learning_from
+        self.aborted: set[Xid] = set()  # while a rewrite is on: xids that had marks; while learning: all
+        self._committed: set[Xid] = set()  # while learning: all
+        self._presumed: set[Xid] = set()  # while learning: xids that may be open since before it began
         self._rows: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
+
+    @property
+    def learning(self) -> bool:
+        """Tell if a seed is being taken: most rows, and older transactions, are not known."""
+        return self.learning_from is not None
+
+    def is_older_than_learning(self, xid: Xid) -> bool:
+        """Tell if what `xid` did before the seed's WAL begins is not known."""
+        return self.learning_from is not None and precedes(xid, self.learning_from)
 
     def add(self, xid: Xid, heap: CatalogHeap, tid: Tid) -> None:
         """Let the row at `tid` wait for `xid`."""
@@ -99,22 +108,19 @@ class Marks:
 
     def commit(self, xid: Xid) -> None:
         """Settle the marks of `xid`: it committed."""
-        rows = self._rows.pop(xid, None)
-        if rows is not None and self.learning:
+        if self.learning:
             self._committed.add(xid)
-        for heap, tid in rows or ():
+        for heap, tid in self._rows.pop(xid, ()):
             heap.commit(tid, xid)
 
     def abort(self, xid: Xid, *, remember: bool) -> bool:
         """Settle the marks of `xid`, which aborted; tell if there were any."""
         rows = self._rows.pop(xid, None)
-        if rows is None:
-            return False
-        if remember:
+        if self.learning or (remember and rows is not None):
             self.aborted.add(xid)
-        for heap, tid in rows:
+        for heap, tid in rows or ():
             heap.abort(tid, xid)
-        return True
+        return rows is not None
 
     def fate(self, xid: Xid) -> Fate:
         """Tell what became of an xid that wrote to a catalog, and of which the row itself does not tell."""
@@ -122,14 +128,27 @@ class Marks:
             return Fate.OPEN
         if xid in self.aborted:
             return Fate.ABORTED
-        if self.learning and xid not in self._committed:
-            raise SeedOvertaken(f"a catalog was copied while transaction {xid} was open, which began before the seed")
+        if self.is_older_than_learning(xid) and xid not in self._committed:
+            self._presumed.add(xid)
+            return Fate.OPEN
         return Fate.COMMITTED
 
+    def forget_aborted(self) -> None:
+        """No rewrite is on any more."""
+        if not self.learning:
+            self.aborted.clear()
+
     def stop_learning(self) -> None:
-        """Hold that all open transactions are known from here on."""
-        self.learning = False
+        """Hold that all open transactions are known from here on.
+
+        What was open before learning began has ended by now. If its end was not seen, it came before, and was a
+        commit: the server would have marked rows of an aborted transaction when it copied them.
+        """
+        for xid in self._presumed:
+            self.commit(xid)
+        self._presumed.clear()
         self._committed.clear()
+        self.learning_from = None
 
     def open_xids(self) -> Collection[Xid]:
         """Return the xids that rows wait for."""

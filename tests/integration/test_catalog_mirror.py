@@ -1,0 +1,270 @@
+"""The catalog mirror beside real servers: its rows are compared with SQL, row by row, by ctid."""
+
+from collections.abc import Iterator
+from itertools import count
+
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+
+from tests.conftest import NewCluster
+from tests.support.catalogs import Observed, description_differences, differences, observe
+from tests.support.ddl_script import REWRITES, STEPS
+from tests.support.ddl_storm import storm, until_done
+from tests.support.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.servers import MAJORS
+from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.shared import NotFollowed
+from tidemark.model.lsn import Oid, Xid
+
+SEED_ATTEMPTS = 20
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[Cluster]:
+    """A server that changes no catalog by itself."""
+    with new_cluster(15, {"autovacuum": "off", "wal_keep_size": "2GB"}) as cluster:
+        yield cluster
+
+
+def new_database(cluster: Cluster) -> str:
+    name = f"mirrored_{next(_numbers)}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    return name
+
+
+def play(observed: Observed, steps: tuple[str, ...], *, checkpoint_every: int = 0) -> None:
+    with observed.cluster.connect(observed.database) as session:
+        for number, step in enumerate(steps):
+            for statement in step.split("; ") if step.startswith("BEGIN") else [step]:
+                sql(session, statement)
+                if checkpoint_every and number % checkpoint_every == 0:
+                    with observed.cluster.connect() as other:
+                        sql(other, "CHECKPOINT")
+
+
+def current_xid(session: psycopg.Connection[TupleRow]) -> Xid:
+    return Xid(int(sql(session, "SELECT pg_current_xact_id()::text")[0][0]))
+
+
+def assert_equal(observed: Observed) -> None:
+    observed.catch_up()
+    assert differences(observed)[:5] == []
+    assert description_differences(observed)[:5] == []
+    assert not observed.mirror.store.open
+
+
+@pytest.mark.parametrize(
+    ("compression", "checkpoint_every"), [("off", 0), ("off", 1), ("pglz", 2), ("lz4", 3), ("zstd", 1)]
+)
+def test_ddl_of_every_kind_leaves_mirror_and_server_equal(
+    quiet: Cluster, compression: str, checkpoint_every: int
+) -> None:
+    quiet.configure(wal_compression=compression)
+    observed = observe(quiet, new_database(quiet))
+    play(observed, STEPS, checkpoint_every=checkpoint_every)
+    assert_equal(observed)
+
+
+def test_a_seed_of_what_ddl_left_behind_describes_the_same(quiet: Cluster) -> None:
+    followed = observe(quiet, new_database(quiet))
+    play(followed, STEPS)
+    seeded = observe(quiet, followed.database)
+    assert_equal(seeded)
+    assert_equal(followed)
+    assert [relation.oid for relation in seeded.mirror.relations()] == [
+        relation.oid for relation in followed.mirror.relations()
+    ]
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_rewrites_of_every_catalog_are_followed(quiet: Cluster, checkpoint_every: int) -> None:
+    observed = observe(quiet, new_database(quiet))
+    play(observed, REWRITES, checkpoint_every=checkpoint_every)
+    assert_equal(observed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("major", [major for major in MAJORS if major != 15])
+def test_every_major_is_followed(new_cluster: NewCluster, major: int) -> None:
+    cluster = new_cluster(major, autovacuum="off", wal_keep_size="2GB", wal_compression="on")
+    observed = observe(cluster)
+    play(observed, STEPS, checkpoint_every=3)
+    assert_equal(observed)
+    play(observed, REWRITES, checkpoint_every=4)
+    assert_equal(observed)
+
+
+def seed_in_storm(cluster: Cluster, database: str) -> Observed:
+    for _ in range(SEED_ATTEMPTS):
+        try:
+            return observe(cluster, database)
+        except SeedOvertaken:
+            continue
+    raise AssertionError("every seed was overtaken")
+
+
+@pytest.mark.parametrize(("seed", "rewriters", "crashes"), [(1, 0, 0), (2, 1, 0), (3, 1, 2)])
+def test_a_seed_taken_in_a_storm_of_ddl_is_exact_and_stays_so(
+    new_cluster: NewCluster, seed: int, rewriters: int, crashes: int
+) -> None:
+    cluster = new_cluster(15, autovacuum_naptime="1s", wal_keep_size="2GB")
+    database = new_database(cluster)
+    with storm(cluster, database, seed, rewriters=rewriters) as sessions:
+        until_done(sessions, 40)
+        observed = seed_in_storm(cluster, database)
+        for crash in range(crashes):
+            until_done(sessions, 150 + 100 * crash)
+            cluster.restart(StopMode.IMMEDIATE)
+        until_done(sessions, 400)
+    cluster.configure(autovacuum="off")
+    cluster.restart()
+    assert_equal(observed)
+
+
+def test_a_role_that_may_only_log_in_and_replicate_can_take_a_seed(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    quiet.sql("CREATE ROLE plain LOGIN REPLICATION")
+    quiet.sql("CREATE TABLE hidden (a int PRIMARY KEY, b text DEFAULT 'x')", database)
+    quiet.sql("ALTER TABLE hidden ADD COLUMN c text DEFAULT 'secret'", database)
+    observed = observe(quiet, database, user="plain")
+    quiet.sql("ALTER TABLE hidden ADD COLUMN d int", database)
+    assert_equal(observed)
+
+
+def test_a_prepared_transaction_stays_open_across_a_crash(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    observed = observe(quiet, database)
+    with quiet.connect(database) as session:
+        sql(session, "BEGIN")
+        prepared = current_xid(session)
+        sql(session, "CREATE TABLE p (a int)")
+        sql(session, "PREPARE TRANSACTION 'p'")
+        lost = quiet.connect(database)
+        sql(lost, "BEGIN")
+        sql(lost, "CREATE TABLE lost (a int)")
+        sql(session, "CHECKPOINT")
+    quiet.restart(StopMode.IMMEDIATE)
+    lost.close()
+    observed.catch_up()
+    assert prepared in observed.mirror.store.open
+    quiet.sql("COMMIT PREPARED 'p'", database)
+    assert_equal(observed)
+    assert [relation.name for relation in observed.mirror.relations()] == ["p"]
+
+
+def test_a_transaction_sees_its_own_changes_and_others_do_not(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    quiet.sql("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int PRIMARY KEY, m mood)", database)
+    observed = observe(quiet, database)
+    mirror = observed.mirror
+    (before,) = mirror.relations()
+
+    def seen(xid: Xid | None) -> tuple[str, list[str]]:
+        relation = mirror.relation(before.oid, xid)
+        assert relation is not None
+        return relation.name, [column.name for column in relation.live_columns]
+
+    with quiet.connect(database) as session:
+        sql(session, "BEGIN")
+        xid = current_xid(session)
+        sql(session, "ALTER TABLE t RENAME TO u")
+        sql(session, "SAVEPOINT a")
+        sql(session, "ALTER TABLE u ADD COLUMN c int")
+        observed.catch_up()
+        assert seen(xid) == ("u", ["id", "m", "c"])
+        assert seen(None) == ("t", ["id", "m"])
+        assert mirror.relation(before.oid) is before
+        assert before.oid in mirror.touched(xid)
+        sql(session, "ROLLBACK TO a")
+        quiet.sql("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'", database)
+        observed.catch_up()
+        relation = mirror.relation(before.oid, xid)
+        assert relation is not None
+        assert relation.name == "u"
+        assert relation.columns[1].type is not None
+        assert [label.label for label in relation.columns[1].type.labels] == ["sad", "fine"]
+        sql(session, "COMMIT")
+    observed.catch_up()
+    assert seen(None) == ("u", ["id", "m"])
+
+
+def test_equal_versions_are_one_object_and_only_what_changed_is_described_anew(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    quiet.sql("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (m mood[]); CREATE TABLE u (a int)", database)
+    quiet.sql("ALTER TABLE u ADD COLUMN b text DEFAULT 'x'", database)
+    observed = observe(quiet, database)
+    t, u = observed.mirror.relations()
+    quiet.sql("GRANT SELECT ON t TO PUBLIC", database)
+    quiet.sql("VACUUM FULL pg_attribute", database)
+    quiet.sql("VACUUM FULL t", database)
+    quiet.sql("ALTER TABLE t RENAME TO x; ALTER TABLE x RENAME TO t; ALTER TABLE u ALTER b SET STATISTICS 5", database)
+    observed.catch_up()
+    assert observed.mirror.relation(t.oid) is t
+    assert observed.mirror.relation(u.oid) is u
+    quiet.sql("ALTER TYPE mood ADD VALUE 'b'", database)
+    observed.catch_up()
+    assert observed.mirror.relation(t.oid) is not t
+    assert observed.mirror.relation(u.oid) is u
+
+
+def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    for statement in (
+        "CREATE TYPE mood AS ENUM ('a')",
+        "CREATE DOMAIN feeling AS mood",
+        "CREATE TYPE pair AS (a feeling[], b int)",
+        "CREATE TABLE direct (m mood)",
+        "CREATE TABLE nested (p pair[])",
+        "CREATE TABLE of_row (r nested)",
+        "CREATE SCHEMA s CREATE TABLE inside (a int)",
+        "CREATE TABLE other (a int)",
+    ):
+        quiet.sql(statement, database)
+    observed = observe(quiet, database)
+    names = {relation.oid: relation.name for relation in observed.mirror.relations()}
+
+    def touched_by(statement: str) -> set[str]:
+        with quiet.connect(database) as session:
+            sql(session, "BEGIN")
+            xid = current_xid(session)
+            sql(session, statement)
+            observed.catch_up()
+            oids = observed.mirror.touched(xid)
+            sql(session, "ROLLBACK")
+            return {names[oid] for oid in oids}
+
+    assert touched_by("ALTER TYPE mood RENAME VALUE 'a' TO 'b'") == {"direct", "nested", "of_row"}
+    assert touched_by("ALTER TYPE pair ADD ATTRIBUTE c int") == {"nested", "of_row"}
+    assert touched_by("ALTER SCHEMA s RENAME TO s2") == {"inside"}
+    assert touched_by("ALTER TABLE other ADD COLUMN b int") == {"other"}
+    assert touched_by("CREATE INDEX ON other (a)") == {"other"}
+    assert touched_by("COMMENT ON TABLE other IS 'nothing'") == set()
+
+
+def test_moving_a_database_to_another_tablespace_is_refused_by_name(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(15, allow_in_place_tablespaces="on")
+    cluster.sql("CREATE TABLESPACE elsewhere LOCATION ''")
+    cluster.sql("CREATE DATABASE moved")
+    observed = observe(cluster, "moved")
+    cluster.sql("ALTER DATABASE moved SET TABLESPACE elsewhere")
+    with pytest.raises(NotFollowed, match="database moved was moved"):
+        observed.catch_up()
+
+
+def test_databases_come_and_go(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    observed = observe(quiet, database)
+    quiet.sql("CREATE DATABASE another ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    quiet.sql("ALTER DATABASE another RENAME TO one_more")
+    observed.catch_up()
+    names = {found.name for found in observed.mirror.shared.databases()}
+    assert {database, "one_more", "postgres", "template1"} <= names
+    assert "another" not in names
+    quiet.sql(f"DROP DATABASE {database}")
+    quiet.sql("DROP DATABASE one_more")
+    observed.database = "postgres"
+    observed.catch_up()
+    assert observed.mirror.is_dropped
+    assert observed.mirror.shared.database(Oid(1)) is not None
