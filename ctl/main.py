@@ -8,12 +8,24 @@ import sys
 
 import click
 
+from ctl.commands.decode import decode
+from ctl.commands.init import init
 from ctl.commands.reader import reader
+from ctl.commands.run import run
+from ctl.commands.spark import spark
 from ctl.commands.status import status
 from ctl.commands.tail import tail
 from tidemark.model.errors import ExitCode, TidemarkError
 
-COMMANDS: dict[str, click.Command] = {"reader": reader, "status": status, "tail": tail}
+COMMANDS: dict[str, click.Command] = {
+    "decode": decode,
+    "init": init,
+    "reader": reader,
+    "run": run,
+    "spark": spark,
+    "status": status,
+    "tail": tail,
+}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, commands=COMMANDS)

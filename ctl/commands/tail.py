@@ -1,39 +1,20 @@
 """`cdcctl tail`: the changes of a running node, with nothing of ours installed or configured there before."""
 
 import sys
-from collections.abc import Sequence
 
 import click
 
+from ctl.narration import Narrator
 from ctl.options import LSN
 from ctl.printing import FORMATS, Databases, Format, Printer, printer
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
-from tidemark.io.node import Blocker
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.decode_run import LiveChanges
 from tidemark.runtime.seeding import WAIT_S_DEFAULT, take_seed
 
 READ_WAIT_S = 0.2
-
-
-class Narrator:
-    """Says on standard error what a seed waits for."""
-
-    def __init__(self) -> None:
-        self._told: tuple[str, ...] = ()
-
-    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
-        """Name the transactions that are waited for, whenever they are others than before."""
-        del waited_s
-        names = tuple(map(str, blockers))
-        if names != self._told:
-            self._told = names
-            click.echo(f"waiting for older transactions to end: {'; '.join(names)}", err=True)
-
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Keep quiet: the replay from the checkpoint takes moments."""
 
 
 @click.command()

@@ -1,0 +1,57 @@
+"""`cdcctl init`: check the node, take the seed, make the state folder."""
+
+from pathlib import Path
+
+import click
+
+from ctl import settings
+from ctl.narration import Narrator
+from ctl.options import config_option, state_option
+from tidemark.io.config import Config
+from tidemark.io.node import Node
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.runtime.initialise import initialise
+
+ALL_TABLES = ("*.*",)
+
+
+@click.command()
+@state_option
+@config_option
+@click.option("--dsn", help="The node, as libpq reads it; a password belongs into PGPASSFILE.")
+@click.option("--database", "databases", multiple=True, help="Capture these databases (default: the DSN's own).")
+@click.option("--table", "tables", multiple=True, help="Capture these tables: schema.table with * and ?.")
+def init(
+    *, state: Path, config: Path | None, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...]
+) -> None:
+    """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
+
+    Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
+    again changes nothing. The rows that are there already are copied by the sidecar.
+    """
+    if config is None and not (state / settings.WRITTEN_BY_INIT).exists():
+        if dsn is None:
+            raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
+        with Node(dsn) as node:
+            wanted = databases or (node.check_fitness().database,)
+        settings.write(state, dsn, wanted, tables or ALL_TABLES)
+    chosen = settings.load(state, config)
+    _check_same(chosen, dsn, databases, tables, where=settings.config_path(state, config))
+    if initialise(chosen, StateFolder(state), Narrator()):
+        click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
+    else:
+        click.echo(f"{state} is the state of this capture already")
+
+
+def _check_same(
+    chosen: Config, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], *, where: Path | None
+) -> None:
+    """Refuse options that say something else than the configuration: they would be without effect."""
+    for option, given, configured in (
+        ("--dsn", dsn, chosen.capture.dsn),
+        ("--database", databases, chosen.select.databases),
+        ("--table", tables, chosen.select.tables),
+    ):
+        if given and given != configured:
+            raise ConfigError(f"{option} is not what {where} says", hint="leave the option out, or change it there")

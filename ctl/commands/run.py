@@ -1,0 +1,30 @@
+"""`cdcctl run`: become one of the daemons."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from ctl import settings
+from ctl.options import config_option, state_option
+
+
+@click.group()
+def run() -> None:
+    """Run a daemon in the foreground."""
+
+
+@run.command()
+@state_option
+@config_option
+def sidecar(*, state: Path, config: Path | None) -> None:
+    """Run the realtime process: stream, decode, deliver."""
+    become("sidecar", state, config)
+
+
+def become(module: str, state: Path, config: Path | None, *arguments: str) -> None:
+    """Replace this process by a Python program of ours: signals, exit code and pid are its own."""
+    path = settings.config_path(state, config)
+    chosen = ["--config", str(path)] if path is not None else []
+    os.execv(sys.executable, [sys.executable, "-m", module, "--state", str(state), *chosen, *arguments])  # noqa: S606

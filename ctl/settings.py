@@ -1,0 +1,38 @@
+"""Which configuration a command works by: `--config`, else the one that `init` wrote into the state folder."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from tidemark.io.config import Config, load_config
+
+WRITTEN_BY_INIT = "tidemark.toml"
+
+
+def config_path(state: Path, config: Path | None) -> Path | None:
+    """Return the file to read; None: there is none, and every key has its default."""
+    written = state / WRITTEN_BY_INIT
+    return config or (written if written.exists() else None)
+
+
+def load(state: Path, config: Path | None) -> Config:
+    """Return the configuration, with the overrides of the environment."""
+    return load_config(config_path(state, config), os.environ)
+
+
+def write(state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...]) -> Path:
+    """Write the configuration of a capture that was made without one; return its path."""
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = state / WRITTEN_BY_INIT
+    text = (
+        "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
+        f"[capture]\ndsn = {json.dumps(dsn)}\n\n"
+        f"[select]\ndatabases = {json.dumps(databases)}\ntables = {json.dumps(tables)}\n"
+    )
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    click.echo(f"configuration written to {path}", err=True)
+    return path
