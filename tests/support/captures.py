@@ -60,6 +60,7 @@ class Sidecar:
 
     def init(self, **outbox: int) -> None:
         """Make the state."""
+        self.cluster.sql("CHECKPOINT")  # the seed replays WAL from here: a shared cluster has much of it
         config = self.config
         if outbox:
             config = replace(config, outbox=replace(config.outbox, **outbox))
