@@ -13,10 +13,11 @@ import resource
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, Self
 
 import pyarrow as pa
 
+from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.grouping import Grouper, all_tables
@@ -46,6 +47,11 @@ class Databases:
     major: int
     dialects: Mapping[Oid, Dialect]
     names: Mapping[Oid, str]
+
+    @classmethod
+    def of(cls, major: int, mirrors: Mapping[Oid, CatalogMirror], names: Mapping[Oid, str]) -> Self:
+        """Return the databases that `mirrors` are of."""
+        return cls(major, {oid: mirror.dialect for oid, mirror in mirrors.items()}, names)
 
 
 def _cpu_s() -> float:

@@ -1,6 +1,8 @@
 """`cdcctl decode`: changes from archived WAL, with no server running."""
 
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -8,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ctl.options import FOLDER, LSN, json_option, state_option
-from ctl.printing import FORMATS, Databases, Format, Printer, printer
+from ctl.printing import FORMATS, Databases, Format, printer
 from ctl.render import show
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
@@ -16,9 +18,11 @@ from tidemark.io.archive import ArchiveFolder
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
-from tidemark.runtime.offline import LsnRange, OfflineRun
+from tidemark.runtime.history_start import HistoryStart, LsnRange, begin_from_history
+from tidemark.runtime.offline import check_same_cluster, decode_archive
 
 
 @click.command()
@@ -48,36 +52,42 @@ def decode(
     folder = StateFolder(state)
     with StateStore.open(folder) as store:
         view = store.view()
-    run = OfflineRun(
-        view,
-        folder.history,
-        ArchiveFolder(archive),
-        LsnRange(from_lsn, to_lsn),
-        memory_bytes=MEMORY_BYTES_DEFAULT,
-        spill=SpillFolder(folder.spill / "decode"),
-    )
-    dialects = {oid: mirror.dialect for oid, mirror in run.mirrors.items()}
+    segments = ArchiveFolder(archive)
+    check_same_cluster(segments, view.identity.system_identifier)
+    spill = SpillFolder(folder.spill / "decode")
+    start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
     shown = printer(
         Format(form),
-        Databases(view.identity.server_major, dialects, run.names),
+        Databases.of(view.identity.server_major, start.mirrors, start.databases),
         sys.stdout.buffer,
         Selection(tables=tables).selects,
     )
-    _decode(run, shown, run.database(database) if database else None, quiet=as_json)
-    if form == Format.NULL.value:
-        show(shown.counts.as_dict(run.end_lsn - run.start_lsn), as_json=as_json)
-
-
-def _decode(run: OfflineRun, shown: Printer, only: Oid | None, *, quiet: bool) -> None:
-    console = Console(stderr=True)
-    columns = (TextColumn("decoding {task.fields[at]}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    end = run.wanted.to_lsn
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        total = None if end is None else max(end - run.start_lsn, 1)
-        task = progress.add_task("decoding", total=total, at=format_lsn(run.start_lsn))
-        for decoded in run.decode():
+    only = _oid(database, start.databases) if database else None
+    wanted = LsnRange(from_lsn, to_lsn)
+    with _progress(start, to_lsn, quiet=as_json) as tell:
+        for decoded in decode_archive(segments, start, wanted):
             about = decoded.end if isinstance(decoded, CommittedTransaction) else decoded
             if only is None or about.database == only:
-                shown.take(decoded, run.decoding.decoder.restart_lsn)
-            progress.update(task, completed=run.end_lsn - run.start_lsn, at=format_lsn(run.end_lsn))
+                shown.take(decoded, start.decoding.decoder.restart_lsn)
+            tell(start.decoded_lsn)
     shown.flush()
+    if form == Format.NULL.value:
+        show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
+
+
+def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
+    for oid, known in databases.items():
+        if known == name:
+            return oid
+    raise ConfigError(f"database {name} is not captured; captured are {', '.join(sorted(databases.values()))}")
+
+
+@contextmanager
+def _progress(start: HistoryStart, end: Lsn | None, *, quiet: bool) -> Iterator[Callable[[Lsn], None]]:
+    """Show a bar on a terminal; without an end in sight it only tells the LSN."""
+    console = Console(stderr=True)
+    columns = (TextColumn("decoding {task.fields[at]}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
+        total = None if end is None else max(end - start.lsn, 1)
+        task = progress.add_task("decoding", total=total, at=format_lsn(start.lsn))
+        yield lambda lsn: progress.update(task, completed=lsn - start.lsn, at=format_lsn(lsn))

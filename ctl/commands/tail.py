@@ -1,66 +1,117 @@
-"""`cdcctl tail`: the changes of a running node, with nothing of ours installed or configured there before."""
+"""`cdcctl tail`: the changes of a running node as they commit."""
 
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import click
 
+from ctl import settings
 from ctl.narration import Narrator
-from ctl.options import LSN
+from ctl.options import LSN, config_option
 from ctl.printing import FORMATS, Databases, Format, Printer, printer
-from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
+from tidemark.io.spill import SpillFolder
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.decode_run import LiveChanges
+from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, LiveChanges
+from tidemark.runtime.history_start import LsnRange, begin_from_history
 from tidemark.runtime.seeding import WAIT_S_DEFAULT, take_seed
+from tidemark.runtime.steady_stream import SteadyStream
 
 READ_WAIT_S = 0.2
+PrinterFor = Callable[[Databases], Printer]
+CountsByName = Mapping[str, int | float]
 
 
 @click.command()
-@click.argument("dsn")
+@click.argument("dsn", required=False)
+@click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Begin from this state's catalogs.")
+@config_option
+@click.option("--from", "from_lsn", type=LSN, help="With --state: transactions that commit at or after this LSN.")
+@click.option("--until", type=LSN, help="Stop before the first transaction that commits at or after this LSN.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 @click.option("--database", "databases", multiple=True, help="Follow these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
-@click.option("--until", type=LSN, help="Stop before the first transaction that commits at or after this LSN.")
 @click.option("--wait-s", type=float, default=WAIT_S_DEFAULT, show_default=True, help="Wait for older transactions.")
 def tail(
-    *, dsn: str, form: str, databases: tuple[str, ...], tables: tuple[str, ...], until: Lsn | None, wait_s: float
+    *,
+    dsn: str | None,
+    state: Path | None,
+    config: Path | None,
+    from_lsn: Lsn | None,
+    until: Lsn | None,
+    form: str,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    wait_s: float,
 ) -> None:
     """Print the changes of the node at DSN as they commit, until interrupted.
 
-    Needs a role with LOGIN and REPLICATION, and a pg_hba line for physical replication. Nothing is written to the node
-    but one empty message. A password belongs into PGPASSFILE, never into DSN.
+    Needs nothing of ours installed or configured there before: a role with LOGIN and REPLICATION, and a pg_hba line for
+    physical replication. Nothing is written to the node but one empty message. A password belongs into PGPASSFILE,
+    never into DSN.
+
+    With --state, the catalogs come from a state folder instead, and the changes may begin in the past, as far as the
+    node still keeps its WAL; DSN is then the state's own by default.
     """
+    wanted = LsnRange(from_lsn, until)
+
+    def printer_for(about: Databases) -> Printer:
+        return printer(Format(form), about, sys.stdout.buffer, Selection(tables=tables).selects)
+
+    if state is not None:
+        if databases:
+            raise ConfigError("--database does not go with --state", hint="a state folder knows its databases")
+        node = dsn or settings.load(state, config).capture.dsn
+        counts = _tail_from_state(node, StateFolder(state), wanted, printer_for)
+    elif dsn is None or from_lsn is not None:
+        raise ConfigError("without --state there is a DSN, and no --from", hint="changes begin now, after a seed")
+    else:
+        counts = _tail_from_now(dsn, databases, wanted, wait_s, printer_for)
+    if form == Format.NULL.value:
+        for name, value in counts.items():
+            click.echo(f"{name} {value}", err=True)
+
+
+def _tail_from_now(
+    dsn: str, databases: tuple[str, ...], wanted: LsnRange, wait_s: float, printer_for: PrinterFor
+) -> CountsByName:
     narrator = Narrator()
     seed = take_seed(dsn, databases, wait_s=wait_s, observer=narrator)
-    shown = printer(
-        Format(form),
-        Databases(
-            seed.node.major,
-            {oid: Dialect.of(mirror.encoding, seed.node.major) for oid, mirror in seed.mirrors.items()},
-            seed.databases,
-        ),
-        sys.stdout.buffer,
-        Selection(tables=tables).selects,
-    )
+    shown = printer_for(Databases.of(seed.node.major, seed.mirrors, seed.databases))
     names = ", ".join(seed.databases.values())
+    until = wanted.to_lsn
     with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator) as changes:
-        click.echo(f"following {names} from {format_lsn(seed.lsn)}", err=True)
-        _follow(changes, shown, until)
-    shown.flush()
-    if form == Format.NULL.value:
-        click.echo(shown.counts.as_dict(changes.decoded_lsn - seed.lsn), err=True)
+        click.echo(f"catalogs of {names} seeded at {format_lsn(seed.lsn)}", err=True)
+        told = False
+        while until is None or changes.snapshot is None or changes.decoded_lsn < until:
+            for decoded in changes.read(READ_WAIT_S):
+                if wanted.holds(decoded):
+                    shown.take(decoded, changes.decoding.decoder.restart_lsn)
+            shown.flush()
+            if not told and changes.snapshot is not None:
+                told = True
+                click.echo("changes follow from here on", err=True)
+    return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
 
 
-def _follow(changes: LiveChanges, shown: Printer, until: Lsn | None) -> None:
-    told = False
-    while until is None or changes.snapshot is None or changes.decoded_lsn < until:
-        if not told and changes.snapshot is not None:
-            told = True
-            click.echo("changes follow from here on", err=True)
-        for decoded in changes.read(READ_WAIT_S):
-            at = decoded.end.commit_lsn if isinstance(decoded, CommittedTransaction) else decoded.lsn
-            if until is None or at < until:
-                shown.take(decoded, changes.decoding.decoder.restart_lsn)
-        shown.flush()
+def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_for: PrinterFor) -> CountsByName:
+    with StateStore.open(folder) as store:
+        view = store.view()
+    spill = SpillFolder(folder.spill / "tail")
+    start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
+    shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases))
+    with SteadyStream(dsn, view.identity.system_identifier, start.lsn, start.timeline) as stream:
+        while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
+            segment = stream.read(READ_WAIT_S)
+            for decoded in start.decoding.feed(segment) if segment is not None else ():
+                if wanted.holds(decoded):
+                    shown.take(decoded, start.decoding.decoder.restart_lsn)
+                elif isinstance(decoded, CommittedTransaction):
+                    decoded.release()
+            shown.flush()
+    return shown.counts.as_dict(start.decoded_lsn - start.lsn)

@@ -13,8 +13,7 @@ from tidemark.decode.decoder import Decoded, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
-from tidemark.io.replication import StreamEvent, TimelineEnd, WalStream
-from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
+from tidemark.model.errors import CorruptWal, NodeUnfit
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.snapshot import Snapshot
 from tidemark.runtime.seeding import (
@@ -26,14 +25,12 @@ from tidemark.runtime.seeding import (
     Waiting,
     decoder_of,
 )
+from tidemark.runtime.steady_stream import SteadyStream
 from tidemark.wal.page import Framer, Invalid, NeedMore
 from tidemark.wal.segments import ReadSegment
-from tidemark.wal.versions import PAGE_BYTES
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
 HELD_BYTES_MAX = 256 << 20  # of commits before S2 is known
-RECONNECT_S_MAX = 60.0  # how long a live run bears a node that is away
-RECONNECT_PAUSE_S = 0.2
 
 
 class InvalidWal(CorruptWal):
@@ -100,13 +97,10 @@ class LiveChanges:
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._looked_s = 0.0
-        self._away_since_s: float | None = None
-        self._stream: WalStream | None = None
+        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline)
         self._begin_lsn = Lsn(0)  # of messages outside transactions
         self._held: list[Decoded] = []
         self._held_bytes = 0
-        self._timeline = seed.timeline
-        self._next_lsn = Lsn(seed.lsn // PAGE_BYTES * PAGE_BYTES)
         framer = Framer(
             seed.format,
             system_identifier=seed.node.system_identifier,
@@ -130,43 +124,20 @@ class LiveChanges:
 
     def close(self) -> None:
         """Close the connection."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self._stream.close()
 
     def read(self, wait_s: float) -> Iterator[Decoded]:
         """Yield what the next piece of WAL completes; nothing if none comes within `wait_s`."""
         if self.snapshot is None:
             yield from self._settle()
-        event = self._event(wait_s)
-        if isinstance(event, TimelineEnd):
-            self.close()
-            self._timeline = event.next_timeline
-        elif isinstance(event, ReadSegment):
-            self._next_lsn = event.end_lsn
-            for decoded in self.decoding.feed(event):
-                if self.snapshot is None:
-                    self._hold(decoded)
-                elif self._wanted(decoded, self.snapshot):
-                    yield decoded
-
-    def _event(self, wait_s: float) -> StreamEvent | None:
-        try:
-            if self._stream is None:
-                self._stream = WalStream(self._dsn)
-                self._stream.identify(self.seed.node.system_identifier)
-                self._stream.start(self._next_lsn, self._timeline)
-            event = self._stream.read(wait_s)
-        except NodeUnreachable:
-            self.close()
-            now_s = time.monotonic()
-            self._away_since_s = self._away_since_s or now_s
-            if now_s - self._away_since_s > RECONNECT_S_MAX:
-                raise
-            time.sleep(min(RECONNECT_PAUSE_S, wait_s))
-            return None
-        self._away_since_s = None
-        return event
+        segment = self._stream.read(wait_s)
+        if segment is None:
+            return
+        for decoded in self.decoding.feed(segment):
+            if self.snapshot is None:
+                self._hold(decoded)
+            elif self._wanted(decoded, self.snapshot):
+                yield decoded
 
     def _settle(self) -> Iterator[Decoded]:
         """Look if S2 can be had; if so, give out what was held back and S2 does not see."""
