@@ -12,6 +12,7 @@ from setuptools import Extension, setup
 # Modules with a .pxd beside the .py.
 KERNELS = [
     "tidemark.decode.columns",
+    "tidemark.decode.places",
     "tidemark.decode.row_entries",
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",

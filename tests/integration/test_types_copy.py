@@ -11,8 +11,9 @@ from tests.support.postgres import Cluster
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES, TYPES_DDL
 from tidemark.decode.batches import BatchBuilder
-from tidemark.decode.copied import CopyBuilder
+from tidemark.decode.copied import CopyBatchBuilder
 from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.position import Position
 
 DATABASE = "types_copy"
 
@@ -35,9 +36,7 @@ def test_a_copied_row_equals_the_streamed_one(
     relation = describe_relation(session, "one_type")
     with session.cursor().copy("COPY (SELECT number, value FROM one_type) TO STDOUT") as copy:
         lines = [bytes(line) for line in copy]
-    copied = CopyBuilder(Oid(1), relation).build(
-        lines, timeline=TimelineId(1), lsn=Lsn(77), first_ordinal=5, copied_at_us=123
-    )
+    copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
     copied.rows.validate(full=True)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "one_type")))
     assert copied.rows.schema.equals(streamed.rows.schema)

@@ -9,11 +9,11 @@ from array import array
 
 import pyarrow as pa
 
-from tidemark.decode import columns
+from tidemark.decode import places
 from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
-from tidemark.decode.column_arrays import BadCell, Cells, build, objects, zeros
-from tidemark.decode.columns import DONE
+from tidemark.decode.column_arrays import BadCell, Cells, TooLong, build, objects, zeros
+from tidemark.decode.places import DONE
 from tidemark.decode.tuples import Datum, TupleLayout, deform
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
 from tidemark.model.change import AFTER, BEFORE, ChangeBatch, batch_schema
@@ -99,16 +99,17 @@ class BatchBuilder:
         pending.reverse()
         while pending:
             start, stop = pending.pop()
-            batch = self._batch(rows, start, stop)
-            if batch is None:
+            try:
+                made.append(ChangeBatch(self._database, self._relation, self._batch(rows, start, stop)))
+            except TooLong as error:
+                if stop - start == 1:
+                    raise InternalError(f"{self._relation.qualified_name}: a value prints over 2 GB") from error
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
-            else:
-                made.append(ChangeBatch(self._database, self._relation, batch))
         return made
 
-    def _batch(self, rows: RowSpans, start: int, stop: int) -> pa.RecordBatch | None:
-        """Return the record batch of rows [start, stop); None if it has to be split."""
+    def _batch(self, rows: RowSpans, start: int, stop: int) -> pa.RecordBatch:
+        """Return the record batch of rows [start, stop)."""
         sides = {}
         for name, at, length in (
             (BEFORE, rows.old_at, rows.old_length),
@@ -117,8 +118,7 @@ class BatchBuilder:
             side = _Side(rows.data, rows.lsn[start:stop], at[start:stop], length[start:stop], len(self._codecs))
             if side.any_tuple:
                 self._locate(side)
-                if not self._expand(side):
-                    return None
+                self._expand(side)
             sides[name] = side
         count = stop - start
         letters = pa.Array.from_buffers(pa.binary(1), count, [None, pa.py_buffer(rows.op[start:stop])])
@@ -137,7 +137,7 @@ class BatchBuilder:
         return pa.RecordBatch.from_arrays(meta + structs, schema=self._schema)
 
     def _locate(self, side: "_Side") -> None:
-        odd = columns.locate(
+        odd = places.locate(
             side.data, side.at, side.length, self._lengths, self._aligns, self._slots, side.places, side.sizes
         )
         if odd == DONE:
@@ -153,11 +153,11 @@ class BatchBuilder:
         column = "" if slot is None else f"column {self._relation.live_columns[slot].name!r}: "
         return BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
 
-    def _expand(self, side: "_Side") -> bool:
-        """Put decompressed and missing values behind the arena's end; False if they are too many for one batch."""
+    def _expand(self, side: "_Side") -> None:
+        """Put decompressed and missing values behind the arena's end."""
         expanded = bytearray()
         end = len(side.data)
-        cell = columns.next_compressed(side.places, side.sizes, 0)
+        cell = places.next_compressed(side.places, side.sizes, 0)
         while cell != DONE:
             place = side.places[cell]
             try:
@@ -168,16 +168,15 @@ class BatchBuilder:
             side.sizes[cell] = len(payload)
             expanded += payload
             if len(expanded) > self._expanded_bytes_max and side.rows > 1:
-                return False
-            cell = columns.next_compressed(side.places, side.sizes, cell + 1)
+                raise TooLong
+            cell = places.next_compressed(side.places, side.sizes, cell + 1)
         for slot, missing in enumerate(self._missing):
             if isinstance(missing, bytes):
                 place = end + len(expanded)
-                if columns.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing)):
+                if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing)):
                     expanded += missing
         if expanded:
             side.data = side.data + expanded
-        return True
 
     def _struct(self, side: "_Side") -> pa.StructArray:
         if not side.any_tuple:
@@ -217,7 +216,7 @@ class _Side:
         self.rows = len(at)
         self.slots = slots
         self.validity = bytearray(self.rows + 7 >> 3)
-        self.nulls = columns.present(at, 0, self.rows, self.validity)
+        self.nulls = places.present(at, 0, self.rows, self.validity)
         cells = self.rows * slots if self.any_tuple else 0
         self.places = zeros("q", cells)
         self.sizes = zeros("q", cells)
@@ -234,7 +233,7 @@ class _Side:
         validity = bytearray(self.rows + 7 >> 3)
         offsets = zeros("i", self.rows + 1)
         bitmaps = bytearray(self.rows * (self.slots + 7 >> 3))
-        columns.mark_unchanged(self.places, self.at, self.slots, bitmaps, offsets, validity)
+        places.mark_unchanged(self.places, self.at, self.slots, bitmaps, offsets, validity)
         return pa.Array.from_buffers(
             pa.binary(), self.rows, [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(bitmaps)]
         )

@@ -6,15 +6,15 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.decode import columns, text_columns
+from tidemark.decode import columns, places, text_columns
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.calendar import EPOCH_2000_DAYS, USECS_PER_DAY
 from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind
 from tidemark.decode.codecs.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
 from tidemark.decode.codecs.numeric import DecimalCodec
 from tidemark.decode.codecs.strings import EnumCodec
-from tidemark.decode.columns import DONE, Buffer, Place
-from tidemark.model.errors import CorruptWal, InternalError
+from tidemark.decode.places import DONE, Buffer, Place
+from tidemark.model.errors import CorruptWal
 
 ITEM_BYTES = {"H": 2, "i": 4, "I": 4, "q": 8, "Q": 8}
 HEX_DIGITS = b"0123456789abcdef"
@@ -35,6 +35,10 @@ class BadCell(Exception):
         self.row = row
 
 
+class TooLong(Exception):
+    """A column of more bytes than Arrow's 32-bit offsets reach: fewer rows would do."""
+
+
 class Cells:
     """The located values of one column: cells `first` to `first + rows` of the places, in the arena `data`."""
 
@@ -51,12 +55,12 @@ class Cells:
 
     def any_missing(self) -> bool:
         """Tell if a tuple is older than the column."""
-        return columns.fill_missing(self.places, self.sizes, self.first, self.rows, Place.MISSING, 0) > 0
+        return places.fill_missing(self.places, self.sizes, self.first, self.rows, Place.MISSING, 0) > 0
 
     def validity(self) -> tuple[bytearray, int]:
         """Return the bitmap of rows that have a value, and how many have none."""
         bitmap = bytearray(self.rows + 7 >> 3)
-        return bitmap, columns.present(self.places, self.first, self.rows, bitmap)
+        return bitmap, places.present(self.places, self.first, self.rows, bitmap)
 
 
 def zeros(code: Literal["H", "i", "I", "q", "Q"], count: int) -> "memoryview[int]":
@@ -120,7 +124,7 @@ def _bytes(codec: Codec, cells: Cells) -> pa.Array:
     offsets = zeros("i", cells.rows + 1)
     total = columns.measure(cells.places, cells.sizes, cells.first, cells.rows, offsets)
     if total == DONE:
-        raise InternalError(f"a column of {cells.rows} rows is longer than Arrow's offsets reach")
+        raise TooLong
     out = bytearray(total)
     columns.copy_bytes(cells.data, cells.places, cells.sizes, cells.first, cells.rows, offsets, out)
     return _finish(cells, codec.arrow_type, offsets, out)
@@ -188,7 +192,7 @@ def _grown(
     row = 0
     while (row := write(offsets, out, row)) >= 0:
         if len(out) >= TEXT_BYTES_MAX:
-            raise InternalError(f"a column of {cells.rows} rows is longer than Arrow's offsets reach")
+            raise TooLong
         out.extend(bytes(min(len(out) + TEXT_GUESS_BYTES, TEXT_BYTES_MAX - len(out))))
     return (offsets, out) if row == text_columns.DONE else None
 
@@ -222,9 +226,9 @@ def _jsonb(codec: Codec, cells: Cells) -> pa.Array:
 def _arrays(codec: Codec, cells: Cells) -> pa.Array:
     assert isinstance(codec, ArrayCodec), codec
     offsets = zeros("i", cells.rows + 1)
-    total = columns.measure_arrays(cells.data, cells.places, cells.sizes, cells.first, cells.rows, offsets)
+    total = places.measure_arrays(cells.data, cells.places, cells.sizes, cells.first, cells.rows, offsets)
     elements = Cells(cells.data, zeros("q", max(total, 0)), zeros("q", max(total, 0)), 0, max(total, 0))
-    odd = total == DONE or columns.locate_elements(
+    odd = total == DONE or places.locate_elements(
         cells.data,
         cells.places,
         cells.sizes,
@@ -235,7 +239,7 @@ def _arrays(codec: Codec, cells: Cells) -> pa.Array:
         offsets,
         elements.places,
         elements.sizes,
-    ) != DONE or columns.next_compressed(elements.places, elements.sizes, 0) != DONE  # fmt: skip
+    ) != DONE or places.next_compressed(elements.places, elements.sizes, 0) != DONE  # fmt: skip
     if odd:
         return objects(codec, cells, None)
     try:
@@ -271,7 +275,10 @@ def objects(codec: Codec, cells: Cells, missing: ArrowValue) -> pa.Array:
                 raise BadCell(row, error) from error
         else:
             values.append(missing if place == Place.MISSING else None)
-    return pa.array(values, codec.arrow_type)
+    made = pa.array(values, codec.arrow_type)
+    if isinstance(made, pa.ChunkedArray):  # NB: what pyarrow makes of more than one array can hold
+        raise TooLong
+    return made
 
 
 KERNELS: dict[ColumnKind, Callable[[Codec, Cells], pa.Array]] = {

@@ -9,15 +9,11 @@ cdef extern from *:
     # NB: 128 bits. Cython believes it to be 64 and must not choose a type for it: only names declared so may meet it.
     ctypedef unsigned long long u128 "tidemark_u128"
 
-cdef long long AT_NULL, AT_MISSING, AT_EXTERNAL, ALL_DONE
-cdef long long PACKED_HEADER, TUPLE_HEADER, EXTERNAL_BYTES, UUID_BYTES, TEXT_BYTES_MAX
-cdef unsigned int ATTRIBUTES, HAS_NULLS, EXTERNAL_TAG
-cdef int VARLENA
+cdef long long ALL_DONE, UUID_BYTES, TEXT_BYTES_MAX
 cdef unsigned int SIGN_32, MASK_32
 cdef unsigned long long SIGN_64, MASK_64
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_SHORT, NUMERIC_LONG_NEGATIVE, NUMERIC_SHORT_NEGATIVE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
-cdef long long ARRAY_HEADER, ARRAY_DIMENSIONS
 cdef u128 GROUP_BASE, TEN, ZERO
 
 
@@ -31,44 +27,6 @@ cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) 
 
 @cython.locals(low="unsigned long long", high="unsigned long long")
 cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(first="unsigned int", length="long long")
-cdef inline long long datum_length(const unsigned char[::1] data, long long at, long long end) except? -2 nogil
-
-
-@cython.locals(rows="long long", columns="long long", room="long long", row="long long", start="long long",
-               end="long long", column="long long")
-cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple_at, const long long[::1] tuple_length,
-                       const int[::1] lengths, const int[::1] aligns, const int[::1] slots, long long[::1] places,
-                       long long[::1] sizes) except? -2
-
-
-@cython.locals(stored="long long", has_nulls="unsigned int", hoff="long long", base="long long", bitmap="long long",
-               bitmap_bytes="long long", at="long long", column="long long", slot="long long", place="long long",
-               length="long long", size="long long", first="unsigned int")
-cdef inline int locate_row(const unsigned char[::1] data, long long start, long long end, long long row, long long rows,
-                           long long columns, const int[::1] lengths, const int[::1] aligns, const int[::1] slots,
-                           long long[::1] places, long long[::1] sizes) except? -2 nogil
-
-
-@cython.locals(cells="long long")
-cpdef long long next_compressed(const long long[::1] places, const long long[::1] sizes, long long cell) except? -2
-
-
-@cython.locals(filled="long long", cell="long long")
-cpdef long long fill_missing(long long[::1] places, long long[::1] sizes, long long first, long long rows,
-                             long long place, long long size) except? -2
-
-
-@cython.locals(rows="long long", width="long long", marked="long long", row="long long", column="long long", found=int)
-cpdef long long mark_unchanged(const long long[::1] places, const long long[::1] tuple_at, long long columns,
-                               unsigned char[::1] bitmaps, int[::1] offsets, unsigned char[::1] validity) except? -2
-
-
-@cython.locals(nulls="long long", row="long long")
-cpdef long long present(const long long[::1] places, long long first, long long rows,
-                        unsigned char[::1] validity) except? -2
 
 
 @cython.locals(row="long long", place="long long")
@@ -135,18 +93,3 @@ cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1
                low="unsigned long long", high="unsigned long long")
 cdef inline int decimal(const unsigned char[::1] data, long long place, long long size, long long precision,
                         long long scale, long long row, unsigned long long[::1] out) except? -1 nogil
-
-
-@cython.locals(total="long long", row="long long", place="long long", size="long long", dimensions="long long",
-               count="long long", index="long long")
-cpdef long long measure_arrays(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
-                               long long first, long long rows, int[::1] offsets) except? -2
-
-
-@cython.locals(row="long long", count="long long", place="long long", origin="long long", end="long long",
-               bounds_end="long long", data_offset="long long", bitmap="long long", at="long long", index="long long",
-               cell="long long", size="long long", lead="long long", head="unsigned int")
-cpdef long long locate_elements(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
-                                long long first, long long rows, long long length, long long align,
-                                const int[::1] offsets, long long[::1] element_places,
-                                long long[::1] element_sizes) except? -2

@@ -15,7 +15,8 @@ from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import BeforeKind, ChangeBatch, Op, batch_schema
-from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
 DELIMITER = "\t"
@@ -51,7 +52,7 @@ def parse_column(codec: Codec, texts: Sequence[str | None]) -> pa.Array:
     return pa.array([None if text is None else codec.parse_text(text) for text in texts], codec.arrow_type)
 
 
-class CopyBuilder:
+class CopyBatchBuilder:
     """Builds the batches of one relation's first copy."""
 
     def __init__(self, database: Oid, relation: Relation, dialect: Dialect = UTF8) -> None:
@@ -61,29 +62,27 @@ class CopyBuilder:
         self._struct_type: pa.StructType = arrow_struct(relation, dialect)
         self._schema: pa.Schema = batch_schema(self._struct_type)
 
-    def build(
-        self, lines: Sequence[bytes], *, timeline: TimelineId, lsn: Lsn, first_ordinal: int, copied_at_us: int
-    ) -> ChangeBatch:
-        """Return the rows of `lines`, which hold the live columns in order, at positions (timeline, lsn, n)."""
+    def build(self, lines: Sequence[bytes], first: Position, time_us: int) -> ChangeBatch:
+        """Return the rows of `lines`, which hold the live columns in order, at positions from `first` on."""
         rows = [copy_fields(line) for line in lines]
         count = len(rows)
         fields = max(1, len(self._codecs))  # NB: a row without columns is an empty line, which splits to one field
-        for number, row in enumerate(rows, first_ordinal):
+        for number, row in enumerate(rows, first.ordinal):
             if len(row) != fields:
                 raise BadDatum(
                     f"{self._relation.qualified_name}: copied row {number} has {len(row)} fields, not {fields}",
                     hint="the table changed while it was copied: copy it again",
                 )
         children = [parse_column(codec, [row[at] for row in rows]) for at, codec in enumerate(self._codecs)]
-        ordinals = array("q", range(first_ordinal, first_ordinal + count))
+        ordinals = array("q", range(first.ordinal, first.ordinal + count))
         meta = [
             pa.array(repeat(Op.COPY.value, count), pa.string()),
-            _constant(timeline, count, pa.int32()),
-            _constant(lsn, count, pa.int64()),
+            _constant(first.timeline, count, pa.int32()),
+            _constant(first.commit_lsn, count, pa.int64()),
             pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(ordinals)]),
-            _constant(lsn, count, pa.int64()),
+            _constant(first.commit_lsn, count, pa.int64()),
             _constant(0, count, pa.int64()),
-            _constant(copied_at_us, count, pa.timestamp("us", tz="UTC")),
+            _constant(time_us, count, pa.timestamp("us", tz="UTC")),
             _constant(BeforeKind.NONE, count, pa.int8()),
             pa.nulls(count, pa.binary()),
             pa.nulls(count, self._struct_type),

@@ -12,7 +12,7 @@ NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 try:
     import cython
@@ -20,10 +20,8 @@ except ImportError:
     from tidemark.wal import cython_stub as cython
 
 if TYPE_CHECKING:
-    from array import array
+    from tidemark.decode.places import Buffer, Integers
 
-Buffer = bytes | bytearray
-Integers: TypeAlias = "array[int] | memoryview[int]"
 COMPILED = bool(cython.compiled)
 DONE = -1
 ODD = -2

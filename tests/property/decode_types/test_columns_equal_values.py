@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support import tuple_forms as forms
 from tests.support.spans import add, inserts
 from tests.support.twins import interpreted
-from tidemark.decode import columns, text_columns
+from tidemark.decode import columns, places, text_columns
 from tidemark.decode.batches import BatchBuilder, RowSpans
 from tidemark.decode.codecs.codec import ArrowValue
 from tidemark.decode.codecs.registry import column_codec
@@ -24,6 +24,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 twin_columns = interpreted("tidemark.decode.columns")
+twin_places = interpreted("tidemark.decode.places")
 twin_texts = interpreted("tidemark.decode.text_columns")
 
 
@@ -184,42 +185,42 @@ FIXED_KERNELS = [("build_16", "H", ()), ("build_32", "I", ()), ("build_64", "Q",
     st.lists(st.tuples(st.integers(-3, 90), st.integers(0, 60)), min_size=1, max_size=12),
 )
 def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[Cell]) -> None:
-    placed = [(min(place, len(data) - 8), size) for place, size in cells]
-    places = array("q", [place for place, _ in placed])
-    sizes = array("q", [min(size, len(data) - place) if place >= 0 else 0 for place, size in placed])
-    rows = len(places)
+    placed = [(min(at, len(data) - 8), size) for at, size in cells]
+    cells_at = array("q", [at for at, _ in placed])
+    sizes = array("q", [min(size, len(data) - at) if at >= 0 else 0 for at, size in placed])
+    rows = len(cells_at)
     for name, code, bounds in FIXED_KERNELS:
         outs = [array(code, [0] * rows) for _ in range(2)]
         for module, numbers in zip((columns, twin_columns), outs, strict=True):
-            assert getattr(module, name)(data, places, 0, rows, *bounds, numbers) == columns.DONE
+            assert getattr(module, name)(data, cells_at, 0, rows, *bounds, numbers) == columns.DONE
         assert outs[0] == outs[1], name
     results = []
-    for module, texts in ((columns, text_columns), (twin_columns, twin_texts)):
+    for module, place, texts in ((columns, places, text_columns), (twin_columns, twin_places, twin_texts)):
         offsets = array("i", bytes(4 * (rows + 1)))
-        found: list[object] = [module.measure(places, sizes, 0, rows, offsets), offsets.tobytes()]
+        found: list[object] = [module.measure(cells_at, sizes, 0, rows, offsets), offsets.tobytes()]
         out = bytearray(max(offsets[rows], 0))
-        found += [module.copy_bytes(data, places, sizes, 0, rows, offsets, out), bytes(out)]
+        found += [module.copy_bytes(data, cells_at, sizes, 0, rows, offsets, out), bytes(out)]
         bits = bytearray(rows + 7 >> 3)
-        found += [module.build_bool(data, places, 0, rows, bits), bytes(bits)]
+        found += [module.build_bool(data, cells_at, 0, rows, bits), bytes(bits)]
         bits = bytearray(rows + 7 >> 3)
-        found += [module.present(places, 0, rows, bits), bytes(bits)]
+        found += [place.present(cells_at, 0, rows, bits), bytes(bits)]
         wide = array("Q", bytes(16 * rows))
-        found += [module.build_decimal(data, places, sizes, 0, rows, 30, 5, wide, bits), wide.tobytes(), bytes(bits)]
+        found += [module.build_decimal(data, cells_at, sizes, 0, rows, 30, 5, wide, bits), wide.tobytes(), bytes(bits)]
         text = bytearray(36 * rows)
-        found += [module.build_uuid(data, places, sizes, 0, rows, b"0123456789abcdef", offsets, text), bytes(text)]
-        total = module.measure_arrays(data, places, sizes, 0, rows, offsets)
+        found += [module.build_uuid(data, cells_at, sizes, 0, rows, b"0123456789abcdef", offsets, text), bytes(text)]
+        total = place.measure_arrays(data, cells_at, sizes, 0, rows, offsets)
         found += [total, offsets.tobytes()]
         if total >= 0:
             inner = [array("q", bytes(8 * total)) for _ in range(2)]
-            found += [module.locate_elements(data, places, sizes, 0, rows, -1, 4, offsets, *inner), *map(bytes, inner)]
+            found += [place.locate_elements(data, cells_at, sizes, 0, rows, -1, 4, offsets, *inner), *map(bytes, inner)]
         for room in (4, 400):
             offsets = array("i", bytes(4 * (rows + 1)))
             out = bytearray(room)
             stack = array("q", bytes(8 * texts.STACK_INTEGERS))
-            stopped = texts.build_numeric_text(data, places, sizes, 0, 0, rows, offsets, out)
+            stopped = texts.build_numeric_text(data, cells_at, sizes, 0, 0, rows, offsets, out)
             found += [stopped, bytes(out), bytes(offsets)]
             out = bytearray(room)
-            found += [texts.build_jsonb_text(data, places, sizes, 0, 0, rows, offsets, out, stack), bytes(out)]
+            found += [texts.build_jsonb_text(data, cells_at, sizes, 0, 0, rows, offsets, out, stack), bytes(out)]
         results.append(found)
     assert results[0] == results[1]
 
@@ -237,14 +238,14 @@ def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[
     starts = array("q", [sum(lengths[:at]) for at in range(len(tuples))])
     width = len(relation.columns)
     results = []
-    for module in (columns, twin_columns):
-        places, sizes = (array("q", bytes(8 * width * len(tuples))) for _ in range(2))
+    for module in (places, twin_places):
+        found, sizes = (array("q", bytes(8 * width * len(tuples))) for _ in range(2))
         shape = (array("i", layout.lengths), array("i", layout.aligns), array("i", range(width)))
-        odd = module.locate(arena, starts, lengths, *shape, places, sizes)
-        results.append((odd, places, sizes))
+        odd = module.locate(arena, starts, lengths, *shape, found, sizes)
+        results.append((odd, found, sizes))
     assert results[0] == results[1]
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        if results[0][0] in (columns.DONE, row):
+        if results[0][0] in (places.DONE, row):
             packed = arena[start : start + length]
             if results[0][0] == row:
                 with pytest.raises(CorruptWal):

@@ -3,9 +3,10 @@
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.copied import CopyBuilder, copy_fields
+from tidemark.decode.copied import CopyBatchBuilder, copy_fields
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
 
@@ -27,8 +28,8 @@ def test_a_line_splits_into_its_fields(line: bytes, fields: list[str | None]) ->
 
 
 def build(relation: Relation, lines: list[bytes]) -> list[object]:
-    builder = CopyBuilder(Oid(1), relation)
-    batch = builder.build(lines, timeline=TimelineId(1), lsn=Lsn(8), first_ordinal=1, copied_at_us=0)
+    builder = CopyBatchBuilder(Oid(1), relation)
+    batch = builder.build(lines, Position(TimelineId(1), Lsn(8), 1), 0)
     batch.rows.validate(full=True)
     rows: list[object] = batch.rows.column("_after").to_pylist()
     return rows
