@@ -75,6 +75,7 @@ class Loop:
         return {
             "pid": os.getpid(),
             "link": status.link.value,
+            "copying": status.copying,
             "ring_used_bytes": status.ring_used_bytes,
             "ring_high_water_bytes": status.ring_high_water_bytes,
             "ring_bytes": status.ring_bytes,

@@ -66,8 +66,8 @@ class Sidecar:
             config = replace(config, outbox=replace(config.outbox, **outbox))
         initialise(config, self.folder)
 
-    def start(self) -> None:
-        """Start the process and wait until it answers."""
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process and wait until it says that it is ready."""
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "sidecar", "--state", str(self.folder.root)],
@@ -76,10 +76,19 @@ class Sidecar:
                 stderr=log,
             )
         deadline = time.monotonic() + READY_S
-        while '"ready"' not in self.log_path.read_text().rpartition('"epoch taken"')[2]:
+        while wait and '"ready"' not in self.log_path.read_text().rpartition('"epoch taken"')[2]:
             assert self.process.poll() is None, self.log_path.read_text()[-4000:]
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(POLL_S)
+
+    def wait_for_rows(self, count: int) -> None:
+        """Wait until this process has put that many values into the outbox."""
+        deadline = time.monotonic() + CAUGHT_UP_S
+        with OutboxReader.open(self.folder) as reader:
+            before = reader.head()
+            while reader.head() < before + count // 100:
+                assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
+                time.sleep(POLL_S)
 
     def status(self) -> Mapping[str, Json]:
         """Ask the process how it does."""

@@ -4,15 +4,18 @@
                                           └─► catalog history (journal, bases)
 
 A start needs nothing but the state: newest base not above the delivered pointer's restart LSN, the journal up to it,
-then WAL from there; what was delivered is left out. The owner calls `poll` now and then: it tells the first error.
+then WAL from there; what was delivered is left out. Where a first copy is due, the application thread makes it first,
+WAL waits in the spool meanwhile, and the decode thread starts afterwards, when the tables' snapshots are known. The
+owner calls `poll` now and then: it moves these things on, and tells the first error.
 """
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.decoder import Decoder
-from tidemark.decode.grouping import Grouper, nothing_copied
+from tidemark.decode.grouping import Grouper
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
@@ -23,20 +26,24 @@ from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore, StateView
+from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
-from tidemark.model.lsn import FullXid, Xid
+from tidemark.model.lsn import FullXid, TimelineId, Xid
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
+from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due
 from tidemark.runtime.handoff import Handoff
-from tidemark.runtime.network import Link, NetworkThread
+from tidemark.runtime.inputs import SpooledInput, WalInput
+from tidemark.runtime.network import Link, NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import PAGE_BYTES, wal_format
 from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
 
+PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
 _XID_HALF = 1 << 31
 _XID_MASK = 0xFFFFFFFF
 
@@ -52,6 +59,7 @@ class CaptureStatus:
     """What a capture says of itself while it runs."""
 
     link: Link
+    copying: bool
     ring_used_bytes: int
     ring_high_water_bytes: int
     ring_bytes: int
@@ -93,56 +101,57 @@ class Capture:
         self._ring = Ring(config.ring_bytes(store.identity.segment_bytes), page_lsn)
         metrics.ring_capacity.set(self._ring.capacity)
         self._history = self._make_history(config, view)
-        self.reader = self._make_reader(config, base, beginning, start)
         self._handoff = Handoff(config.decode.queue_bytes, self._arrived)
-        self._network = NetworkThread(
-            config.capture.dsn,
-            self._ring,
-            system_identifier=store.identity.system_identifier,
-            timeline=base.timeline,
-            progress=self.progress,
-            arrived=self._arrived,
+        self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
+        self._decoding: DecodeThread | None = None
+        target = self._make_target(config, beginning, consumer)
+        copying = is_due(config, view)
+        first_copy = FirstCopy(
+            config,
+            store,
+            epoch,
+            beginning,
+            target.deliver_copied,
             metrics=metrics,
             log=log,
-            backoff=Backoff(config.retry.first_s, config.retry.max_s),
-            free_share=config.ring.reconnect_free_share,
-        )
-        self._decoding = DecodeThread(
-            self._ring,
-            self._arrived,
-            self.reader,
-            self._handoff,
-            progress=self.progress,
-            idle_pointer_s=config.deliver.idle_pointer_s,
+            stopping=self._stopping,
         )
         self._application = ApplicationThread(
             self._handoff,
-            self._make_target(config, beginning, consumer),
+            target,
             self._history,
+            prelude=first_copy.run if copying else _nothing_before,
             metrics=metrics,
             stopping=self._stopping,
         )
+        self._input = self._make_input(config, base.timeline, copying=copying)
 
     def start(self) -> None:
-        """Start the threads, last one first: nothing is put where nobody takes."""
+        """Start the threads; decoding starts once there is no first copy (any more)."""
         self._application.start()
-        self._decoding.start()
-        self._network.start()
+        self._input.start()
+        self._application.prelude_is_over.wait(PRELUDE_S)
+        self._start_decoding()
 
     def poll(self) -> BaseException | None:
-        """Look at all threads; return the first error, and tell the decode thread how far restarts can reach back."""
-        horizon = self._store.view().horizon
-        if horizon is not None:
-            self.reader.horizon_lsn = horizon.pointer.restart_lsn
+        """Look at all threads; return the first error, and remove what no restart needs."""
+        self._start_decoding()
+        view = self._store.view()
+        if self._decoding is not None and view.horizon is not None:
+            self._decoding.reader.horizon_lsn = view.horizon.pointer.restart_lsn
+        if isinstance(self._input, SpooledInput) and view.start is not None:
+            self._input.drop_below(view.start.restart_lsn)
         self._report()
-        return self._network.error or self._decoding.error or self._application.error
+        decoding_error = self._decoding.error if self._decoding is not None else None
+        return self._input.error or decoding_error or self._application.error
 
     def stop(self) -> None:
         """Stop in order: nothing new, the slice in hand, the batch in hand (for `deliver.stop_s`), the files."""
-        self._network.stop()
         self._stopping.set()
+        self._input.stop()
         self._handoff.close()
-        self._decoding.stop()
+        if self._decoding is not None:
+            self._decoding.stop()
         if not self._application.join(self._stop_s):
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
@@ -160,12 +169,13 @@ class Capture:
     def status(self) -> CaptureStatus:
         """Return how the capture does."""
         return CaptureStatus(
-            link=self._network.link,
+            link=self._input.link,
+            copying=not self._application.prelude_is_over.is_set(),
             ring_used_bytes=self._ring.used_bytes,
             ring_high_water_bytes=self._ring.high_water_bytes,
             ring_bytes=self._ring.capacity,
             queue_bytes=self._handoff.byte_count,
-            open_transactions=sum(1 for _ in tuple(self.reader.decoder.transactions)),
+            open_transactions=self._decoding.reader.open_transactions if self._decoding is not None else 0,
             progress=self.progress,
         )
 
@@ -182,6 +192,53 @@ class Capture:
             file_bytes_max=config.history.journal_file_bytes,
             file_mode=self._store.folder.file_mode,
             store=keep,
+        )
+
+    def _make_input(self, config: Config, timeline: TimelineId, *, copying: bool) -> WalInput:
+        """Make what fills the ring: the spool has to be read where a copy is due, or was not caught up with."""
+        page_lsn = self._ring.write_lsn
+        spool = WalSpool(self._store.folder.copy, config.copy.spool_bytes, self._store.folder.file_mode)
+        if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
+            spool.drop_below(None)
+        if not copying and spool.is_empty:
+            return self._make_network(config, self._ring, timeline)
+        if spool.is_empty:
+            spool.begin(page_lsn, timeline)
+
+        def network(sink: WalSink) -> NetworkThread:
+            return self._make_network(config, sink, spool.timeline)
+
+        return SpooledInput(spool, self._ring, self._arrived, network, self._log)
+
+    def _make_network(self, config: Config, sink: WalSink, timeline: TimelineId) -> NetworkThread:
+        return NetworkThread(
+            config.capture.dsn,
+            sink,
+            system_identifier=self._store.identity.system_identifier,
+            timeline=timeline,
+            progress=self.progress,
+            arrived=self._arrived,
+            metrics=self._metrics,
+            log=self._log,
+            backoff=Backoff(config.retry.first_s, config.retry.max_s),
+            free_share=config.ring.reconnect_free_share,
+        )
+
+    def _start_decoding(self) -> None:
+        if self._decoding is None and self._application.prelude_is_over.is_set():
+            self._decoding = self._make_decoding()
+            self._decoding.start()
+            if isinstance(self._input, SpooledInput):
+                self._input.drain()
+
+    def _new_decoding(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
+        return DecodeThread(
+            self._ring,
+            self._arrived,
+            self._make_reader(config, base, beginning, start),
+            self._handoff,
+            progress=self.progress,
+            idle_pointer_s=config.deliver.idle_pointer_s,
         )
 
     def _make_reader(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> WalReader:
@@ -206,7 +263,7 @@ class Capture:
         grouper = Grouper(
             {oid: mirror.dialect for oid, mirror in base.mirrors.items()},
             selected=config.select.selection().selects,
-            copied=nothing_copied,
+            copied=copied_by(self._store.view()),
             after=start.position,
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
@@ -257,6 +314,10 @@ class Capture:
             metrics.delivered_lsn.set(progress.delivered.position.commit_lsn)
         if progress.confirmed is not None:
             metrics.confirmed_lsn.set(progress.confirmed.position.commit_lsn)
+
+
+def _nothing_before() -> None:
+    """Stand for the first copy where none is due."""
 
 
 def kernels_are_compiled() -> bool:

@@ -63,6 +63,7 @@ class WalReader:
         self._metrics = metrics
         self._log = log
         self._spilled_bytes = 0
+        self._open_transactions = 0
         self._journal_bytes = 0
 
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
@@ -78,6 +79,11 @@ class WalReader:
                 yield from self._take(record)
             self._metrics.records.inc(len(block))
         self._after_slice(segment)
+
+    @property
+    def open_transactions(self) -> int:
+        """How many transactions have no end so far, for people: another thread may be at it."""
+        return self._open_transactions
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
@@ -124,6 +130,8 @@ class WalReader:
         segment_bytes = self._framer.segment_bytes
         if segment_bytes:
             self._metrics.segments.inc(segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes)
+        self._open_transactions = sum(1 for _ in self.decoder.transactions)
+        self._metrics.open_transactions.set(self._open_transactions)
         spilled = self.decoder.transactions.spilled_bytes
         self._metrics.spilled.inc(spilled - self._spilled_bytes)
         self._spilled_bytes = spilled
@@ -149,7 +157,7 @@ class DecodeThread:
         self.error: BaseException | None = None
         self._ring = ring
         self._arrived = arrived
-        self._reader = reader
+        self.reader = reader
         self._handoff = handoff
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
@@ -184,23 +192,23 @@ class DecodeThread:
         if segment is None:
             self._hand_over_idle()
         else:
-            for group in self._reader.feed(segment):
+            for group in self.reader.feed(segment):
                 self._hand_over(group)
             self._ring.release(len(segment.data))
-            decoder = self._reader.decoder
-            if self._reader.last_record_lsn:
+            decoder = self.reader.decoder
+            if self.reader.last_record_lsn:
                 self._progress.decode(min(decoder.decoded_lsn, segment.end_lsn), decoder.restart_lsn)
         if self._handoff.is_wanted:
-            waiting = self._reader.flush(also_empty=False)
+            waiting = self.reader.flush(also_empty=False)
             if waiting is not None:
                 self._hand_over(waiting)
         return segment is not None
 
     def _hand_over_idle(self) -> None:
         """Move the pointer over WAL that held nothing for us (DESIGN, section 3)."""
-        if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self._reader.last_record_lsn:
+        if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
             return
-        group = self._reader.flush(also_empty=True) or self._reader.idle_group()
+        group = self.reader.flush(also_empty=True) or self.reader.idle_group()
         if self._handed is None or group.last.position > self._handed:
             self._hand_over(group)
         self._handed_s = self._clock.monotonic_s()

@@ -7,7 +7,7 @@ checked in the transaction, and a full outbox is waited for: then the queue fill
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -26,7 +26,7 @@ from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.handoff import Handoff
 from tidemark.wire.outbox import EncodedGroup, encode_group
-from tidemark.wire.state import CONFIRMED, OutboxLedger, Watermark
+from tidemark.wire.state import CONFIRMED, CopyProgress, OutboxLedger, Watermark
 
 TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are looked at while nothing is delivered
 ROOM_FIRST_S = 0.02
@@ -34,6 +34,7 @@ ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
 US_PER_S = 1_000_000
+CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, how far its first copy is
 Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
 
@@ -42,6 +43,9 @@ class Target(Protocol):
 
     def deliver(self, group: ChangeGroup) -> None:
         """Take a group; its position is durable when this returns, or later if the target says so itself."""
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Take a group of a first copy, which moves no position, and note how far the copy is."""
 
     def idle(self) -> None:
         """Do what is to be done while there is nothing to deliver."""
@@ -81,9 +85,9 @@ class OutboxTarget:
         delivered = self._store_group(encode_group(group))
         self._progress.deliver(delivered.pointer)
 
-    def deliver_copied(self, group: ChangeGroup) -> None:
-        """Store a group of a first copy: it moves no position."""
-        self._store_group(replace(encode_group(group), moves_delivered=False))
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Store a group of a first copy, and how far the copy is, in one transaction."""
+        self._store_group(replace(encode_group(group), moves_delivered=False), progress)
 
     def idle(self) -> None:
         """Move confirmed and trim, if readers confirmed meanwhile."""
@@ -97,13 +101,15 @@ class OutboxTarget:
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
 
-    def _store_group(self, encoded: EncodedGroup) -> Watermark:
+    def _store_group(self, encoded: EncodedGroup, copying: CopyKeep | None = None) -> Watermark:
         wait_s = ROOM_FIRST_S
         while True:
             try:
                 with self._store.transaction(self._epoch) as moving:
                     ledger = moving.settle()
                     delivered = moving.deliver(encoded)
+                    if copying is not None:
+                        moving.put_copy(*copying)
                     confirmed = moving.confirmed()
             except StateFull as full:
                 self._wait_for_room(full, wait_s)
@@ -184,6 +190,14 @@ class ConsumerTarget:
             if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
                 raise Stopped
 
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Offer a group of a first copy; its position stays out of the stream's."""
+        start = self._progress.delivered
+        assert start is not None, "a first copy comes after the base"
+        self.deliver(replace(group, last=start))
+        with self._store.transaction(self._epoch) as moving:
+            moving.put_copy(*progress)
+
     def idle(self) -> None:
         """Ask for a confirmation of what was taken."""
         if self._taken:
@@ -263,10 +277,14 @@ class ApplicationThread:
         target: Target,
         history: HistoryWriter,
         *,
+        prelude: Callable[[], None],
         metrics: Metrics,
         stopping: threading.Event,
     ) -> None:
+        """`prelude` runs first, in the same thread: the first copy."""
         self.error: BaseException | None = None
+        self.prelude_is_over = threading.Event()
+        self._prelude = prelude
         self.delivering_since_s: float | None = None  # for the watch on a consumer that hangs
         self._handoff = handoff
         self._target = target
@@ -288,6 +306,8 @@ class ApplicationThread:
 
     def _run(self) -> None:
         try:
+            self._prelude()
+            self.prelude_is_over.set()
             while not self._stopping.is_set():
                 group = self._handoff.take(TAKE_S)
                 if group is None:

@@ -14,7 +14,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.runtime.seeding import Seed, SeedObserver, take_seed
-from tidemark.wire.state import BEGINNING, DELIVERED, FINGERPRINT, HISTORY, Beginning, Fingerprint, Identity, Watermark
+from tidemark.wire.state import BEGINNING, DELIVERED, HISTORY, Beginning, Identity, Watermark
 
 
 class NoDatabase(ConfigError):
@@ -92,16 +92,7 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
         moving.put(HISTORY, stored[-1])
         moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases)))
         moving.put(DELIVERED, Watermark(start, moving.ledger().head))
-        moving.put(FINGERPRINT, Fingerprint(_selection(config)))
 
 
 def _open(seed: Seed) -> Sequence[OpenTransactionStart]:
     return tuple(OpenTransactionStart(top_xid, seed.lsn) for top_xid in sorted(set(seed.top_of.values())))
-
-
-def _selection(config: Config) -> dict[str, tuple[str, ...]]:
-    return {
-        "databases": config.select.databases,
-        "tables": config.select.tables,
-        "exclude_tables": config.select.exclude_tables,
-    }

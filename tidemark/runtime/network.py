@@ -9,10 +9,11 @@ shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` 
 
 import threading
 from enum import Enum
+from typing import Protocol
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
-from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.engine.ring import SLICE_BYTES_MAX
 from tidemark.io.clock import SystemClock
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
@@ -42,13 +43,30 @@ class Link(Enum):
     ENDED = "ended"
 
 
+class WalSink(Protocol):
+    """Where received WAL goes: the ring, or the spool around a first copy."""
+
+    capacity: int
+
+    @property
+    def write_lsn(self) -> Lsn:
+        """What must be put next."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Room for more."""
+
+    def put(self, segment: ReadSegment) -> None:
+        """Take a slice."""
+
+
 class NetworkThread:
-    """Streams WAL from the node into a ring."""
+    """Streams WAL from the node into a sink."""
 
     def __init__(
         self,
         dsn: str,
-        ring: Ring,
+        sink: WalSink,
         *,
         system_identifier: SystemIdentifier,
         timeline: TimelineId,
@@ -59,10 +77,10 @@ class NetworkThread:
         backoff: Backoff,
         free_share: float,
     ) -> None:
-        self.link = Link.CONNECTING
-        self.error: BaseException | None = None
+        self._link = Link.CONNECTING
+        self._error: BaseException | None = None
         self._dsn = dsn
-        self._ring = ring
+        self._sink = sink
         self._system_identifier = system_identifier
         self._timeline = timeline
         self._progress = progress
@@ -70,13 +88,23 @@ class NetworkThread:
         self._metrics = metrics
         self._log = log
         self._backoff = backoff
-        self._free_bytes_wanted = max(SLICE_BYTES_MAX, int(ring.capacity * free_share))
+        self._free_bytes_wanted = max(SLICE_BYTES_MAX, int(sink.capacity * free_share))
         self._clock = SystemClock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
 
+    @property
+    def link(self) -> Link:
+        """State of the connection."""
+        return self._link
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the thread, if it did not end by `stop`."""
+        return self._error
+
     def start(self) -> None:
-        """Start streaming at the ring's end."""
+        """Start streaming at the sink's end."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -90,14 +118,14 @@ class NetworkThread:
             while not self._stopping.is_set():
                 self._connect_and_stream()
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
-            self.error = error
+            self._error = error
         finally:
-            self.link = Link.ENDED
+            self._link = Link.ENDED
             self._metrics.connected.set(0)
             self._arrived.set()
 
     def _connect_and_stream(self) -> None:
-        self.link = Link.CONNECTING
+        self._link = Link.CONNECTING
         self._stopping.wait(self._backoff.wait_s(self._clock.monotonic_s()))
         if self._stopping.is_set():
             return
@@ -113,12 +141,12 @@ class NetworkThread:
             self._log.warning(
                 "connection to the node lost",
                 retry_s=delay_s,
-                ring_end_lsn=self._ring.write_lsn,
+                ring_end_lsn=self._sink.write_lsn,
                 **describe_error(error),
             )
         finally:
             self._metrics.connected.set(0)
-        if self.link is Link.PAUSED:
+        if self._link is Link.PAUSED:
             self._wait_for_room()
 
     def _locate(self, stream: WalStream) -> None:
@@ -129,24 +157,24 @@ class NetworkThread:
         history = stream.timeline_history(identity.timeline)
         if self._timeline in history:  # else `start` says so
             self._check_switch(identity.timeline, history.switch_lsn(self._timeline))
-            self._timeline = history.timeline_at(self._ring.write_lsn)
+            self._timeline = history.timeline_at(self._sink.write_lsn)
 
     def _check_switch(self, next_timeline: TimelineId, switch_lsn: Lsn | None) -> None:
-        if switch_lsn is not None and switch_lsn < self._ring.write_lsn:
+        if switch_lsn is not None and switch_lsn < self._sink.write_lsn:
             raise WalDiverged(
                 f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
-                f"timeline {self._timeline} was received up to {format_lsn(self._ring.write_lsn)}"
+                f"timeline {self._timeline} was received up to {format_lsn(self._sink.write_lsn)}"
             )
 
     def _stream(self, stream: WalStream) -> None:
-        ended = stream.start(self._ring.write_lsn, self._timeline)
-        self.link = Link.STREAMING
+        ended = stream.start(self._sink.write_lsn, self._timeline)
+        self._link = Link.STREAMING
         self._metrics.connected.set(1)
         self._metrics.reconnects.inc()
-        self._log.info("streaming", start_lsn=self._ring.write_lsn, timeline=self._timeline, node=stream.where)
+        self._log.info("streaming", start_lsn=self._sink.write_lsn, timeline=self._timeline, node=stream.where)
         while ended is None and not self._stopping.is_set():
-            if self._ring.free_bytes < SLICE_BYTES_MAX:
-                self.link = Link.PAUSED
+            if self._sink.free_bytes < SLICE_BYTES_MAX:
+                self._link = Link.PAUSED
                 return
             event = stream.read(READ_S)
             if event is None:
@@ -162,7 +190,7 @@ class NetworkThread:
             self._follow(ended)
 
     def _take(self, segment: ReadSegment) -> None:
-        self._ring.put(segment)
+        self._sink.put(segment)
         self._progress.receive(segment.end_lsn)
         self._progress.flush_lsn = max(self._progress.flush_lsn, segment.end_lsn)
         self._metrics.wal_bytes.inc(len(segment.data))
@@ -179,9 +207,8 @@ class NetworkThread:
         self._metrics.ring_full.inc()
         self._log.warning(
             "ring is full, capture pauses",
-            read_lsn=self._ring.read_lsn,
-            ring_end_lsn=self._ring.write_lsn,
-            ring_bytes=self._ring.capacity,
+            ring_end_lsn=self._sink.write_lsn,
+            ring_bytes=self._sink.capacity,
         )
-        while self._ring.free_bytes < self._free_bytes_wanted and not self._stopping.is_set():
+        while self._sink.free_bytes < self._free_bytes_wanted and not self._stopping.is_set():
             self._stopping.wait(READ_S)

@@ -172,8 +172,9 @@ def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedOb
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn = first.flush_all()
         lsn = replay.run_to(end_lsn, observer)
-        for mirror, answer in zip(mirrors, answers, strict=True):
+        for session, mirror, answer in zip(sessions, mirrors, answers, strict=True):
             seed.merge(mirror, answer)
+            session.check_files(mirror)
         return Seed(
             node=facts,
             format=fmt,

@@ -1,0 +1,156 @@
+"""The SQL of a first copy: which tables there are, their descriptions, and their rows under one snapshot.
+
+A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
+COPY return nothing, and while the lock is held its columns stay as they are described. SELECT on the tables is needed
+here, and only here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.io.node import Node
+from tidemark.io.seed import SeedSession
+from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.relation import Relation
+from tidemark.wal.versions import WalFormat
+
+_FIRST_USER_OID = 16384  # FirstNormalObjectId
+_STAMP = """
+    SELECT c.oid::int8, n.nspname::text, c.relname::text, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+        pg_catalog.concat_ws(' ', c.xmin, n.xmin,
+            (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
+             FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+            (SELECT pg_catalog.string_agg(pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid)
+             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid))
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.relrewrite = 0
+"""
+
+
+class CopyDenied(NodeUnfit):
+    """Tables that the role may not read."""
+
+    hint = "GRANT SELECT on them (and USAGE on their schemas), exclude them, or set copy.enabled = false"
+
+
+class TableChanging(NodeUnreachable):
+    """A table that changed between two looks; tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as SQL shows it; `stamp` changes whenever its description does."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    readable: bool
+    stamp: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """A table under its snapshot: what COPY will give."""
+
+    relation: Relation
+    snapshot: str
+    time_us: int
+
+
+class CopySource:
+    """One database of the node, for copying."""
+
+    def __init__(self, dsn: str, database: str, fmt: WalFormat) -> None:
+        self.database = database
+        self._dsn = dsn
+        self._format = fmt
+        self._node = Node(dsn, database)  # holds locks and snapshots
+        self._look = Node(dsn, database)  # looks at catalogs meanwhile
+        self._mirror: CatalogMirror | None = None
+        self._stamps: dict[Oid, str] = {}
+
+    def close(self) -> None:
+        """Close both sessions."""
+        self._node.close()
+        self._look.close()
+
+    def tables(self) -> list[SourceTable]:
+        """Return the tables there are."""
+        rows = self._look.query(f"{_STAMP} AND c.oid >= {_FIRST_USER_OID} ORDER BY c.oid".encode())
+        return [
+            SourceTable(Oid(oid), str(nsp), str(name), bool(may), str(stamp)) for oid, nsp, name, may, stamp in rows
+        ]
+
+    def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
+        """Return the mirror that described the table."""
+        assert self._mirror is not None, snapshot
+        return self._mirror
+
+    def table(self, oid: Oid) -> SourceTable | None:
+        """Return one table, as it is now."""
+        rows = self._look.query(f"{_STAMP} AND c.oid = {oid}".encode())
+        return next((SourceTable(Oid(row[0]), *row[1:]) for row in rows), None)
+
+    @contextmanager
+    def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
+        """Lock a table, take the snapshot, describe it."""
+        with self._node.translated() as session, session.transaction():
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            session.execute("SET LOCAL row_security = off")
+            session.execute("SET LOCAL statement_timeout = 0")
+            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # a full outbox is waited for
+            name = sql.Identifier(table.namespace, table.name)
+            session.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
+            # NB: the first statement with a snapshot; LOCK takes none.
+            ((snapshot, time_us, oid),) = session.execute(
+                "SELECT pg_catalog.pg_current_snapshot()::text,"
+                " (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint, %s::regclass::oid::int8",
+                (name.as_string(session),),
+            ).fetchall()
+            if oid != table.oid:
+                raise TableChanging(f"{table.namespace}.{table.name} is another table now")
+            yield TableSnapshot(self._describe(table), str(snapshot), int(time_us))
+
+    def rows(self, relation: Relation) -> Iterator[bytes]:
+        """Give the rows of the table that is held, as lines of COPY's text format."""
+        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.live_columns)
+        name = sql.Identifier(relation.namespace, relation.name)
+        # A SELECT, not the table: generated columns are columns here, too.
+        statement = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(columns, name)
+        with self._node.translated() as session, session.cursor().copy(statement) as copy:
+            for line in copy:
+                yield bytes(line)
+
+    def flush(self) -> None:
+        """Have everything flushed that the snapshot saw: else a crash could take back what was copied."""
+        self._look.flush_all()
+
+    def _describe(self, table: SourceTable) -> Relation:
+        now = self.table(table.oid)
+        if now is None:
+            raise TableChanging(f"{table.namespace}.{table.name} is gone")
+        if self._mirror is None or self._stamps.get(table.oid) != now.stamp:
+            self._refresh()
+        assert self._mirror is not None
+        relation = self._mirror.relation(table.oid)
+        if relation is None or self._stamps.get(table.oid) != now.stamp:
+            raise TableChanging(f"{table.namespace}.{table.name} changes under our lock")
+        return relation
+
+    def _refresh(self) -> None:
+        """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
+        self._stamps = {table.oid: table.stamp for table in self.tables()}
+        session = SeedSession(self._look)
+        mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
+        seed.merge(mirror, session.read(mirror, _nothing))
+        self._mirror = mirror
+
+
+def _nothing() -> None:
+    """Keep no stream alive: there is none here."""

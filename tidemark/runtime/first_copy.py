@@ -1,0 +1,287 @@
+"""The first copy: rows that were there before the capture began, in the outbox before the stream goes on (P22).
+
+Each table's snapshot decides: a transaction that it sees is in the copied rows, all others come by the stream. Copied
+rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
+below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
+
+Killed in the middle: the table is copied again under a new snapshot and a greater generation, which tells sinks to
+empty it first. A table that newly matches the selection is copied when the sidecar starts with it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tidemark.decode.copy_rows import CopyBatchBuilder
+from tidemark.engine.retry import Backoff
+from tidemark.engine.selection import Selection
+from tidemark.io.clock import SystemClock
+from tidemark.io.config import Config
+from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable, TableSnapshot
+from tidemark.io.logs import Log, describe_error
+from tidemark.io.metrics import Metrics
+from tidemark.io.node import Blocker, Node
+from tidemark.io.state import StateStore, StateView
+from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
+from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.position import Epoch, Pointer, Position
+from tidemark.model.snapshot import Snapshot, parse_snapshot
+from tidemark.runtime.delivery import Stopped
+from tidemark.runtime.seeding import Waiting
+from tidemark.wal.versions import wal_format
+from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
+
+GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
+WAIT_LOOK_S = 0.1
+NOTHING: dict[str, tuple[str, ...]] = {}
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """A table to be copied."""
+
+    database: Oid
+    database_name: str
+    relation: Oid
+
+
+Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
+
+
+def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what of the configuration decides which tables are copied."""
+    return {
+        "databases": config.select.databases,
+        "tables": config.select.tables,
+        "exclude_tables": config.select.exclude_tables,
+        "copy": (str(config.copy.enabled).lower(),),
+    }
+
+
+def copied_by(view: StateView) -> Callable[[Oid, Oid, FullXid], bool]:
+    """Return what tells if a table's copy has a transaction's changes."""
+    snapshots: dict[tuple[Oid, Oid], Snapshot] = {
+        key: parse_snapshot(copy.snapshot)
+        for key, copy in view.copies.items()
+        if copy.phase is CopyPhase.DONE and copy.snapshot
+    }
+
+    def copied(database: Oid, relation: Oid, xid: FullXid) -> bool:
+        snapshot = snapshots.get((database, relation))
+        return snapshot is not None and snapshot.sees(xid)
+
+    return copied if snapshots else _never
+
+
+def _never(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
+    return False
+
+
+def is_due(config: Config, view: StateView) -> bool:
+    """Tell if there is something to plan or to copy, from the state alone."""
+    before = view.fingerprint.selection if view.fingerprint else NOTHING
+    return before != selection_told(config) or any(copy.phase is not CopyPhase.DONE for copy in view.copies.values())
+
+
+def _selection_of(told: Mapping[str, tuple[str, ...]]) -> Selection | None:
+    """Return the selection that was copied by before; None if nothing was."""
+    if told.get("copy") != ("true",):
+        return None
+    return Selection(told["databases"], told["tables"], told["exclude_tables"])
+
+
+def _check_readable(database: str, tables: list[SourceTable]) -> None:
+    denied = [f"{table.namespace}.{table.name}" for table in tables if not table.readable]
+    if denied:
+        raise CopyDenied(f"database {database}: no SELECT on {', '.join(denied)}")
+
+
+class FirstCopy:
+    """Plans which tables are to be copied, and copies them one after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: StateStore,
+        epoch: Epoch,
+        beginning: Beginning,
+        deliver: Deliver,
+        *,
+        metrics: Metrics,
+        log: Log,
+        stopping: threading.Event,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._epoch = epoch
+        self._beginning = beginning
+        self._deliver = deliver
+        self._metrics = metrics
+        self._log = log
+        self._stopping = stopping
+        self._clock = SystemClock()
+
+    def run(self) -> None:
+        """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
+        tasks = self._trying(self._plan)
+        self._metrics.copy_tables_left.set(len(tasks))
+        while tasks:
+            self._trying(lambda: self._run(tasks))
+        self._log.info("first copy done")
+
+    def _trying(self, attempt: Callable[[], Result]) -> Result:
+        backoff = Backoff(self._config.retry.first_s, self._config.retry.max_s)
+        while True:
+            try:
+                return attempt()
+            except TidemarkError as error:
+                if error.disposition is not Disposition.RETRY:
+                    raise
+                delay_s = backoff.failed(self._clock.monotonic_s())
+                self._log.warning("first copy interrupted", retry_s=delay_s, **describe_error(error))
+                if self._stopping.wait(delay_s):
+                    raise Stopped from error
+
+    def _plan(self) -> list[CopyTask]:
+        """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
+        view = self._store.view()
+        open_tasks = {key for key, copy in view.copies.items() if copy.phase is not CopyPhase.DONE}
+        earlier = _selection_of(view.fingerprint.selection if view.fingerprint else NOTHING)
+        tasks: list[CopyTask] = []
+        there: set[tuple[Oid, Oid]] = set()
+        if self._config.copy.enabled or open_tasks:
+            for oid, name in self._beginning.databases.items():
+                tables = self._tables(name, view.identity.server_major)
+                there |= {(oid, table.oid) for table in tables}
+                chosen = [
+                    table
+                    for table in tables
+                    if (oid, table.oid) in open_tasks
+                    or ((oid, table.oid) not in view.copies and self._newly_selected(table, earlier))
+                ]
+                _check_readable(name, chosen)
+                tasks += [CopyTask(oid, name, table.oid) for table in chosen]
+        with self._store.transaction(self._epoch) as moving:
+            for task in tasks:
+                if (task.database, task.relation) not in open_tasks:
+                    moving.put_copy(task.database, task.relation, CopyProgress(CopyPhase.WAITING, 0))
+            for key in open_tasks - there:  # dropped meanwhile: the stream says so
+                moving.put_copy(*key, replace(view.copies[key], phase=CopyPhase.DONE))
+            moving.put(FINGERPRINT, Fingerprint(selection_told(self._config)))
+        self._log.info("first copy planned", tables=len(tasks))
+        return tasks
+
+    def _tables(self, database: str, major: int) -> list[SourceTable]:
+        source = CopySource(self._config.capture.dsn, database, wal_format(major))
+        try:
+            return source.tables()
+        finally:
+            source.close()
+
+    def _newly_selected(self, table: SourceTable, earlier: Selection | None) -> bool:
+        now = self._config.select.selection()
+        was_selected = earlier is not None and earlier.selects_table(table.namespace, table.name)
+        return self._config.copy.enabled and now.selects_table(table.namespace, table.name) and not was_selected
+
+    def _run(self, tasks: list[CopyTask]) -> None:
+        """Copy the tables of `tasks` and take them out of it."""
+        with ExitStack() as stack:
+            node = stack.enter_context(Node(self._config.capture.dsn, tasks[0].database_name))
+            facts = node.check_fitness()
+            node.check_same_node(self._store.identity.system_identifier)
+            lx = self._wait_for_older(node)
+            sources: dict[Oid, CopySource] = {}
+            while tasks:
+                task = tasks[0]
+                if task.database not in sources:
+                    source = CopySource(self._config.capture.dsn, task.database_name, wal_format(facts.major))
+                    stack.callback(source.close)
+                    sources[task.database] = source
+                self._copy(sources[task.database], task, facts.timeline, lx)
+                tasks.pop(0)
+                self._metrics.copy_tables_left.set(len(tasks))
+
+    def _wait_for_older(self, node: Node) -> Lsn:
+        lx = node.flush_lsn()
+        waiting = Waiting(node.snapshot().xmax, self._config.seed.wait_s, self)
+        while waiting.look(node) is None:
+            if self._stopping.wait(WAIT_LOOK_S):
+                raise Stopped
+        return lx
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Tell for whom the copy waits."""
+        names = [str(blocker) for blocker in blockers]
+        self._log.info("first copy waits for older transactions", transactions=names, waited_s=round(waited_s, 1))
+
+    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Do nothing: a copy replays no WAL."""
+
+    def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
+        key = (task.database, task.relation)
+        before = self._store.view().copies[key]
+        table = source.table(task.relation)
+        if table is None:  # dropped meanwhile: the stream says so
+            self._finish(key, replace(before, phase=CopyPhase.DONE))
+            return
+        generation = before.generation + 1
+        with source.held(table) as snapshot:
+            source.flush()
+            progress = CopyProgress(CopyPhase.COPYING, generation, snapshot.snapshot, lx)
+            place = Position(timeline, lx, generation << GENERATION_SHIFT)
+            boundary = CopyBoundary(place, task.database, snapshot.relation, generation, True, snapshot.snapshot)
+            self._hand_over(place, [boundary], 0, 0, (*key, progress))
+            mirror = source.dialect_of(snapshot)
+            builder = CopyBatchBuilder(task.database, snapshot.relation, mirror.dialect)
+            for lines, byte_count in self._slices(source, snapshot):
+                first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+                progress = replace(progress, row_count=progress.row_count + len(lines))
+                batch = builder.build(lines, first, snapshot.time_us)
+                last = replace(place, ordinal=place.ordinal + progress.row_count)
+                self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
+                self._metrics.copy_rows.inc(len(lines))
+            last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+            self._hand_over(
+                last,
+                [replace(boundary, position=last, begin=False)],
+                0,
+                0,
+                (*key, replace(progress, phase=CopyPhase.DONE)),
+            )
+        self._log.info("table copied", relation_oid=task.relation, rows=progress.row_count, generation=generation)
+
+    def _slices(self, source: CopySource, snapshot: TableSnapshot) -> Iterator[tuple[list[bytes], int]]:
+        lines: list[bytes] = []
+        byte_count = 0
+        limits = self._config.deliver
+        for line in source.rows(snapshot.relation):
+            lines.append(line)
+            byte_count += len(line)
+            if len(lines) >= limits.group_rows_max or byte_count >= limits.group_bytes_max:
+                if self._stopping.is_set():
+                    raise Stopped
+                yield lines, byte_count
+                lines, byte_count = [], 0
+        if lines:
+            yield lines, byte_count
+
+    def _hand_over(
+        self,
+        last: Position,
+        items: list[GroupItem],
+        rows: int,
+        byte_count: int,
+        progress: tuple[Oid, Oid, CopyProgress],
+        *,
+        first: Position | None = None,
+    ) -> None:
+        # The restart LSN is the stream's: a copied row is never where a restart begins.
+        self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
+
+    def _finish(self, key: tuple[Oid, Oid], progress: CopyProgress) -> None:
+        with self._store.transaction(self._epoch) as moving:
+            moving.put_copy(*key, progress)
