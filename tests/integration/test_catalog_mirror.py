@@ -89,7 +89,7 @@ def test_rewrites_of_every_catalog_are_followed(quiet: Cluster, checkpoint_every
 @pytest.mark.parametrize("major", [major for major in MAJORS if major != 15])
 def test_every_major_is_followed(new_cluster: NewCluster, major: int) -> None:
     cluster = new_cluster(major, autovacuum="off", wal_keep_size="2GB", wal_compression="on")
-    observed = observe(cluster)
+    observed = observe(cluster, new_database(cluster))
     play(observed, STEPS, checkpoint_every=3)
     assert_equal(observed)
     play(observed, REWRITES, checkpoint_every=4)

@@ -99,7 +99,8 @@ def observe(
         columns = [_column_row(row) for row in sql(session, seed.COLUMNS)]
         identity = seed.Identity(Oid(oid), Oid(tablespace), encoding)
         older_than = Xid(int(str(next_xid).split(":")[1]))
-        mirror = seed.begin(fmt, identity, columns, _files(session), next_xid=older_than, shared=shared)
+        files, files_lsn = _files_at(session)
+        mirror = seed.begin(fmt, identity, columns, files, next_xid=older_than, files_lsn=files_lsn, shared=shared)
         _wait_for_older(session, older_than)
         for statement in seed.SESSION:
             sql(session, statement)
@@ -111,6 +112,15 @@ def observe(
         observed.follow(end)
         seed.merge(mirror, answers)
     return observed
+
+
+def _files_at(session: psycopg.Connection[TupleRow]) -> tuple[list[tuple[int, int]], Lsn]:
+    """Return the catalogs' files, and an LSN at which they were that."""
+    while True:
+        before = _files(session)
+        lsn = parse_lsn(sql(session, "SELECT pg_current_wal_insert_lsn()")[0][0])
+        if _files(session) == before:
+            return before, lsn
 
 
 def _files(session: psycopg.Connection[TupleRow]) -> list[tuple[int, int]]:

@@ -9,12 +9,14 @@ from typing import cast
 
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.redo import SeedOvertaken
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.io.node import Node
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import Oid, Xid
+from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.wal.versions import WalFormat
 
+FILES_ATTEMPTS_MAX = 20
 CATALOG_BYTES_MAX = 4 << 30  # of one database as COPY data: about ten million columns
 
 Answers = dict[seed.SeedQuery, list[bytes]]
@@ -37,7 +39,23 @@ class SeedSession:
         ((oid, tablespace, encoding),) = self.node.query(seed.IDENTITY.encode())
         identity = seed.Identity(Oid(oid), Oid(tablespace), str(encoding))
         columns = cast("list[seed.ColumnRow]", self.node.query(seed.COLUMNS.encode()))
-        return seed.begin(fmt, identity, columns, self.files(), next_xid=next_xid, shared=shared)
+        files, files_lsn = self._files_at()
+        return seed.begin(fmt, identity, columns, files, next_xid=next_xid, files_lsn=files_lsn, shared=shared)
+
+    def _files_at(self) -> tuple[list[tuple[int, int]], Lsn]:
+        """Return in which files the catalogs stand, and an LSN at which they did."""
+        files = self.files()
+        for _ in range(FILES_ATTEMPTS_MAX):
+            lsn = self.node.insert_lsn()
+            if files == (files := self.files()):
+                return files, lsn
+        raise SeedOvertaken(f"{self.node.where}: the system catalogs are being rewritten all the time")
+
+    def check_files(self, mirror: CatalogMirror) -> None:
+        """Raise `SeedOvertaken` if the mirror's files are not the database's: a rewrite slipped in between."""
+        heaps = {**mirror.store.heaps, **mirror.shared.store.heaps}
+        if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(self.files()):
+            raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten while the seed was being taken")
 
     def files(self) -> list[tuple[int, int]]:
         """Return in which files the catalogs stand now."""

@@ -24,13 +24,19 @@ class CatalogFiles:
         heaps: Iterable[CatalogHeap],
         open_changes: dict[Xid, OpenChanges],
         marks: Marks,
+        *,
+        files_lsn: Lsn,
     ) -> None:
-        """Share `open_changes` and `marks` with the store."""
+        """Share `open_changes` and `marks` with the store; the heaps' files were current at `files_lsn`.
+
+        A seed asks for the files after the LSN from which it reads: earlier rewrites lead to files known already.
+        """
         self.database = database
         self.tablespace = tablespace
         self.heaps = {heap.layout.catalog.oid: heap for heap in heaps}
         self._open = open_changes
         self._marks = marks
+        self._files_lsn = files_lsn
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         local = self.heaps.get(PG_CLASS.oid)
         columns = ("oid", "relfilenode", "reltablespace", "relrewrite")
@@ -43,8 +49,16 @@ class CatalogFiles:
         """Return the heap, current or a copy, that `locator` is the file of."""
         return self._by_file.get(locator)
 
-    def is_pending(self, locator: RelFileLocator) -> bool:
-        """Tell if `locator` is a copy that is not the catalog yet."""
+    def may_be_copy(self, locator: RelFileLocator, top_xid: Xid, lsn: Lsn) -> bool:
+        """Tell if pages of `locator`, written at `lsn`, can be a copy that is not the catalog yet."""
+        heap = self._by_file.get(locator)
+        if heap is None or self._is_pending(locator):
+            return True
+        changes = self._open.get(top_xid)
+        marked = changes is not None and heap.layout.catalog.oid in changes.rewriting
+        return lsn < self._files_lsn and (marked or self.database == INVALID_OID)
+
+    def _is_pending(self, locator: RelFileLocator) -> bool:
         return any(locator in changes.pending for changes in self._open.values())
 
     def restore(self, changes: OpenChanges) -> None:
@@ -150,9 +164,9 @@ class CatalogFiles:
             return False
         moved = False
         for catalog, heap in list(self.heaps.items()):
-            relfilenode = update.files.get(catalog, heap.file.rel)
-            if relfilenode != heap.file.rel:
-                self._activate(catalog, heap.file._replace(rel=relfilenode), record.lsn)
+            locator = heap.file._replace(rel=update.files.get(catalog, heap.file.rel))
+            if self._is_news(heap, locator, record.lsn):
+                self._activate(catalog, locator, record.lsn)
                 moved = True
         return moved
 
@@ -167,7 +181,7 @@ class CatalogFiles:
             for packed in classes.find_committed("oid", subject.oid):
                 _oid, relfilenode, tablespace, _rewritten = self._class_row.unpack_from(packed, data_at(packed))
                 locator = RelFileLocator(tablespace or self.tablespace, self.database, relfilenode)
-                if relfilenode != INVALID_OID and locator != self.heaps[subject.oid].file:
+                if relfilenode != INVALID_OID and self._is_news(self.heaps[subject.oid], locator, lsn):
                     self._activate(subject.oid, locator, lsn)
 
     def drop_copies(self, changes: OpenChanges, gone: set[Xid]) -> None:
@@ -185,6 +199,13 @@ class CatalogFiles:
         """Forget the copies of an ended transaction that did not become a catalog."""
         for locator in changes.pending:
             del self._by_file[locator]
+
+    def _is_news(self, heap: CatalogHeap, locator: RelFileLocator, lsn: Lsn) -> bool:
+        """Tell if a catalog gets another heap when it gets the file `locator` at `lsn`.
+
+        Before `files_lsn` a file whose copy was not seen is passed by: it is the known one, or was copied again.
+        """
+        return self._is_pending(locator) or (locator != heap.file and lsn >= self._files_lsn)
 
     def _activate(self, catalog: Oid, locator: RelFileLocator, lsn: Lsn) -> None:
         """Let the copy in `locator` be the catalog from here on, whatever becomes of the transaction that made it."""

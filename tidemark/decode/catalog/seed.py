@@ -2,7 +2,8 @@
 
 Pure: SQL text out, answers in. Whoever has the connection does this, in order (`WAL.md`, section 4):
 
-  1. `pg_control_checkpoint()` gives the redo LSN R0; `COLUMNS`, `IDENTITY` and `FILES` give a mirror: `begin`.
+  1. `pg_control_checkpoint()` gives the redo LSN R0; `COLUMNS`, `IDENTITY` and `FILES`, the same before and after an
+     insert LSN, give a mirror: `begin`.
   2. Wait until every transaction from before R0 has ended.
   3. In one REPEATABLE READ transaction: `SESSION`, then COPY of each of `queries`; then the flush LSN L2.
   4. Let the mirror take the WAL from R0 to L2.
@@ -34,7 +35,7 @@ from tidemark.decode.catalog.missing import missing_from_text
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import INVALID_OID, Oid, Xid
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.versions import WalFormat
 
@@ -102,11 +103,13 @@ def begin(
     files: Iterable[tuple[int, int]],
     *,
     next_xid: Xid,
+    files_lsn: Lsn,
     shared: SharedCatalogs | None = None,
 ) -> CatalogMirror:
     """Return a mirror that knows no rows yet and can take WAL from R0, where `next_xid` was the next xid.
 
-    `shared` is that of another mirror of the same seed, if there is one.
+    `files` were current at `files_lsn`, which lies after R0: catalogs may have been rewritten in between. `shared` is
+    that of another mirror of the same seed, if there is one.
     """
     layouts = _layouts(columns)
     file_of = dict(files)
@@ -116,12 +119,14 @@ def begin(
             locator = RelFileLocator(spc, db, Oid(file_of[catalog.oid]))
             yield CatalogHeap(layouts[catalog.oid], locator, learning=True)
 
+    def store(database: Oid, tablespace: Oid, heaps: Iterator[CatalogHeap]) -> CatalogStore:
+        return CatalogStore(fmt, database, tablespace, heaps, learning_from=next_xid, files_lsn=files_lsn)
+
     if shared is None:
         shared_heaps = heaps(SHARED_CATALOGS, GLOBAL_TABLESPACE, INVALID_OID)
-        shared = SharedCatalogs(CatalogStore(fmt, INVALID_OID, GLOBAL_TABLESPACE, shared_heaps, learning_from=next_xid))
+        shared = SharedCatalogs(store(INVALID_OID, GLOBAL_TABLESPACE, shared_heaps))
     local_heaps = heaps(LOCAL_CATALOGS, identity.tablespace, identity.database)
-    store = CatalogStore(fmt, identity.database, identity.tablespace, local_heaps, learning_from=next_xid)
-    return CatalogMirror(store, shared, identity.encoding)
+    return CatalogMirror(store(identity.database, identity.tablespace, local_heaps), shared, identity.encoding)
 
 
 def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:

@@ -14,7 +14,7 @@ from tidemark.decode.catalog.redo import (
     row_changes,
 )
 from tidemark.decode.catalog.transactions import Marks, OpenChanges, Subject, precedes, subject_of
-from tidemark.model.lsn import Lsn, Oid, Xid, format_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, MAIN_FORK, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_RELMAP, RM_XLOG, xlog
@@ -35,15 +35,16 @@ class CatalogStore:
         heaps: Iterable[CatalogHeap],
         *,
         learning_from: Xid | None = None,
+        files_lsn: Lsn = INVALID_LSN,
     ) -> None:
-        """`tablespace` is that of files whose reltablespace is 0; `learning_from` is as `Marks` has it."""
+        """`tablespace` is that of files whose reltablespace is 0; `Marks` and `CatalogFiles` tell of the last two."""
         self.format = fmt
         self.database = database
         self.tablespace = tablespace
         self.open: dict[Xid, OpenChanges] = {}
         self.top_of: dict[Xid, Xid] = {}  # of subtransactions that touched catalogs
         self.marks = Marks(learning_from=learning_from)
-        self.files = CatalogFiles(database, tablespace, heaps, self.open, self.marks)
+        self.files = CatalogFiles(database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn)
         self.commits = 0  # that changed these catalogs
         self.revision = 0  # grows with every record that changed anything here: those belong into a journal
 
@@ -101,7 +102,7 @@ class CatalogStore:
         block = record.blocks[0]
         heap = self.files.get(block.locator)
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
-        if is_page and top_xid and (heap is None or self.files.is_pending(block.locator)):
+        if is_page and top_xid and self.files.may_be_copy(block.locator, top_xid, record.lsn):
             return self._count(self.files.copy(record, top_xid))
         if heap is None or block.fork != MAIN_FORK:
             return False

@@ -90,7 +90,9 @@ class Marks:
         self.learning_from = learning_from
         self.aborted: set[Xid] = set()  # while a rewrite is on: xids that had marks; while learning: all
         self._committed: set[Xid] = set()  # while learning: all
-        self._presumed: set[Xid] = set()  # while learning: xids that may be open since before it began
+        self._presumed: set[Xid] = (
+            set()
+        )  # while learning: xids whose writing was not seen, and whose end was not either
         self._rows: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
 
     @property
@@ -128,7 +130,7 @@ class Marks:
             return Fate.OPEN
         if xid in self.aborted:
             return Fate.ABORTED
-        if self.is_older_than_learning(xid) and xid not in self._committed:
+        if self.learning and xid not in self._committed:
             self._presumed.add(xid)
             return Fate.OPEN
         return Fate.COMMITTED
@@ -145,7 +147,8 @@ class Marks:
         commit: the server would have marked rows of an aborted transaction when it copied them.
         """
         for xid in self._presumed:
-            self.commit(xid)
+            if self.is_older_than_learning(xid):
+                self.commit(xid)
         self._presumed.clear()
         self._committed.clear()
         self.learning_from = None
