@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 KERNELS = [
     "tidemark.decode.columns",
     "tidemark.decode.places",
+    "tidemark.decode.extract",
     "tidemark.decode.row_entries",
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",

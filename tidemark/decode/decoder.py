@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
 from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
+from tidemark.decode.skim import Skimmer
 from tidemark.decode.transactions import CommittedTransaction, OpenTransaction, TransactionTable
 from tidemark.model.change import LogicalMessage, TransactionEnd
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
 from tidemark.model.position import Position
+from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import (
     RM_HEAP,
@@ -66,7 +68,8 @@ class Decoder:
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._fmt = fmt
         self._catalogs = dict(catalogs)
-        self._changes = HeapChanges(self.transactions)
+        self._skimmer = Skimmer(fmt, self.transactions)
+        self._changes = HeapChanges(self.transactions, self._skimmer)
         self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
             RM_XLOG: self._xlog,
             RM_XACT: self._xact,
@@ -82,6 +85,16 @@ class Decoder:
         """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
         return self.transactions.restart_lsn(self.decoded_lsn)
 
+    def skim(self, block: RecordBlock, start: int) -> int:
+        """Take the records of `block` from `start` on that are ordinary row changes, or say nothing to us.
+
+        Return the first that is not, which is `decode`'s, or the count of the block. What is skimmed completes nothing.
+        """
+        at = self._skimmer.skim(block, start)
+        if at > start:
+            self.decoded_lsn = Lsn(block.ends[at - 1])
+        return at
+
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""
         self.decoded_lsn = record.end_lsn
@@ -90,7 +103,10 @@ class Decoder:
         if record.xid:
             transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         handler = self._handlers.get(record.rmgr)
-        return handler(record, transaction) if handler is not None else None
+        decoded = handler(record, transaction) if handler is not None else None
+        if transaction is not None and record.rmgr != RM_XACT:
+            self._skimmer.look_at(record.xid, transaction)
+        return decoded
 
     def _xlog(self, record: Record, transaction: OpenTransaction | None) -> None:
         parsed = xlog.parse(record, self._fmt)
@@ -110,7 +126,7 @@ class Decoder:
         del transaction
         running = standby.parse(record)
         if running is not None:
-            self.transactions.abort_older_than(running.oldest_running_xid)
+            self._skimmer.forget(self.transactions.abort_older_than(running.oldest_running_xid))
             for catalog in self._catalogs.values():
                 self.catalogs_changed |= catalog.abort_older_than(running.oldest_running_xid)
 
@@ -119,7 +135,7 @@ class Decoder:
         if isinstance(ended, xact.Commit):
             return self._commit(record, ended)
         if isinstance(ended, xact.Abort):
-            self.transactions.abort(ended.xid, ended.subxids)
+            self._skimmer.forget(self.transactions.abort(ended.xid, ended.subxids))
             for catalog in self._catalogs.values():
                 self.catalogs_changed |= catalog.abort((ended.xid, *ended.subxids))
         elif isinstance(ended, xact.Prepare):
@@ -131,6 +147,7 @@ class Decoder:
         return None
 
     def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
+        self._skimmer.forget(self.transactions.family(commit.xid))
         transaction = self.transactions.leave(commit.xid, commit.subxids)
         committed = None
         if transaction is not None and not transaction.partial:
@@ -142,8 +159,11 @@ class Decoder:
                 transaction.rows.release(self.transactions.port)
             else:
                 committed = self._committed(record, commit, transaction)
+        xids = (commit.xid, *commit.subxids)
         for catalog in self._catalogs.values():
-            self.catalogs_changed |= catalog.commit((commit.xid, *commit.subxids), record.lsn)
+            self.catalogs_changed |= catalog.commit(xids, record.lsn)
+        if self.catalogs_changed:
+            self._skimmer.forget_files()
         return committed
 
     def _committed(self, record: Record, commit: xact.Commit, transaction: OpenTransaction) -> CommittedTransaction:
@@ -190,7 +210,7 @@ class Decoder:
     def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
         catalog = self._catalogs.get(record.blocks[0].locator.db) if record.blocks else None
         if catalog is None:
-            self._shared(record, transaction)
+            self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None and not transaction.partial:
             self._changes.take_heap2(record, transaction, catalog)
 
@@ -201,13 +221,19 @@ class Decoder:
             return
         catalog = self._catalogs.get(record.blocks[0].locator.db)
         if catalog is None:
-            self._shared(record, transaction)
+            self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None and not transaction.partial:
             self._changes.take_heap(record, transaction, catalog)
 
-    def _shared(self, record: Record, transaction: OpenTransaction | None) -> None:
-        if record.blocks and record.blocks[0].locator.db == INVALID_OID:
+    def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
+        """Take a record of the shared catalogs, or of a database that is not ours."""
+        if not record.blocks:
+            return
+        locator = record.blocks[0].locator
+        if locator.db == INVALID_OID:
             self._catalogs_only(record, transaction)
+        else:
+            self._skimmer.file_is_passed_over(locator)
 
     def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
         """Let the mirror follow; tell if the record was about catalogs."""
@@ -219,6 +245,7 @@ class Decoder:
             changed = catalog.redo(record, transaction.xid)
             if changed and not transaction.partial:
                 if transaction.schema is None:
+                    self._skimmer.set_aside(transaction)
                     transaction.schema = SchemaTracker(catalog, transaction.xid)
                 transaction.schema.touch(record.xid, record.lsn)
         self.catalogs_changed |= changed

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tidemark.decode.ports import Catalog
 from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
+from tidemark.decode.skim import Skimmer
 from tidemark.decode.toast import ToastChunks
 from tidemark.decode.transactions import OpenTransaction, SpeculativeKey, SpeculativeRow, TransactionTable
 from tidemark.decode.tuples import TupleLayout
@@ -108,8 +109,9 @@ class _Site(NamedTuple):
 class HeapChanges:
     """Adds the row changes of heap records to their transactions."""
 
-    def __init__(self, transactions: TransactionTable) -> None:
+    def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
         self._transactions = transactions
+        self._skimmer = skimmer
         self._tables: dict[Relation, _Table] = {}
 
     def take_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
@@ -265,4 +267,15 @@ class HeapChanges:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
             table = self._tables[relation] = _Table(relation, _role_of(relation), TupleLayout.of(relation))
+        if site.transaction.schema is None:  # it sees what is committed, as others do
+            self._tell_skimmer(table, locator, site.catalog.database)
         return table
+
+    def _tell_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
+        if table.role is _Role.IGNORED:
+            self._skimmer.file_is_passed_over(locator)
+        elif table.role is _Role.ROWS:
+            if len(self._transactions.versions) >= TABLES_MAX:
+                self._transactions.renew_versions()
+                self._skimmer.forget_all()
+            self._skimmer.file_has_rows(locator, self._transactions.versions.number(database, table.relation))

@@ -149,7 +149,7 @@ class RowLog:
         self._chunks: list[RowChunk | _Spilled] = []  # before the last one
         self._row_base = 0  # rows in them
         self._closed_bytes = 0  # of those in memory
-        self._dropped: set[int] = set()  # aborted subtransactions with rows on disk
+        self._dropped: set[int] = set()  # aborted subtransactions with rows that are still here
 
     @property
     def byte_count(self) -> int:
@@ -166,8 +166,11 @@ class RowLog:
         """Rows that will be given out."""
         if not self._dropped:
             return self.row_count
-        on_disk = (chunk for chunk in self._chunks if isinstance(chunk, _Spilled))
-        return self.row_count - sum(chunk.rows_of.get(xid, 0) for chunk in on_disk for xid in self._dropped)
+        gone = 0
+        for chunk in (*self._chunks, self._last):
+            rows_of = chunk.rows_of if isinstance(chunk, _Spilled) else Counter(chunk.xids())
+            gone += sum(rows_of.get(xid, 0) for xid in self._dropped)
+        return self.row_count - gone
 
     def append(
         self, op: int, relation: int, lsn: int, xid: int, *, new: bytes | None, old: bytes | None, before_kind: int
@@ -199,8 +202,12 @@ class RowLog:
         self._closed_bytes += self._last.byte_count
         self._last = RowChunk()
 
+    def exclude(self, xids: AbstractSet[int]) -> None:
+        """Pass over the rows of aborted subtransactions, wherever they stand."""
+        self._dropped |= xids
+
     def drop(self, xids: AbstractSet[int]) -> None:
-        """Forget the rows of aborted subtransactions."""
+        """Forget the rows of subtransactions whose abort record comes next: the tail."""
         while True:
             keep = len(self._last)
             while keep and self._last.xid(keep - 1) in xids:

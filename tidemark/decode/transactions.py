@@ -116,8 +116,16 @@ class OpenTransaction:
 
     def drop(self, xids: set[Xid]) -> None:
         """Forget what aborted subtransactions did."""
-        self.children -= xids
         self.rows.drop(xids)
+        self._forget(xids)
+
+    def exclude(self, xids: set[Xid]) -> None:
+        """Forget what subtransactions did that are not in the commit record, though nothing said that they aborted."""
+        self.rows.exclude(xids)
+        self._forget(xids)
+
+    def _forget(self, xids: set[Xid]) -> None:
+        self.children -= xids
         if self.between:
             end = self.rows.row_count
             kept = (item for item in self.between if item.xid not in xids)
@@ -244,6 +252,15 @@ class TransactionTable:
         """Note a transaction that began before the first record to be read."""
         self.enter(xid, top_xid, first_lsn).partial = True
 
+    def of(self, xid: Xid) -> OpenTransaction:
+        """Return the open transaction to which `xid`, which is known, belongs."""
+        return self._open[self._top_of.get(xid, xid)]
+
+    def family(self, xid: Xid) -> set[Xid]:
+        """Return a top-level transaction and its subtransactions, as far as seen and not aborted."""
+        transaction = self._open.get(xid)
+        return {xid} if transaction is None else {xid, *transaction.children}
+
     def top(self, xid: Xid) -> Xid:
         """Return the top-level transaction of `xid`, `xid` itself if nothing else is known."""
         return self._top_of.get(xid, xid)
@@ -258,33 +275,40 @@ class TransactionTable:
             self._top_of.pop(child, None)
         aborted = transaction.children.difference(committed)
         if aborted:
-            transaction.drop(aborted)
+            transaction.exclude(aborted)
         return transaction
 
-    def abort(self, xid: Xid, subxids: Iterable[Xid]) -> None:
-        """Forget a transaction or subtransaction, with its own subtransactions."""
+    def abort(self, xid: Xid, subxids: Iterable[Xid]) -> set[Xid]:
+        """Forget a transaction or subtransaction, with its own subtransactions; return them all."""
         top = self._top_of.get(xid, xid)
         if top == xid:
-            transaction = self.leave(xid, ())
+            known = self._open.get(xid)
+            children = known.children if known is not None else set()
+            # Nothing to drop from what is forgotten whole: ROLLBACK PREPARED ends subtransactions that are no tail.
+            transaction = self.leave(xid, children)
             if transaction is not None:
                 transaction.rows.release(self.port)
             self._forget_strays(subxids)
-            return
+            return {xid, *subxids, *children}
         gone = {xid, *subxids}
         transaction = self._open.get(top)
         if transaction is not None:
             transaction.drop(gone)
         for child in gone:
             self._top_of.pop(child, None)
+        return gone
 
-    def abort_older_than(self, oldest_running: Xid) -> list[Xid]:
+    def abort_older_than(self, oldest_running: Xid) -> set[Xid]:
         """Forget transactions that a crash left without an end; return them, subtransactions included."""
         dead = [xid for xid in self._open if xid_precedes(xid, oldest_running)]
-        gone: list[Xid] = []
+        gone: set[Xid] = set()
         for xid in dead:
-            gone += [xid, *self._open[xid].children]
-            self.abort(xid, ())
+            gone |= self.abort(xid, ())
         return gone
+
+    def renew_versions(self) -> None:
+        """Begin to number relation versions anew; transactions that are open keep their numbers."""
+        self.versions = RelationVersions()
 
     def full_xid(self, xid: Xid) -> FullXid:
         """Return the 64-bit xid of a recent `xid`."""

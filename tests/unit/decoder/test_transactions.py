@@ -171,3 +171,12 @@ def test_wal_that_lacks_whole_tuples_stops_decoding() -> None:
     stream = wal()
     with pytest.raises(NodeUnfit, match="full_page_writes was turned off at 0/1000"):
         stream.record(RM_XLOG, xlog.FPW_CHANGE, b"\0")
+
+
+def test_a_subtransaction_that_the_commit_record_does_not_name_is_not_told() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(702, ACCOUNT, packed_row(2), top=701)
+    stream.insert(701, ACCOUNT, packed_row(3))
+    stream.commit(701)
+    assert told(stream.committed[0]) == ["i account 1/-", "i account 3/-"]

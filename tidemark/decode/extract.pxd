@@ -1,0 +1,108 @@
+# The types of extract.py. Places in buffers are signed, so that differences of them are; the wire's integers are not.
+
+cimport cython
+
+cdef Py_ssize_t ROWS_MAX, IN_RECORD_MAX, STEP, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
+cdef long long XID_UNKNOWN, XID_ORDINARY, FILE_HAS_NO_ROWS, VERSION_BASE
+cdef unsigned int NO_TUPLE
+cdef unsigned int RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
+cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
+cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
+cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
+cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
+cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
+cdef unsigned int BLOCK_ID_MAX, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT, HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
+cdef unsigned int TUPLE_HEADER, HAS_EXTERNAL
+
+
+@cython.locals(b0="unsigned int", b1="unsigned int")
+cdef unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+
+@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+
+cdef class LookUp:
+    cdef public Py_ssize_t slots, used
+    cdef unsigned long long[::1] keys
+    cdef long long[::1] values
+
+    @cython.locals(slot=Py_ssize_t)
+    cpdef put(self, unsigned long long key, long long value)
+
+    cdef long long get(self, unsigned long long key) except? -2 nogil
+
+    @cython.locals(low="unsigned long long", high="unsigned long long", slot=Py_ssize_t)
+    cdef Py_ssize_t find(self, unsigned long long key) except? -2 nogil
+
+
+cdef class RowExtractor:
+    cdef readonly Py_ssize_t row_count, tuple_count, run_count
+    cdef readonly bint is_full
+    cdef LookUp xids, files, tablespaces
+    cdef unsigned int image_compressed
+    cdef unsigned char[::1] entries, tuples
+    cdef long long[::1] run_xids, run_rows, run_bytes
+    cdef Py_ssize_t at, end, promised, data_at, data_length, image_length, main_at, main_length
+    cdef int blocks
+    cdef unsigned int xid
+    cdef unsigned long long spc, db, rel
+    cdef unsigned long long lsn
+
+    @cython.locals(at=Py_ssize_t)
+    cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples, const long long[::1] lsns,
+                             const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
+                             const unsigned char[::1] infos, const long long[::1] offsets,
+                             const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop) except -1
+
+    cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
+
+    cpdef know_xid(self, unsigned int xid, long long state)
+
+    @cython.locals(state="long long")
+    cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
+                  unsigned int info) except -1 nogil
+
+    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
+    cdef int take_heap(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
+                       unsigned int info, long long state) except -1 nogil
+
+    @cython.locals(opcode="unsigned int")
+    cdef int take_rows(self, const unsigned char[::1] linear, unsigned int rmgr, unsigned int info,
+                       long long relation) except -1 nogil
+
+    @cython.locals(header="unsigned int", main=Py_ssize_t, short=bint)
+    cdef int read_headers(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
+                   compressed="unsigned int", first=bint)
+    cdef int read_block_header(self, const unsigned char[::1] linear) except -1 nogil
+
+    cdef int is_plain(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(flags="unsigned int")
+    cdef int take_insert(self, const unsigned char[::1] linear, long long relation) except -1 nogil
+
+    @cython.locals(flags="unsigned int", kind="unsigned char")
+    cdef int take_delete(self, const unsigned char[::1] linear, long long relation) except -1 nogil
+
+    @cython.locals(flags="unsigned int", kind="unsigned char", old_at=Py_ssize_t, old_length=Py_ssize_t)
+    cdef int take_update(self, const unsigned char[::1] linear, long long relation) except -1 nogil
+
+    @cython.locals(count="unsigned int")
+    cdef int take_multi_insert(self, const unsigned char[::1] linear, unsigned int info,
+                               long long relation) except -1 nogil
+
+    @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
+    cdef int walk_tuples(self, const unsigned char[::1] linear, unsigned int count, long long relation,
+                         bint write) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t)
+    cdef int add(self, const unsigned char[::1] linear, unsigned char op, unsigned char before_kind,
+                 long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
+                 Py_ssize_t old_length) except -1 nogil
+
+    cdef int write_u32(self, Py_ssize_t at, unsigned long long value) except -1 nogil
+
+    cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil

@@ -1,0 +1,480 @@
+"""The hot way from a block of records to row entries: no object a record, for all that is ordinary.
+
+Ordinary is an insert, multi-insert, update or delete of a row without TOASTed values, in a file that is known, by a
+transaction that has changed no catalog. Anything else stops the loop, and `Decoder.decode` takes that record: so the
+rules stand there once, and here is only what they come to in the ordinary case. What the loop takes over from there is
+told it in two tables: which files are which relation versions, and which xids are ordinary.
+
+Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
+well, for `parse_record` to say what is wrong with it.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: PLR0917 - columns and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from array import array
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+RUN_ROWS_MAX = 16384  # rows of one call
+RECORD_ROWS_MAX = 2048  # rows of one record: more than MaxHeapTuplesPerPage, 291
+SLOTS_MIN = 64  # a power of two
+UNKNOWN = 0  # of an xid: its first record must be seen by the decoder
+KNOWN = 1  # its rows are not ordinary, other records of it say nothing
+ORDINARY = 2
+NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
+FIRST_VERSION = 2  # of a file: from here on, number of the relation version plus this
+
+# The same as C integers, which Python does not see.
+ROWS_MAX = RUN_ROWS_MAX
+IN_RECORD_MAX = RECORD_ROWS_MAX
+XID_UNKNOWN = UNKNOWN
+XID_ORDINARY = ORDINARY
+FILE_HAS_NO_ROWS = NO_ROWS
+VERSION_BASE = FIRST_VERSION
+STEP = 32  # row_entries.ENTRY_BYTES
+NO_TUPLE = (1 << 32) - 1
+RM_XLOG = 0
+RM_XACT = 1
+RM_RELMAP = 7
+RM_STANDBY = 8
+RM_HEAP2 = 9
+RM_HEAP = 10
+RM_LOGICALMSG = 21
+OPCODE = 0x70
+HEAP_INSERT = 0x00
+HEAP_DELETE = 0x10
+HEAP_UPDATE = 0x20
+HEAP_TRUNCATE = 0x30
+HEAP_HOT_UPDATE = 0x40
+HEAP_CONFIRM = 0x50
+HEAP_LOCK = 0x60
+HEAP_INPLACE = 0x70
+HEAP2_MULTI_INSERT = 0x50
+INIT_PAGE = 0x80
+INSERT_SPECULATIVE = 0x04
+INSERT_NEW = 0x08
+UPDATE_OLD_TUPLE = 0x04
+UPDATE_OLD_KEY = 0x08
+UPDATE_NEW = 0x10
+UPDATE_BORROWS = 0x60  # prefix or suffix of the old tuple
+DELETE_OLD_TUPLE = 0x02
+DELETE_OLD_KEY = 0x04
+DELETE_SUPER = 0x08
+OP_INSERT = 0x69  # i
+OP_UPDATE = 0x75  # u
+OP_DELETE = 0x64  # d
+BEFORE_NONE = 0
+BEFORE_KEY = 1
+BEFORE_FULL = 2
+RECORD_HEADER = 24
+BLOCK_ID_MAX = 32
+BLOCK_HEADER_MAX = 27  # bytes that one can have
+ID_ORIGIN = 253
+ID_MAIN_LONG = 254
+ID_MAIN_SHORT = 255
+HAS_IMAGE = 0x10
+SAME_REL = 0x80
+FORK = 0x0F
+IMAGE_HAS_HOLE = 0x01
+TUPLE_HEADER = 23
+PACKED_HEADER = 5
+HAS_EXTERNAL = 0x0004  # of infomask
+
+Buffer = bytes | bytearray
+
+
+def read_u16(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of two bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    return b0 | b1 << 8
+
+
+def read_u32(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of four bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    b2 = data[at + 2]
+    b3 = data[at + 3]
+    return b0 | b1 << 8 | b2 << 16 | b3 << 24
+
+
+class LookUp:
+    """A small hash table of integers: key to value, 0 where there is nothing. Open addressing, never over half full."""
+
+    def __init__(self) -> None:
+        self.slots = SLOTS_MIN
+        self.used = 0
+        self.keys = array("Q", bytes(8 * self.slots))
+        self.values = array("q", bytes(8 * self.slots))
+
+    def put(self, key: int, value: int) -> None:
+        """Set the value of `key`, which is not 0; the value 0 forgets it."""
+        if 2 * self.used >= self.slots:
+            self.rebuild()
+        slot = self.find(key)
+        if self.keys[slot] == 0:
+            self.keys[slot] = key
+            self.used += 1
+        self.values[slot] = value
+
+    def get(self, key: int) -> int:
+        """Return the value of `key`."""
+        return self.values[self.find(key)]
+
+    def find(self, key: int) -> int:
+        """Return the slot of `key`, or the empty one where it belongs."""
+        low = key & 0x7FFFFFFF
+        high = key >> 31
+        slot = (low * 40503 ^ high * 2654435 ^ low >> 12) & (self.slots - 1)
+        while self.keys[slot] != 0 and self.keys[slot] != key:
+            slot = slot + 1 & (self.slots - 1)
+        return slot
+
+    def rebuild(self) -> None:
+        """Leave out what was forgotten, and make room."""
+        keys, values = self.keys, self.values
+        kept = [slot for slot in range(self.slots) if values[slot] != 0]
+        while 4 * len(kept) >= self.slots:
+            self.slots *= 2
+        self.keys = array("Q", bytes(8 * self.slots))
+        self.values = array("q", bytes(8 * self.slots))
+        self.used = 0
+        for slot in kept:
+            self.put(keys[slot], values[slot])
+
+
+class RowExtractor:
+    """Where the loop stands, and what it has taken out since the last call."""
+
+    def __init__(
+        self,
+        image_compressed: int,
+        entries: bytearray,
+        run_xids: array[int],
+        run_rows: array[int],
+        run_bytes: array[int],
+    ) -> None:
+        self.xids = LookUp()  # xid to UNKNOWN, KNOWN or ORDINARY
+        self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
+        self.tablespaces = LookUp()  # of the same files
+        self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
+        self.entries = entries  # room for RUN_ROWS_MAX
+        self.run_xids = run_xids
+        self.run_rows = run_rows  # rows up to the run's end
+        self.run_bytes = run_bytes  # bytes of tuples up to there
+        self.tuples = bytearray(1)
+        self.row_count = 0
+        self.tuple_count = 0  # bytes of tuples
+        self.run_count = 0
+        self.is_full = False
+        # Of the record at hand.
+        self.at = 0
+        self.end = 0
+        self.promised = 0  # bytes of data that the headers so far announce
+        self.blocks = 0
+        self.image_length = 0  # of the first block
+        self.data_at = 0
+        self.data_length = 0
+        self.main_at = 0
+        self.main_length = 0
+        self.spc = 0
+        self.db = 0
+        self.rel = 0
+        self.xid = 0
+        self.lsn = 0
+
+    def extract(
+        self,
+        linear: bytearray,
+        tuples: bytearray,
+        lsns: array[int],
+        xids: array[int],
+        rmgrs: array[int],
+        infos: array[int],
+        offsets: array[int],
+        lengths: array[int],
+        start: int,
+        stop: int,
+    ) -> int:
+        """Take the records from `start` on; return the first that is not ordinary, or `stop`.
+
+        Their tuples go into `tuples`, which is as long as `linear`. The caller empties what was taken out before the
+        next call. `is_full`: it stopped for want of room.
+        """
+        if len(tuples) < len(linear):
+            return start
+        self.tuples = tuples
+        self.row_count = 0
+        self.tuple_count = 0
+        self.run_count = 0
+        self.is_full = False
+        at = start
+        with cython.nogil:
+            while at < stop:
+                if self.row_count + IN_RECORD_MAX > ROWS_MAX:
+                    self.is_full = True
+                    break
+                self.xid = xids[at]
+                self.lsn = lsns[at]
+                if not self.take(linear, offsets[at], lengths[at], rmgrs[at], infos[at]):
+                    break
+                at += 1
+        return at
+
+    def forget_files(self) -> None:
+        """Know no file any more."""
+        self.files = LookUp()
+        self.tablespaces = LookUp()
+
+    def forget_xids(self) -> None:
+        """Know no transaction any more."""
+        self.xids = LookUp()
+
+    def know_file(self, spc: int, db: int, rel: int, value: int) -> None:
+        """Say what rows a file holds: NO_ROWS, or FIRST_VERSION plus the number of a relation version."""
+        self.files.put(db << 32 | rel, value)
+        self.tablespaces.put(db << 32 | rel, spc)
+
+    def know_xid(self, xid: int, state: int) -> None:
+        """Say what is known of a transaction or subtransaction."""
+        self.xids.put(xid, state)
+
+    def take(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int) -> int:
+        """Take one record; 0 if it is not ordinary."""
+        state = XID_ORDINARY
+        if self.xid != 0:
+            state = self.xids.get(self.xid)
+            if state == XID_UNKNOWN:
+                return 0
+        if rmgr in (RM_HEAP, RM_HEAP2):
+            return self.take_heap(linear, begin, length, rmgr, info, state)
+        return 0 if rmgr in (RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG) else 1
+
+    def take_heap(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
+        """Take a record about rows."""
+        opcode = info & OPCODE
+        if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
+            return 0
+        if not self.read_headers(linear, begin, length):
+            return 0
+        key = self.db << 32 | self.rel
+        known = self.files.get(key)
+        if known == 0 or self.tablespaces.get(key) != self.spc:
+            return 0
+        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
+        if known == FILE_HAS_NO_ROWS or not changes_rows:
+            return 1
+        if state != XID_ORDINARY or self.xid == 0:
+            return 0
+        return self.take_rows(linear, rmgr, info, known - VERSION_BASE)
+
+    def take_rows(self, linear: Buffer, rmgr: int, info: int, relation: int) -> int:
+        """Take the row changes of a record whose parts are known."""
+        if rmgr == RM_HEAP2:
+            return self.take_multi_insert(linear, info, relation)
+        opcode = info & OPCODE
+        if opcode == HEAP_INSERT:
+            return self.take_insert(linear, relation)
+        if opcode == HEAP_DELETE:
+            return self.take_delete(linear, relation)
+        return self.take_update(linear, relation)
+
+    def read_headers(self, linear: Buffer, begin: int, length: int) -> int:
+        """Find the first block's file and data, and the main data; 0 if the headers are of no ordinary form."""
+        self.at = begin + RECORD_HEADER
+        self.end = begin + length
+        self.promised = 0
+        self.blocks = 0
+        main = 0
+        while self.end - self.at > self.promised:
+            header = linear[self.at]
+            if header <= BLOCK_ID_MAX:
+                if not self.read_block_header(linear):
+                    return 0
+            elif header == ID_ORIGIN:
+                self.at += 3
+            elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
+                short = header == ID_MAIN_SHORT
+                main = linear[self.at + 1] if short else read_u32(linear, self.at + 1)
+                self.at += 2 if short else 5
+                break
+            else:
+                return 0
+        if self.blocks == 0 or self.end - self.at != self.promised + main:
+            return 0
+        self.data_at = self.at + self.image_length
+        self.main_at = self.at + self.promised
+        self.main_length = main
+        return 1
+
+    def read_block_header(self, linear: Buffer) -> int:
+        """Read the header of a block reference at `at`; 0 if it is of no ordinary form."""
+        at = self.at
+        if self.end - at < BLOCK_HEADER_MAX:
+            return 0
+        flags = linear[at + 1]
+        data_length = read_u16(linear, at + 2)
+        image_length = 0
+        at += 4
+        if flags & HAS_IMAGE:
+            image_length = read_u16(linear, at)
+            compressed = linear[at + 4] & self.image_compressed and linear[at + 4] & IMAGE_HAS_HOLE
+            at += 7 if compressed else 5
+        first = self.blocks == 0
+        if first:
+            if flags & (SAME_REL | FORK):
+                return 0
+            self.image_length = image_length
+            self.data_length = data_length
+            self.spc = read_u32(linear, at)
+            self.db = read_u32(linear, at + 4)
+            self.rel = read_u32(linear, at + 8)
+        at += 4 if flags & SAME_REL else 16
+        self.promised += image_length + data_length
+        self.blocks += 1
+        self.at = at
+        return 1
+
+    def is_plain(self, linear: Buffer, at: int, length: int) -> int:
+        """Tell if a packed tuple has a sound header and no TOASTed value."""
+        if length < PACKED_HEADER or linear[at + 4] < TUPLE_HEADER:
+            return 0
+        return 0 if linear[at + 2] & HAS_EXTERNAL else 1
+
+    def take_insert(self, linear: Buffer, relation: int) -> int:
+        """Take an insert."""
+        if self.main_length < 3:
+            return 0
+        flags = linear[self.main_at + 2]
+        if not flags & INSERT_NEW:
+            return 1
+        if flags & INSERT_SPECULATIVE or not self.is_plain(linear, self.data_at, self.data_length):
+            return 0
+        self.add(linear, OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        return 1
+
+    def take_delete(self, linear: Buffer, relation: int) -> int:
+        """Take a delete."""
+        if self.main_length < 8:
+            return 0
+        flags = linear[self.main_at + 7]
+        if flags & DELETE_SUPER:
+            return 0
+        if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
+            self.add(linear, OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
+            return 1
+        kind = BEFORE_FULL if flags & DELETE_OLD_TUPLE else BEFORE_KEY
+        if not self.is_plain(linear, self.main_at + 8, self.main_length - 8):
+            return 0
+        self.add(linear, OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
+        return 1
+
+    def take_update(self, linear: Buffer, relation: int) -> int:
+        """Take an update."""
+        if self.main_length < 14:
+            return 0
+        flags = linear[self.main_at + 7]
+        if flags & UPDATE_BORROWS or not flags & UPDATE_NEW:
+            return 0
+        if not self.is_plain(linear, self.data_at, self.data_length):
+            return 0
+        old_at = self.main_at + 14
+        old_length = NO_TUPLE
+        kind = BEFORE_NONE
+        if flags & (UPDATE_OLD_TUPLE | UPDATE_OLD_KEY):
+            kind = BEFORE_FULL if flags & UPDATE_OLD_TUPLE else BEFORE_KEY
+            if not self.is_plain(linear, old_at, self.main_length - 14):
+                return 0
+            old_length = self.main_length - 14
+        self.add(linear, OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
+        return 1
+
+    def take_multi_insert(self, linear: Buffer, info: int, relation: int) -> int:
+        """Take a multi-insert: all of its rows or none."""
+        if self.main_length < 4:
+            return 0
+        if not linear[self.main_at] & INSERT_NEW:
+            return 1
+        count = read_u16(linear, self.main_at + 2)
+        if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
+            return 0
+        return self.walk_tuples(linear, count, relation, False) and self.walk_tuples(linear, count, relation, True)
+
+    def walk_tuples(self, linear: Buffer, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
+        """Check the tuples of a multi-insert, or take them; 0 if one of them is not ordinary."""
+        at = self.data_at
+        stop = self.data_at + self.data_length
+        for _ in range(count):
+            at += (at - self.data_at) & 1
+            if at + 2 + PACKED_HEADER > stop:
+                return 0
+            length = PACKED_HEADER + read_u16(linear, at)
+            at += 2
+            if at + length > stop or not self.is_plain(linear, at, length):
+                return 0
+            if write:
+                self.add(linear, OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
+            at += length
+        return 1 if at == stop else 0
+
+    def add(
+        self,
+        linear: Buffer,
+        op: int,
+        before_kind: int,
+        relation: int,
+        new_at: int,
+        new_length: int,
+        old_at: int,
+        old_length: int,
+    ) -> int:
+        """Put a row behind those taken out so far."""
+        at = self.row_count * STEP
+        self.entries[at] = op
+        self.entries[at + 1] = before_kind
+        self.write_u32(at + 4, relation)
+        self.write_u32(at + 8, self.xid)
+        self.write_u32(at + 12, new_length)
+        self.write_u32(at + 16, old_length)
+        self.write_u32(at + 24, self.lsn & NO_TUPLE)
+        self.write_u32(at + 28, self.lsn >> 32)
+        if old_length != NO_TUPLE:
+            self.copy(linear, old_at, old_length)
+        if new_length != NO_TUPLE:
+            self.copy(linear, new_at, new_length)
+        if self.run_count == 0 or self.run_xids[self.run_count - 1] != self.xid:
+            self.run_xids[self.run_count] = self.xid
+            self.run_count += 1
+        self.row_count += 1
+        self.run_rows[self.run_count - 1] = self.row_count
+        self.run_bytes[self.run_count - 1] = self.tuple_count
+        return 0
+
+    def write_u32(self, at: int, value: int) -> int:
+        """Write a little-endian integer of four bytes into the entries."""
+        self.entries[at] = value & 255
+        self.entries[at + 1] = value >> 8 & 255
+        self.entries[at + 2] = value >> 16 & 255
+        self.entries[at + 3] = value >> 24 & 255
+        return 0
+
+    def copy(self, linear: Buffer, at: int, length: int) -> int:
+        """Put a tuple behind those taken out so far; they are parts of the block, so there is room."""
+        if cython.compiled:
+            if length > 0:
+                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(linear[at]), length)
+        else:
+            self.tuples[self.tuple_count : self.tuple_count + length] = linear[at : at + length]
+        self.tuple_count += length
+        return 0
