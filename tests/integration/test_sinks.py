@@ -176,6 +176,18 @@ def test_a_keyless_table_is_log_only_from_its_first_update_on(tmp_path: Path) ->
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE
 
 
+def test_a_row_that_moves_takes_its_unchanged_value_along_under_a_text_key(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: "long"})
+    table.commit()
+    table.rewrite(1, "text", {(1,): "1"})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    table.commit()
+    table.update(("1",), {1: "2"}, unchanged=(3,))
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
 @pytest.mark.feature("P05")
 def test_the_log_names_unchanged_columns_and_holds_what_is_known_of_the_old_row(tmp_path: Path) -> None:
     table = ScriptedTable()

@@ -22,15 +22,15 @@ from tidemark.pipeline.steps import TableItem, position_of
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import Identity, Owner
 
-OUTBOX_BYTES = 8 << 20
+OUTBOX_BYTES = 16 << 20
 ROOM_WAIT_S = 120.0
 ROOM_POLL_S = 0.02
 TABLES = 3
 ROW_ACTIONS = ("insert", "insert", "insert", "update", "update", "keep", "delete", "move", "move and keep")
 RARE_ACTIONS = ("truncate", "add", "add constant", "drop", "rename", "retype", "widen")
-RARE = 0.02  # of all actions
+RARE = 0.004  # of all actions
 KEYS = 300
-ACTIONS_PER_TRANSACTION = 40
+ACTIONS_PER_TRANSACTION = 30
 
 
 class World:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
@@ -85,10 +84,10 @@ class LakeTable:
         """Return the columns, each with the metadata that it was created with."""
         return pa.schema(self.delta.schema().to_arrow())
 
-    def scan(self, columns: Sequence[str] | None = None, where: ds.Expression | None = None) -> pa.RecordBatchReader:
+    def scan(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """Read the rows of the snapshot batch by batch."""
         dataset = self.delta.to_pyarrow_dataset()
-        return dataset.scanner(columns=None if columns is None else list(columns), filter=where).to_reader()
+        return dataset.scanner(columns=None if columns is None else list(columns)).to_reader()
 
     def create(self, schema: pa.Schema, held: Held) -> None:
         """Create the table without rows."""

@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from tidemark.model.change import (
     AFTER,
@@ -231,8 +230,10 @@ def _fetch(
     table: LakeTable, key: Sequence[str], wanted: Sequence[Key], names: Sequence[str]
 ) -> dict[Key, dict[str, object]]:
     """Read the columns `names` of the rows whose keys are `wanted`."""
-    first = table.schema.field(key[0])
-    some = ds.field(key[0]).isin(pa.array([values[0] for values in wanted], first.type))
-    rows = table.scan([*key, *(name for name in names if name not in key)], some).read_all().to_pylist()
-    found = {tuple(row[name] for name in key): row for row in rows}
+    first = pa.array([values[0] for values in wanted], table.schema.field(key[0]).type)
+    found = {}
+    # NB: not as the scan's own filter. delta-rs hands file statistics over as string views, which Arrow cannot compare.
+    for batch in table.scan([*key, *(name for name in names if name not in key)]):
+        rows = batch.filter(pc.is_in(batch.column(key[0]), first)).to_pylist()
+        found.update({tuple(row[name] for name in key): row for row in rows})
     return {values: found[values] for values in wanted if values in found}
