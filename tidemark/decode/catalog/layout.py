@@ -158,22 +158,31 @@ class CatalogLayout:
             at = end
         raise UnknownCatalogShape(f"{self.catalog.name} has no column {name}")
 
-    def form(self, fixed: bytes, values: Sequence[bytes | None]) -> bytes:
+    def form(self, fixed: bytes, values: Sequence[bytes | None] | None = None) -> bytes:
         """Return the packed tuple of a row: its fixed part, and the varlena datums (4-byte header) of the rest."""
+        if values is None:
+            return self._head_without_rest + fixed
         rest = self.columns[len(self.offsets) :]
-        bitmap = bytearray((len(self.columns) + 7) >> 3)
-        for index in range(len(self.offsets)):
-            bitmap[index >> 3] |= 1 << (index & 7)
         data = bytearray(fixed)
         for column, value in zip(rest, values, strict=True):
             if value is not None:
-                bitmap[(column.number - 1) >> 3] |= 1 << ((column.number - 1) & 7)
                 data += bytes(align_up(len(data), _ALIGNMENT[column.align]) - len(data)) + value
-        nulls = any(value is None for value in values)
-        hoff = align_up(TUPLE_HEADER_BYTES + (len(bitmap) if nulls else 0), 8)
-        header = PACKED_HEADER.pack(len(self.columns), FROZEN | HAS_VARWIDTH | (HAS_NULLS if nulls else 0), hoff)
-        padding = bytes(hoff - TUPLE_HEADER_BYTES - (len(bitmap) if nulls else 0))
-        return header + (bytes(bitmap) if nulls else b"") + padding + bytes(data)
+        return self._head([value is not None for value in values]) + bytes(data)
+
+    @cached_property
+    def _head_without_rest(self) -> bytes:
+        return self._head([False] * (len(self.columns) - len(self.offsets)))
+
+    def _head(self, there: Sequence[bool]) -> bytes:
+        """Return what precedes a row's values, `there` saying which columns after the fixed ones are not null."""
+        if all(there):
+            hoff = align_up(TUPLE_HEADER_BYTES, 8)
+            return PACKED_HEADER.pack(len(self.columns), FROZEN | HAS_VARWIDTH, hoff) + bytes(hoff - TUPLE_HEADER_BYTES)
+        bits = [True] * len(self.offsets) + list(there)
+        bitmap = sum(bit << index for index, bit in enumerate(bits)).to_bytes((len(bits) + 7) >> 3, "little")
+        hoff = align_up(TUPLE_HEADER_BYTES + len(bitmap), 8)
+        header = PACKED_HEADER.pack(len(self.columns), FROZEN | HAS_VARWIDTH | HAS_NULLS, hoff)
+        return (header + bitmap).ljust(PACKED_HEADER.size + hoff - TUPLE_HEADER_BYTES, b"\0")
 
 
 def data_at(packed: bytes) -> int:

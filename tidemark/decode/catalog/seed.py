@@ -196,20 +196,22 @@ def _rows(copied: bytes, layout: CatalogLayout) -> Iterator[tuple[Tid, bytes]]:
     reader = struct.Struct(">4xIH" + "".join(f"4x{code}" for code in codes))
     has_more = layout.catalog in (PG_ATTRIBUTE, PG_INDEX)
     pack = layout.fixed_struct.pack
-    nothing = [None] * (len(layout.columns) - len(layout.fixed))
+    nothing: list[bytes | None] = [None] * (len(layout.columns) - len(layout.fixed))
     for start in _row_starts(copied, reader.size, len(names) + has_more):
         block, offset, *values = reader.unpack_from(copied, start)
         at = start + reader.size
         for _ in names:
             value, at = _field(copied, at)
             values.append(value or b"")
-        rest: list[bytes | None] = list(nothing)
+        rest = None
         if has_more:
             value, at = _field(copied, at)
-            if layout.catalog is PG_INDEX:
-                rest[0] = _int2vector(value or b"")
-            elif value is not None:
-                rest[-1] = missing_from_text(value)
+            if value is not None:
+                rest = nothing.copy()
+                if layout.catalog is PG_INDEX:
+                    rest[0] = _int2vector(value)
+                else:
+                    rest[-1] = missing_from_text(value)
         yield make_tid(block, offset), layout.form(pack(*permute(values)), rest)
 
 
