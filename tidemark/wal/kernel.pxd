@@ -5,23 +5,19 @@ cimport cython
 
 cdef int BAD_MAGIC, BAD_INFO, BAD_ADDRESS, BAD_TIMELINE, BAD_SYSTEM, BAD_SEGMENT, BAD_BLOCK, BAD_LONG
 cdef int BAD_MISSING, BAD_UNEXPECTED, BAD_REM_LEN, BAD_LENGTH, BAD_RMGR, BAD_PREV, BAD_CRC, BAD_OVERWRITTEN, BAD_START
-cdef Py_ssize_t PAGE, SHORT_HEADER, LONG_HEADER, RECORD_HEADER, RECORD_MAX, TABLE_CRC_MAX
+cdef int CRC_IN_LOOP
+cdef Py_ssize_t PAGE, SHORT_HEADER, LONG_HEADER, RECORD_HEADER, RECORD_MAX
 cdef unsigned int SEGMENT_MIN, SEGMENT_MAX, ALL_ONES
 cdef unsigned int FIRST_IS_CONTRECORD, LONG_PAGE_HEADER, OVERWRITE_CONTRECORD, ALL_PAGE_FLAGS
 cdef unsigned int SWITCH_INFO, OVERWRITE_INFO
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
-cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
+cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
 @cython.locals(low="unsigned long long", high="unsigned long long")
-cdef unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(low="unsigned int", high="unsigned int", byte="unsigned int")
-cdef unsigned int table_crc(const unsigned int[::1] tables, unsigned int crc, const unsigned char[::1] data,
-                            Py_ssize_t at, Py_ssize_t end) except? 0xFFFFFFFF nogil
+cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
 cdef class Scanner:
@@ -31,16 +27,15 @@ cdef class Scanner:
     cdef public long long lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
     cdef public bint started, start_met
     cdef public Py_ssize_t foreign, used, record, total, found, length
-    cdef readonly Py_ssize_t count, long_count
+    cdef readonly Py_ssize_t count
     cdef public int defect
     cdef public long long defect_lsn
-    cdef const unsigned int[::1] crc_tables
 
     @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, taken=Py_ssize_t, at_row=Py_ssize_t)
     cpdef Py_ssize_t scan(self, const unsigned char[::1] source, Py_ssize_t at, unsigned char[::1] linear,
                           long long[::1] lsns, long long[::1] ends, unsigned int[::1] xids,
                           unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,
-                          long long[::1] lengths, long long[::1] longs) except -1
+                          long long[::1] lengths) except -1
 
     @cython.locals(left=Py_ssize_t, ahead=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
     cdef Py_ssize_t take(self, const unsigned char[::1] source, Py_ssize_t at, Py_ssize_t size,
@@ -61,7 +56,7 @@ cdef class Scanner:
     cdef int check_contrecord(self, unsigned int info, Py_ssize_t rem_len) noexcept nogil
 
     @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, named="long long",
-                   given_out=bint, switched=bint, info="unsigned int", rmgr="unsigned int")
+                   switched=bint, info="unsigned int", rmgr="unsigned int")
     cdef int walk(self, unsigned char[::1] linear) except -1 nogil
 
     @cython.locals(total=Py_ssize_t)
@@ -73,5 +68,5 @@ cdef class Scanner:
     @cython.locals(prev="long long", rmgr="unsigned int")
     cdef int check_record_header(self, unsigned char[::1] linear) except -1 nogil
 
-    @cython.locals(crc="unsigned int")
-    cdef int check_crc(self, unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t total) except -1 nogil
+    @cython.locals(crc="unsigned int", stored="unsigned int", rest="const unsigned char *")
+    cdef int check_crc(self, unsigned char[::1] linear) except -1 nogil

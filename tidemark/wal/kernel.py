@@ -1,4 +1,4 @@
-"""The loop over WAL bytes: page headers off, records found, short CRCs checked. Everything else is `page`'s business.
+"""The loop over WAL bytes: page headers off, records found and checked. Everything else is `page`'s business.
 
 The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
 same. It knows integers and bytes only: no object is made for a record.
@@ -13,8 +13,8 @@ NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see th
 
 from __future__ import annotations
 
-from array import array
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from tidemark.wal.versions import (
     LONG_PAGE_HEADER_BYTES,
@@ -29,8 +29,12 @@ try:
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
+if TYPE_CHECKING:
+    from array import array
+
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.wal.crc32c import has_instruction, instruction_crc
 
 
 class Defect(IntEnum):
@@ -91,22 +95,8 @@ OVERWRITE_INFO = 0xD0  # XLOG_OVERWRITE_CONTRECORD
 ALL_ONES = (1 << 32) - 1
 
 COMPILED = bool(cython.compiled)
-# Up to this length the table beats a call of the library (WAL.md, section 2); interpreted it never does.
-TABLE_CRC_MAX = 256 if cython.compiled else 0
-
-
-def crc_tables() -> array[int]:
-    """Return the eight tables of CRC-32C by slices of eight bytes, one after the other."""
-    tables = array("I", bytes(4 * 8 * 256))
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-        tables[byte] = crc
-    for at in range(256, 8 * 256):
-        before = tables[at - 256]
-        tables[at] = before >> 8 ^ tables[before & 0xFF]
-    return tables
+CRC_IN_LOOP = has_instruction() if cython.compiled else 0
+CHECKS_CRC = bool(CRC_IN_LOOP)  # False: `page` asks the library
 
 
 def read_u32(data: memoryview, at: int) -> int:
@@ -123,29 +113,6 @@ def read_u64(data: memoryview, at: int) -> int:
     low = read_u32(data, at)
     high = read_u32(data, at + 4)
     return low | high << 32
-
-
-def table_crc(tables: array[int], crc: int, data: memoryview, at: int, end: int) -> int:
-    """Go on with the inverted CRC-32C `crc` over `data[at:end]`."""
-    while end - at >= 8:
-        low = read_u32(data, at) ^ crc
-        high = read_u32(data, at + 4)
-        crc = (
-            tables[1792 + (low & 255)]
-            ^ tables[1536 + (low >> 8 & 255)]
-            ^ tables[1280 + (low >> 16 & 255)]
-            ^ tables[1024 + (low >> 24)]
-            ^ tables[768 + (high & 255)]
-            ^ tables[512 + (high >> 8 & 255)]
-            ^ tables[256 + (high >> 16 & 255)]
-            ^ tables[high >> 24]
-        )
-        at += 8
-    while at < end:
-        byte = data[at]
-        crc = crc >> 8 ^ tables[(crc ^ byte) & 255]
-        at += 1
-    return crc
 
 
 class Scanner:
@@ -175,10 +142,8 @@ class Scanner:
         self.prev_lsn = 0  # start of the record before; 0: none was seen
         self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record has to name it
         self.count = 0  # records found by this scan
-        self.long_count = 0  # of these, those whose CRC is still to be checked
         self.defect = 0  # a Defect: nothing more is walked
         self.defect_lsn = 0
-        self.crc_tables = crc_tables()
 
     def scan(  # noqa: PLR0917 - the columns of a RecordBlock
         self,
@@ -192,7 +157,6 @@ class Scanner:
         infos: array[int],
         offsets: array[int],
         lengths: array[int],
-        longs: array[int],
     ) -> int:
         """Take input from `at` on and fill the columns; return how far the input was taken.
 
@@ -203,7 +167,6 @@ class Scanner:
         limit = len(lsns)
         taken = 1
         self.count = 0
-        self.long_count = 0
         with cython.nogil:
             while True:
                 while self.record < self.used and self.count < limit:
@@ -219,9 +182,6 @@ class Scanner:
                     infos[at_row] = linear[self.found + 16]
                     offsets[at_row] = self.found
                     lengths[at_row] = self.length
-                    if self.length > TABLE_CRC_MAX:
-                        longs[self.long_count] = at_row
-                        self.long_count += 1
                     self.count = at_row + 1
                 if self.defect != 0 or self.count == limit or taken == 0:
                     break
@@ -351,9 +311,8 @@ class Scanner:
         switched = rmgr == 0 and info == SWITCH_INFO
         if switched and self.segment_bytes == 0:
             return self.fail(BAD_SEGMENT, self.record_lsn)
-        # NB: last of the checks, since that of a long record comes later still.
-        given_out = self.record_lsn >= self.start_lsn
-        if given_out and self.total <= TABLE_CRC_MAX and not self.check_crc(linear, begin, self.total):
+        # NB: last of the checks, since the library's comes later still.
+        if CRC_IN_LOOP and self.record_lsn >= self.start_lsn and not self.check_crc(linear):
             return self.fail(BAD_CRC, self.record_lsn)
         aligned = self.total + 7 & ~7
         self.found = begin
@@ -401,8 +360,13 @@ class Scanner:
             return self.fail(BAD_PREV, self.record_lsn)
         return 1
 
-    def check_crc(self, linear: memoryview, begin: int, total: int) -> int:
-        """Tell if the record's CRC holds: over what follows the header, then over the header before the CRC."""
-        crc = table_crc(self.crc_tables, ALL_ONES, linear, begin + RECORD_HEADER, begin + total)
-        crc = table_crc(self.crc_tables, crc, linear, begin, begin + 20)
-        return crc ^ ALL_ONES == read_u32(linear, begin + 20)
+    def check_crc(self, linear: memoryview) -> int:
+        """Tell if the CRC of the record at `record` holds: over what follows its header, then its first 20 bytes."""
+        crc = ALL_ONES
+        stored = read_u32(linear, self.record + 20)
+        if cython.compiled:
+            if self.total > RECORD_HEADER:
+                rest = cython.address(linear[self.record + RECORD_HEADER])
+                crc = instruction_crc(crc, rest, self.total - RECORD_HEADER)
+            crc = instruction_crc(crc, cython.address(linear[self.record]), 20)
+        return crc ^ ALL_ONES == stored

@@ -20,7 +20,7 @@ import google_crc32c
 
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.wal.kernel import Defect, Scanner
+from tidemark.wal.kernel import CHECKS_CRC, Defect, Scanner
 from tidemark.wal.record import Record, parse_record
 from tidemark.wal.versions import (
     PAGE_BYTES,
@@ -34,7 +34,7 @@ from tidemark.wal.versions import (
 )
 
 LINEAR_BYTES = 256 << 10  # of a block, unless one record is longer; about what a core's second-level cache holds
-RECORDS_MAX = 8192  # in a block: LINEAR_BYTES of records of 32 bytes, which are rare
+RECORDS_MAX = 4096  # in a block: LINEAR_BYTES of records of 64 bytes; most are longer
 _CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
 _NO_CUSTOM_RMGR = 256
 _LSN_MAX = (1 << 63) - (1 << 32)  # LSNs are signed in the kernel: no cluster writes 8 EB
@@ -150,7 +150,7 @@ class Framer:
         self._timeline = timeline or 0
         self._start_lsn = start_lsn or Lsn(0)
         self._scanner: Scanner | None = None
-        self._source: bytes | memoryview = b""
+        self._source: bytes | memoryview = b""  # between feeds: the beginning of a page header, or nothing
         self._at = 0  # input before is taken
         self._pending = False  # blocks may still be taken from what was fed
         self._first_lsn = Lsn(0)  # of the first byte ever fed
@@ -192,16 +192,17 @@ class Framer:
             self._scanner.timeline_max = timeline
 
     def feed(self, start_lsn: Lsn, data: bytes | memoryview) -> None:
-        """Take `data`, which begins at `start_lsn` and must follow what was fed before; it is not copied."""
+        """Take `data`, which begins at `start_lsn` and must follow what was fed before.
+
+        It is not copied: it must stay as it is until `next_block` says `NeedMore`.
+        """
         if self._pending:
             raise InternalError(f"fed at {format_lsn(start_lsn)} before all blocks were taken")
         if self._fed_lsn is None:
             self._begin(start_lsn)
         elif start_lsn != self._fed_lsn:
             raise InternalError(f"fed at {format_lsn(start_lsn)} where {format_lsn(self._fed_lsn)} should follow")
-        rest = bytes(self._source[self._at :])
-        self._source = rest + data if rest else data
-        self._at = 0
+        self._source = bytes(self._source) + data if self._source else data
         self._fed_lsn = Lsn(start_lsn + len(data))
         self._pending = True
 
@@ -215,6 +216,8 @@ class Framer:
             if block is not None:
                 return block
         self._pending = False
+        self._source = bytes(self._source[self._at :])
+        self._at = 0
         return self._invalid or NEED_MORE
 
     def _begin(self, lsn: Lsn) -> None:
@@ -255,7 +258,6 @@ class Framer:
     def _scan(self, scanner: Scanner) -> RecordBlock | None:
         """Scan the input until a block is full or the input ends; None if no record was completed."""
         block = self._with_room(scanner)
-        longs = array("q", bytes(8 * len(block.lsns)))
         self._at = scanner.scan(
             memoryview(self._source),
             self._at,
@@ -267,12 +269,12 @@ class Framer:
             block.infos,
             block.offsets,
             block.lengths,
-            longs,
         )
         block.count = scanner.count
         if scanner.defect:
             self._invalid = Invalid(Lsn(scanner.defect_lsn), Defect(scanner.defect))
-        self._check_crcs(block, longs[: scanner.long_count])
+        if not CHECKS_CRC:
+            self._check_crcs(block)
         columns_full = scanner.count == len(block.lsns)
         linear_full = scanner.used == len(block.linear) and self._at < len(self._source)
         self._pending = columns_full or linear_full
@@ -292,16 +294,16 @@ class Framer:
         block = RecordBlock(self._format, bytearray()) if self._block is None else self._block
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
         if len(block.linear) - scanner.used < wanted:
-            linear = block.linear
-            linear.extend(bytes(max(wanted, scanner.used)))
+            linear = bytearray(scanner.used + max(wanted, scanner.used))
+            linear[: scanner.used] = memoryview(block.linear)[: scanner.used]
             block = RecordBlock(self._format, linear)
         self._block = block
         return block
 
-    def _check_crcs(self, block: RecordBlock, indexes: "array[int]") -> None:
-        """Check the CRCs that the scanner left to the library; the first that fails ends the block before it."""
+    def _check_crcs(self, block: RecordBlock) -> None:
+        """Check the CRCs by the library; the first that fails ends the block before it."""
         linear = memoryview(block.linear)
-        for index in indexes:
+        for index in range(block.count):
             begin = block.offsets[index]
             end = begin + block.lengths[index]
             crc = google_crc32c.value(bytes(linear[begin + RECORD_HEADER_BYTES : end]))
