@@ -17,11 +17,12 @@ from rich.table import Table
 
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
-from scripts.demo_run.processes import Process, cdcctl
+from scripts.demo_run.processes import CTL, Process, run
 
 SECONDS_DEFAULT = 75  # of workload
 SETTLE_S_MAX = 90  # for the lake to catch up after the workload
 TELL_EVERY_S = 5.0
+COMPARE = "tidemark.pipeline.compare"
 ROLE = "cdc"
 GRANTS = (
     f"CREATE ROLE {ROLE} LOGIN REPLICATION",
@@ -62,7 +63,7 @@ class Demonstration:
 
     def status(self) -> str:
         """Return where everything is, in a line."""
-        told = json.loads(cdcctl("status", "--state", str(self.state), "--json"))
+        told = json.loads(run(CTL, "status", "--state", str(self.state), "--json"))
         delivered = told["delivered"] or {}
         lake = self.landed()
         lag = f"{lake.get('rows', 0)} events, lag p50 {lake.get('lag_p50_s') or '-'} s"
@@ -116,7 +117,7 @@ def _prepare(demonstration: Demonstration) -> None:
         for statement in GRANTS:
             connection.execute(statement.encode())
     demonstration.say(f"PostgreSQL {embedded.MAJOR} runs, with {rows} rows in {len(shop.TABLES)} tables of schema app")
-    cdcctl("init", "--dsn", demonstration.server.dsn(ROLE), "--state", str(demonstration.state), "--table", "app.*")
+    run(CTL, "init", "--dsn", demonstration.server.dsn(ROLE), "--state", str(demonstration.state), "--table", "app.*")
     demonstration.say("cdcctl init: catalogs seeded by plain SELECTs, no slot, nothing installed in the server")
 
 
@@ -150,8 +151,15 @@ def _alter(demonstration: Demonstration, statement: str) -> None:
 
 def _report(demonstration: Demonstration, work: shop.Workload) -> bool:
     """Compare every table with its replica; print the result; return if all are identical."""
-    arguments = ["--state", str(demonstration.state), "--lake", str(demonstration.lake)]
-    compared = json.loads(cdcctl("compare", *arguments, "--wait-s", str(SETTLE_S_MAX), "--json"))
+    arguments = [
+        "--dsn",
+        demonstration.server.dsn(),
+        "--state",
+        str(demonstration.state),
+        "--lake",
+        str(demonstration.lake),
+    ]
+    compared = json.loads(run(COMPARE, *arguments, "--wait-s", str(SETTLE_S_MAX), "--json", fine=(0, 1)))
     table = Table(title=f"source and lake at {compared['lsn']}")
     for heading in ("table", "rows", "replica rows", "content"):
         table.add_column(heading, justify="left" if heading in {"table", "content"} else "right")

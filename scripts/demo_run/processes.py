@@ -7,15 +7,15 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CDCCTL = (sys.executable, "-m", "ctl")
+CTL = "ctl"
 STOP_DEADLINE_S = 40
 
 
-def cdcctl(*arguments: str) -> str:
-    """Run a `cdcctl` command to its end and return what it prints; end the demonstration if it fails."""
-    done = subprocess.run([*CDCCTL, *arguments], check=False, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"cdcctl {arguments[0]} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
+def run(module: str, *arguments: str, fine: tuple[int, ...] = (0,)) -> str:
+    """Run a program of ours to its end and return what it prints; end the demonstration if it fails."""
+    done = subprocess.run([sys.executable, "-m", module, *arguments], check=False, capture_output=True, text=True)
+    if done.returncode not in fine:
+        raise SystemExit(f"{module} {arguments[0]} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
@@ -32,7 +32,10 @@ class Process:
         """Start it, or start it again; the log goes on."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
-                [*CDCCTL, *self.arguments], stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                [sys.executable, "-m", CTL, *self.arguments],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property

