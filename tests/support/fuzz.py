@@ -109,9 +109,14 @@ class FuzzSession:
         self._number += 1
         gid = f"fuzz_{self._number}"
         sql(session, f"PREPARE TRANSACTION '{gid}'")
-        if self._random.random() < 0.3:
-            sql(session, self._insert())
-        sql(session, f"{self._random.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{gid}'")
+        try:
+            if self._random.random() < 0.3:
+                sql(session, self._insert())
+        finally:
+            # Left behind, it would hold its locks and every seed for good.
+            sql(session, "SET statement_timeout = 0")
+            sql(session, f"{self._random.choice(('COMMIT', 'COMMIT', 'ROLLBACK'))} PREPARED '{gid}'")
+            sql(session, SETTINGS[1])
 
     def _alone(self) -> str:
         return self._random.choice(

@@ -22,8 +22,7 @@ from tidemark.decode.decoder import Decoded
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
-from tidemark.model.change import MARKER_PREFIX
-from tidemark.model.change import LogicalMessage
+from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Oid
 from tidemark.runtime.decode_run import LiveChanges
 from tidemark.runtime.seeding import Seed, take_seed

@@ -21,7 +21,6 @@ from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, 
 from tidemark.model.snapshot import Snapshot, parse_snapshot
 from tidemark.wal.versions import PAGE_BYTES, wal_format
 
-
 STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
 _XID_MASK = 0xFFFFFFFF

@@ -1,0 +1,196 @@
+"""The seed and what follows it live: who it waits for, that it needs no SQL afterwards, and that no crash stops it."""
+
+import threading
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.oracle import ROLE, Oracle, OurSide, ServerSide, assert_same_lines, emit_fence, ensure_role
+from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
+from tests.support.workloads import pgbench, run_script
+from tidemark.io.node import Blocker, RoleLacksReplication
+from tidemark.io.node_errors import NoHbaLine
+from tidemark.model.lsn import Lsn
+from tidemark.runtime.seeding import OlderTransactions, take_seed
+
+DEADLINE_S = 60
+
+
+class Recorder:
+    """An observer that remembers who was waited for, and then lets them go."""
+
+    def __init__(self, release: threading.Event | None = None) -> None:
+        self.blockers: list[Blocker] = []
+        self._release = release
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        assert waited_s > 0
+        self.blockers.extend(blockers)
+        if self._release is not None and blockers:
+            self._release.set()
+
+    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
+        pass
+
+
+def test_a_seed_names_the_sessions_and_prepared_transactions_that_it_waits_for(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    with node.connect(autocommit=False) as session, node.connect(autocommit=False) as preparing:
+        sql(preparing, "CREATE TABLE prepared (a int)")
+        sql(preparing, "PREPARE TRANSACTION 'forgotten'")
+        sql(session, "CREATE TABLE open (a int)")
+        node.sql("CHECKPOINT")  # both are older than it
+        recorder = Recorder()
+        with pytest.raises(OlderTransactions, match=f"'forgotten'.*process {session.info.backend_pid} ") as caught:
+            take_seed(node.dsn(user=ROLE), wait_s=0.3, observer=recorder)
+        assert "ROLLBACK PREPARED" in caught.value.hint
+        assert {blocker.gid for blocker in recorder.blockers} == {None, "forgotten"}
+        assert session.info.backend_pid in {blocker.pid for blocker in recorder.blockers}
+
+
+def test_a_seed_goes_on_when_those_it_waits_for_are_done(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    with node.connect(autocommit=False) as session:
+        sql(session, "CREATE TABLE open (a int)")
+        node.sql("CHECKPOINT")
+        told = threading.Event()
+        recorder = Recorder(told)
+
+        def commit_when_told() -> None:
+            assert told.wait(DEADLINE_S)
+            session.commit()
+
+        thread = threading.Thread(target=commit_when_told)
+        thread.start()
+        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=recorder)
+        thread.join(DEADLINE_S)
+    assert recorder.blockers
+    (mirror,) = seed.mirrors.values()
+    assert [relation.name for relation in mirror.relations()] == ["open"]
+
+
+def test_changes_begin_behind_transactions_that_were_open_and_none_is_lost_or_doubled(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE TABLE t (v text PRIMARY KEY)")
+    with node.connect(autocommit=False) as before, node.connect(autocommit=False) as between:
+        node.sql("CHECKPOINT")
+        sql(before, "INSERT INTO t VALUES ('open during the seed')")
+        ours = OurSide(node, ["postgres"])
+        sql(between, "INSERT INTO t VALUES ('begun after the seed')")
+        node.sql("INSERT INTO t VALUES ('committed before the snapshot, seen by it')")
+        between.commit()
+        before.commit()
+        ours.settle()
+    snapshot_rows = {str(value) for (value,) in node.sql("SELECT v FROM t")}
+    node.sql("INSERT INTO t VALUES ('after')")
+    ours.read_until(emit_fence(node, "postgres"))
+    changes = [line for line in ours.taken_lines("postgres") if line.startswith("table")]
+    ours.changes.close()
+    assert len(snapshot_rows) == 3
+    assert changes == ["table public.t: INSERT: v[text]:'after'"]
+
+
+@pytest.mark.feature("P02")
+def test_after_the_seed_physical_replication_is_all_that_is_needed(new_cluster: NewCluster) -> None:
+    """The mirror is no cache of live queries: from the seed on, the role cannot enter any database."""
+    node = new_cluster()
+    node.sql("CREATE DATABASE app")
+    run_script(node, "app", "before_seed")
+    with Oracle(node, "app") as oracle:
+        node.hba(f"local replication {ROLE} trust\nlocal all postgres trust\n")
+        with pytest.raises(psycopg.OperationalError, match="pg_hba"):
+            node.sql("SELECT 1", "app", ROLE)
+        for script, mode in (("after_seed", StopMode.IMMEDIATE), ("toast", StopMode.FAST), ("edges", StopMode.KILL)):
+            run_script(node, "app", script)
+            assert oracle.check(script)
+            node.restart(mode)
+        node.sql("ALTER TABLE toggled ADD COLUMN a int DEFAULT 5", "app")
+        node.sql("INSERT INTO toggled DEFAULT VALUES", "app")
+        assert len(oracle.check("after three restarts")) == 3
+
+
+def test_a_stream_goes_on_across_crashes_in_the_middle_of_transactions(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    with Oracle(node, "postgres") as oracle:
+        node.sql("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        for round_ in range(3):
+            with node.connect(autocommit=False) as prepared:
+                sql(prepared, f"INSERT INTO t (id, v) VALUES ({round_}, 'prepared')")
+                sql(prepared, f"ALTER TABLE t ADD COLUMN c{round_} int DEFAULT {round_}")
+                sql(prepared, f"PREPARE TRANSACTION 'p{round_}'")
+            lost = node.connect(autocommit=False)
+            sql(lost, f"CREATE TABLE lost{round_} AS SELECT generate_series(1, 20000) AS a")
+            node.sql("SELECT pg_logical_emit_message(true, 'x', 'flush what the lost one wrote')")
+            node.restart(StopMode.IMMEDIATE)
+            lost.close()
+            node.sql(f"COMMIT PREPARED 'p{round_}'")
+            node.sql(f"INSERT INTO t (id, v) VALUES ({round_ + 100}, 'after')")
+            oracle.check(f"crash {round_}")
+
+
+def test_several_databases_come_from_one_stream(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    for name in ("one", "two", "three"):
+        node.sql(f"CREATE DATABASE {name}")
+    servers = {name: ServerSide(node, name) for name in ("one", "two")}
+    ours = OurSide(node, ["one", "two"])
+    ours.settle()
+    run_script(node, "one", "two_phase")
+    pgbench(node, "three", transactions=40)  # not captured
+    run_script(node, "two", "missing_values")
+    node.sql("CREATE DATABASE four")
+    for name, server in servers.items():
+        ours.read_until(emit_fence(node, name))
+        expected = server.lines()
+        assert expected
+        assert_same_lines(name, expected, ours.taken_lines(name))
+    ours.changes.close()
+
+
+def test_a_seed_refuses_before_it_waits(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE ROLE plain LOGIN")
+    with pytest.raises(RoleLacksReplication):
+        take_seed(node.dsn(user="plain"))
+    node.hba("local all all trust\n")
+    with pytest.raises(NoHbaLine, match="replication"):
+        take_seed(node.dsn(user=ROLE))
+    node.hba(HBA_REPLICATION)
+    with pytest.raises(NoHbaLine):
+        take_seed(node.dsn(user=ROLE))
+
+
+def test_a_seed_survives_a_rewrite_of_the_catalogs_that_it_reads(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE TABLE t (a int)")
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        with node.connect() as session:
+            while not stop.is_set():
+                for catalog in ("pg_class", "pg_type", "pg_enum", "pg_attribute"):
+                    sql(session, f"VACUUM FULL {catalog}")
+                stop.wait(0.3)
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        _seed_and_check(node, rounds=4)
+    finally:
+        stop.set()
+        thread.join(DEADLINE_S)
+
+
+def _seed_and_check(node: Cluster, rounds: int) -> None:
+    for number in range(rounds):
+        node.sql(f"CREATE TABLE t{number} (a int)")
+        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S)
+        (mirror,) = seed.mirrors.values()
+        assert f"t{number}" in {relation.name for relation in mirror.relations()}
