@@ -19,7 +19,8 @@ from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
 from scripts.demo_run.processes import CTL, Process, run
 
-SECONDS_DEFAULT = 75  # of workload
+SECONDS_DEFAULT = 70  # of workload
+FIRST_BATCH_S_MAX = 90  # for Spark to start
 SETTLE_S_MAX = 90  # for the lake to catch up after the workload
 TELL_EVERY_S = 5.0
 COMPARE = "tidemark.pipeline.compare"
@@ -66,7 +67,7 @@ class Demonstration:
         told = json.loads(run(CTL, "status", "--state", str(self.state), "--json"))
         delivered = told["delivered"] or {}
         lake = self.landed()
-        lag = f"{lake.get('rows', 0)} events, lag p50 {lake.get('lag_p50_s') or '-'} s"
+        lag = f"{lake.get('rows', 0)} events, lag p50 {_seconds(lake.get('lag_p50_s'))}"
         return (
             f"mode {told['mode']}, delivered {delivered.get('position', '-')}, "
             f"outbox at {told['outbox']['head']}, lake at {lake.get('sequence', 0)} ({lag})"
@@ -79,6 +80,10 @@ class Demonstration:
         except FileNotFoundError:
             return {}
         return told
+
+
+def _seconds(value: float | str | None) -> str:
+    return f"{value:.2f} s" if isinstance(value, float) else "-"
 
 
 @contextmanager
@@ -144,6 +149,18 @@ def _play(demonstration: Demonstration, work: shop.Workload, seconds: float) -> 
         time.sleep(0.1)
 
 
+def _wait_for_lake(demonstration: Demonstration) -> None:
+    """Wait until Spark has brought its first batch: before that there is nothing to kill."""
+    deadline = time.monotonic() + FIRST_BATCH_S_MAX
+    while not demonstration.landed():
+        for process in (demonstration.sidecar, demonstration.spark):
+            process.check()
+        if time.monotonic() > deadline:
+            raise SystemExit(f"Spark has brought nothing in {FIRST_BATCH_S_MAX} s; see {demonstration.spark.log}")
+        time.sleep(0.5)
+    demonstration.say("Spark has brought the first batch to the lake")
+
+
 def _alter(demonstration: Demonstration, statement: str) -> None:
     with psycopg.connect(demonstration.server.dsn(), autocommit=True) as connection:
         connection.execute(statement.encode())
@@ -171,7 +188,7 @@ def _report(demonstration: Demonstration, work: shop.Workload) -> bool:
     demonstration.say(
         f"{work.transactions} transactions ({work.rolled_back} rolled back), {work.rate():.0f}/s; "
         f"{lake.get('rows')} events in the lake since Spark's last start; commit to visible in the lake: "
-        f"p50 {lake.get('lag_p50_s')} s, p99 {lake.get('lag_p99_s')} s"
+        f"p50 {_seconds(lake.get('lag_p50_s'))}, p99 {_seconds(lake.get('lag_p99_s'))}"
     )
     return bool(compared["tables"]) and all(one["identical"] for one in compared["tables"])
 
@@ -190,6 +207,7 @@ def main() -> int:
         work.start()
         demonstration.sidecar.start()
         demonstration.spark.start()
+        _wait_for_lake(demonstration)
         _play(demonstration, work, given.seconds)
         work.stop()
         demonstration.say("the workload has stopped; waiting for the lake")
