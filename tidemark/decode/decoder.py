@@ -8,7 +8,8 @@ an ordinary table are kept as op `r` of that table, and rows of materialized vie
 Pure: a record in, at most one committed transaction or message out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
 from tidemark.decode.ports import Catalog, SpillPort
@@ -37,6 +38,7 @@ from tidemark.wal.rmgr import (
 from tidemark.wal.versions import WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
+Journal = Callable[[Record], None]
 
 
 class WalLevelLowered(NodeUnfit):
@@ -45,6 +47,18 @@ class WalLevelLowered(NodeUnfit):
     hint = (
         "set wal_level=logical and full_page_writes=on, then make a new first copy: changes in between are not in WAL"
     )
+
+
+class Ended(NamedTuple):
+    """What a commit record says of its transaction, and where it stands."""
+
+    xid: Xid
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    time_us: int
+    database: Oid
+    origin: int = 0
+    gid: str | None = None
 
 
 class Decoder:
@@ -63,7 +77,8 @@ class Decoder:
     ) -> None:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out."""
         self.timeline = timeline
-        self.decoded_lsn = INVALID_LSN  # end of the last record
+        self.last_lsn = INVALID_LSN  # start of the last record
+        self.decoded_lsn = INVALID_LSN  # its end
         self.catalogs_changed = False  # by the last record: it belongs into the journal
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._fmt = fmt
@@ -85,19 +100,50 @@ class Decoder:
         """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
         return self.transactions.restart_lsn(self.decoded_lsn)
 
-    def skim(self, block: RecordBlock, start: int) -> int:
-        """Take the records of `block` from `start` on that are ordinary row changes, or say nothing to us.
+    def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
+        """Take the records of `block`, all of them to be drawn; yield what they complete.
 
-        Return the first that is not, which is `decode`'s, or the count of the block. What is skimmed completes nothing.
+        `journal` gets each record that changed a catalog, after the mirrors have taken it.
         """
+        count = len(block)
+        index = self._skim(block, 0)
+        while index < count:
+            decoded = self._decode_at(block, index, journal)
+            if decoded is not None:
+                yield decoded
+            index = self._skim(block, index + 1)
+
+    def _skim(self, block: RecordBlock, start: int) -> int:
+        """Take the ordinary records from `start` on; return the first that is not."""
         at = self._skimmer.skim(block, start)
         if at > start:
-            self.decoded_lsn = Lsn(block.ends[at - 1])
+            self.last_lsn, self.decoded_lsn = Lsn(block.lsns[at - 1]), Lsn(block.ends[at - 1])
         return at
+
+    def _decode_at(self, block: RecordBlock, index: int, journal: Journal | None) -> Decoded | None:
+        """Take the record that is not ordinary: most often a commit that is plain all the same."""
+        commit = self._skimmer.plain_commit
+        xid = Xid(block.xids[index])
+        transaction = self.transactions.get(xid)
+        if commit is None or transaction is None or not transaction.is_plain:
+            record = block.record(index)
+            decoded = self.decode(record)
+            if self.catalogs_changed and journal is not None:
+                journal(record)
+            return decoded
+        self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index]), Lsn(block.ends[index])
+        self.catalogs_changed = False
+        self._skimmer.forget((xid,))
+        self.transactions.leave(xid, ())
+        if transaction.is_empty:
+            return None
+        return self._committed(
+            Ended(xid, self.last_lsn, self.decoded_lsn, commit.time_us, commit.database), transaction
+        )
 
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""
-        self.decoded_lsn = record.end_lsn
+        self.last_lsn, self.decoded_lsn = record.lsn, record.end_lsn
         self.catalogs_changed = False
         transaction = None
         if record.xid:
@@ -158,7 +204,8 @@ class Decoder:
             if transaction.is_empty:
                 transaction.rows.release(self.transactions.port)
             else:
-                committed = self._committed(record, commit, transaction)
+                told = (commit.time_us, commit.database, record.origin, commit.gid)
+                committed = self._committed(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
         for catalog in self._catalogs.values():
             self.catalogs_changed |= catalog.commit(xids, record.lsn)
@@ -166,21 +213,21 @@ class Decoder:
             self._skimmer.forget_files()
         return committed
 
-    def _committed(self, record: Record, commit: xact.Commit, transaction: OpenTransaction) -> CommittedTransaction:
+    def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
         end = TransactionEnd(
-            xid=commit.xid,
-            full_xid=self.transactions.full_xid(commit.xid),
+            xid=ended.xid,
+            full_xid=self.transactions.full_xid(ended.xid),
             timeline=self.timeline,
             first_lsn=transaction.first_lsn,
-            commit_lsn=record.lsn,
-            end_lsn=record.end_lsn,
-            commit_time_us=commit.time_us,
-            database=commit.database,
+            commit_lsn=ended.commit_lsn,
+            end_lsn=ended.end_lsn,
+            commit_time_us=ended.time_us,
+            database=ended.database,
             item_count=transaction.rows.surviving_count + len(transaction.between),
-            origin=record.origin,
-            gid=commit.gid,
+            origin=ended.origin,
+            gid=ended.gid,
         )
-        restart_lsn = self.transactions.restart_lsn(record.end_lsn)
+        restart_lsn = self.transactions.restart_lsn(ended.end_lsn)
         inner = min(transaction.first_lsn, restart_lsn)
         port = self.transactions.port
         return CommittedTransaction(end, restart_lsn, inner, transaction.rows, transaction.between, port)

@@ -8,6 +8,7 @@ cdef unsigned int NO_TUPLE
 cdef unsigned int RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
 cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
 cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
+cdef unsigned int XACT_COMMIT, XACT_HAS_INFO, COMMIT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
 cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
@@ -39,15 +40,19 @@ cdef class LookUp:
 
 cdef class RowExtractor:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count
-    cdef readonly bint is_full
+    cdef readonly bint is_full, is_commit
+    cdef readonly long long commit_time
+    cdef readonly unsigned int commit_database
+    cdef bint is_new
     cdef LookUp xids, files, tablespaces
     cdef unsigned int image_compressed
     cdef unsigned char[::1] entries, tuples
     cdef long long[::1] run_xids, run_rows, run_bytes
     cdef Py_ssize_t at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks
-    cdef unsigned int xid
-    cdef unsigned long long spc, db, rel
+    cdef long long xid
+    cdef long long spc
+    cdef unsigned long long db, rel
     cdef unsigned long long lsn
 
     @cython.locals(at=Py_ssize_t)
@@ -63,6 +68,10 @@ cdef class RowExtractor:
     @cython.locals(state="long long")
     cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                   unsigned int info) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t, flags="unsigned int", low="long long", high="long long")
+    cdef int read_commit(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length,
+                         unsigned int info) except -1 nogil
 
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
     cdef int take_heap(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
@@ -98,7 +107,7 @@ cdef class RowExtractor:
     cdef int walk_tuples(self, const unsigned char[::1] linear, unsigned int count, long long relation,
                          bint write) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t)
+    @cython.locals(at=Py_ssize_t, xid="long long")
     cdef int add(self, const unsigned char[::1] linear, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

@@ -2,8 +2,9 @@
 
 Ordinary is an insert, multi-insert, update or delete of a row without TOASTed values, in a file that is known, by a
 transaction that has changed no catalog. Anything else stops the loop, and `Decoder.decode` takes that record: so the
-rules stand there once, and here is only what they come to in the ordinary case. What the loop takes over from there is
-told it in two tables: which files are which relation versions, and which xids are ordinary.
+rules stand there once, and here is only what they come to in the ordinary case. A commit stops it as well, but where it
+is plain it is read here. What the loop takes over is told it in two tables: which files are which relation versions,
+and which xids are ordinary.
 
 Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
 well, for `parse_record` to say what is wrong with it.
@@ -28,7 +29,7 @@ if cython.compiled:
 RUN_ROWS_MAX = 16384  # rows of one call
 RECORD_ROWS_MAX = 2048  # rows of one record: more than MaxHeapTuplesPerPage, 291
 SLOTS_MIN = 64  # a power of two
-UNKNOWN = 0  # of an xid: its first record must be seen by the decoder
+UNKNOWN = 0  # of an xid: a top-level one, unless its first record says otherwise
 KNOWN = 1  # its rows are not ordinary, other records of it say nothing
 ORDINARY = 2
 NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
@@ -70,6 +71,11 @@ UPDATE_BORROWS = 0x60  # prefix or suffix of the old tuple
 DELETE_OLD_TUPLE = 0x02
 DELETE_OLD_KEY = 0x04
 DELETE_SUPER = 0x08
+XACT_COMMIT = 0x00
+XACT_HAS_INFO = 0x80
+COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
+COMMIT_HAS_DATABASE = 0x01
+COMMIT_SAYS_MORE = 0x3FFFFFBE  # all flags but database, locks and what a waiter wants
 OP_INSERT = 0x69  # i
 OP_UPDATE = 0x75  # u
 OP_DELETE = 0x64  # d
@@ -170,7 +176,7 @@ class RowExtractor:
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.entries = entries  # room for RUN_ROWS_MAX
-        self.run_xids = run_xids
+        self.run_xids = run_xids  # negative: of one that is not known yet
         self.run_rows = run_rows  # rows up to the run's end
         self.run_bytes = run_bytes  # bytes of tuples up to there
         self.tuples = bytearray(1)
@@ -178,6 +184,9 @@ class RowExtractor:
         self.tuple_count = 0  # bytes of tuples
         self.run_count = 0
         self.is_full = False
+        self.is_commit = False  # it stopped at a plain commit:
+        self.commit_time = 0  # microseconds since 2000
+        self.commit_database = 0
         # Of the record at hand.
         self.at = 0
         self.end = 0
@@ -192,6 +201,7 @@ class RowExtractor:
         self.db = 0
         self.rel = 0
         self.xid = 0
+        self.is_new = False  # the xid, to the caller
         self.lsn = 0
 
     def extract(
@@ -219,6 +229,7 @@ class RowExtractor:
         self.tuple_count = 0
         self.run_count = 0
         self.is_full = False
+        self.is_commit = False
         at = start
         with cython.nogil:
             while at < stop:
@@ -255,11 +266,31 @@ class RowExtractor:
         state = XID_ORDINARY
         if self.xid != 0:
             state = self.xids.get(self.xid)
-            if state == XID_UNKNOWN:
-                return 0
         if rmgr in (RM_HEAP, RM_HEAP2):
             return self.take_heap(linear, begin, length, rmgr, info, state)
-        return 0 if rmgr in (RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG) else 1
+        if rmgr == RM_XACT:
+            self.is_commit = self.read_commit(linear, begin, length, info) != 0
+            return 0
+        if rmgr in (RM_XLOG, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
+            return 0
+        # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
+        return self.read_headers(linear, begin, length) if state == XID_UNKNOWN else 1
+
+    def read_commit(self, linear: Buffer, begin: int, length: int, info: int) -> int:
+        """Read a commit record that says no more than when and in which database; 0 if it is another."""
+        at = begin + RECORD_HEADER
+        if info & OPCODE != XACT_COMMIT or not info & XACT_HAS_INFO or length != RECORD_HEADER + 2 + COMMIT_MAIN:
+            return 0
+        if linear[at] != ID_MAIN_SHORT or linear[at + 1] != COMMIT_MAIN:
+            return 0
+        flags = read_u32(linear, at + 10)
+        if flags & COMMIT_SAYS_MORE or not flags & COMMIT_HAS_DATABASE:
+            return 0
+        low = read_u32(linear, at + 2)
+        high = read_u32(linear, at + 6)
+        self.commit_time = low | high << 32
+        self.commit_database = read_u32(linear, at + 14)
+        return 1
 
     def take_heap(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Take a record about rows."""
@@ -275,8 +306,9 @@ class RowExtractor:
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
         if known == FILE_HAS_NO_ROWS or not changes_rows:
             return 1
-        if state != XID_ORDINARY or self.xid == 0:
+        if state not in (XID_ORDINARY, XID_UNKNOWN) or self.xid == 0:
             return 0
+        self.is_new = state == XID_UNKNOWN
         return self.take_rows(linear, rmgr, info, known - VERSION_BASE)
 
     def take_rows(self, linear: Buffer, rmgr: int, info: int, relation: int) -> int:
@@ -453,8 +485,9 @@ class RowExtractor:
             self.copy(linear, old_at, old_length)
         if new_length != NO_TUPLE:
             self.copy(linear, new_at, new_length)
-        if self.run_count == 0 or self.run_xids[self.run_count - 1] != self.xid:
-            self.run_xids[self.run_count] = self.xid
+        xid = -self.xid if self.is_new else self.xid
+        if self.run_count == 0 or self.run_xids[self.run_count - 1] != xid:
+            self.run_xids[self.run_count] = xid
             self.run_count += 1
         self.row_count += 1
         self.run_rows[self.run_count - 1] = self.row_count

@@ -7,6 +7,8 @@ chunks waiting for their row. Whoever is in doubt says nothing: the loop then st
 
 from array import array
 from collections.abc import Iterable
+from struct import Struct
+from typing import NamedTuple
 
 from tidemark.decode.extract import (
     FIRST_VERSION,
@@ -17,14 +19,23 @@ from tidemark.decode.extract import (
     UNKNOWN,
     RowExtractor,
 )
-from tidemark.decode.row_entries import ENTRY_BYTES
+from tidemark.decode.row_entries import ENTRY_BYTES, LSN_AT
 from tidemark.decode.transactions import OpenTransaction, TransactionTable
-from tidemark.model.lsn import Xid
+from tidemark.model.lsn import INVALID_XID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.versions import WalFormat
 
 FILES_MAX = 1 << 20  # told; then all are forgotten and looked at again
+POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
+_LSN = Struct("<Q")
+
+
+class PlainCommit(NamedTuple):
+    """A commit record without subtransactions and all else that a commit can say."""
+
+    time_us: int  # since 1970-01-01 UTC
+    database: Oid
 
 
 class Skimmer:
@@ -65,15 +76,33 @@ class Skimmer:
             if not extractor.is_full:
                 return start
 
+    @property
+    def plain_commit(self) -> PlainCommit | None:
+        """What the record says at which the last skim stopped, if it is a commit that says no more than this."""
+        extractor = self._extractor
+        if not extractor.is_commit:
+            return None
+        return PlainCommit(extractor.commit_time + POSTGRES_EPOCH_US, Oid(extractor.commit_database))
+
     def _hand_over(self, run_count: int, row_count: int, tuple_count: int) -> None:
         entries, tuples = memoryview(self._entries), memoryview(self._tuples)
         row = byte = 0
         for run in range(run_count):
             stop, end = self._run_rows[run], self._run_bytes[run]
-            transaction = self._transactions.of(Xid(self._run_xids[run]))
-            transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
+            xid = self._run_xids[run]
+            transaction = self._transactions.of(Xid(xid)) if xid > 0 else self._enter(Xid(-xid), row)
+            if not transaction.partial:
+                transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
             row, byte = stop, end
         self._transactions.grew(row_count * ENTRY_BYTES + tuple_count)
+
+    def _enter(self, xid: Xid, row: int) -> OpenTransaction:
+        """Return the transaction that a row is the first of."""
+        lsn: int = _LSN.unpack_from(self._entries, row * ENTRY_BYTES + LSN_AT)[0]
+        transaction = self._transactions.enter(xid, INVALID_XID, Lsn(lsn))
+        assert transaction.partial or transaction.schema is None, "what has changed catalogs is known"
+        self.look_at(xid, transaction)
+        return transaction
 
     # --- what is ordinary
 
@@ -118,3 +147,5 @@ class Skimmer:
         """Look at everything anew."""
         self.forget_files()
         self._extractor.forget_xids()
+        for transaction in self._transactions:
+            self.set_aside(transaction)

@@ -106,6 +106,11 @@ class OpenTransaction:
         return self.rows.byte_count + chunks + len(self.between) * ITEM_OVERHEAD_BYTES
 
     @property
+    def is_plain(self) -> bool:
+        """Tell if its commit is of no concern to anybody else."""
+        return not self.partial and self.schema is None and not self.children
+
+    @property
     def is_empty(self) -> bool:
         """Tell if there is nothing to give out."""
         return not self.between and not self.rows.surviving_count
@@ -255,6 +260,10 @@ class TransactionTable:
     def of(self, xid: Xid) -> OpenTransaction:
         """Return the open transaction to which `xid`, which is known, belongs."""
         return self._open[self._top_of.get(xid, xid)]
+
+    def get(self, xid: Xid) -> OpenTransaction | None:
+        """Return an open top-level transaction."""
+        return self._open.get(xid)
 
     def family(self, xid: Xid) -> set[Xid]:
         """Return a top-level transaction and its subtransactions, as far as seen and not aborted."""

@@ -62,10 +62,7 @@ class WalDecoding:
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
             self.records += len(block)
-            for record in block.records():
-                decoded = self.decoder.decode(record)
-                if decoded is not None:
-                    yield decoded
+            yield from self.decoder.decode_block(block)
 
 
 class TooMuchHeld(NodeUnfit):

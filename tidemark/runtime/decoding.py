@@ -28,7 +28,7 @@ from tidemark.model.position import Pointer, Position
 from tidemark.runtime.decode_run import InvalidWal
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.signal import Signal
-from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.record import Record
 from tidemark.wal.segments import ReadSegment
 
@@ -52,7 +52,6 @@ class WalReader:
         log: Log,
     ) -> None:
         self.decoder = decoder
-        self.last_record_lsn = INVALID_LSN
         self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
         self._framer = framer
         self._grouper = grouper
@@ -75,8 +74,7 @@ class WalReader:
         while not isinstance(block := self._framer.next_block(), NeedMore):
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
-            for record in block.records():
-                yield from self._take(record)
+            yield from self._take(block)
             self._metrics.records.inc(len(block))
         self._after_slice(segment)
 
@@ -115,16 +113,21 @@ class WalReader:
         self._base_lsn = base.lsn
         self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
 
-    def _take(self, record: Record) -> Iterator[ChangeGroup]:
+    def _take(self, block: RecordBlock) -> Iterator[ChangeGroup]:
         decoder = self.decoder
-        decoded = decoder.decode(record)
-        self.last_record_lsn = record.lsn
-        if decoder.catalogs_changed:
-            self._history.append(record, decoder.timeline, decoder.transactions.top(record.xid))
-        if isinstance(decoded, CommittedTransaction):
-            yield from self._grouper.add_transaction(decoded)
-        elif decoded is not None:
-            yield from self._grouper.add_message(decoded, decoder.restart_lsn)
+        for decoded in decoder.decode_block(block, self._journal):
+            if isinstance(decoded, CommittedTransaction):
+                yield from self._grouper.add_transaction(decoded)
+            else:
+                yield from self._grouper.add_message(decoded, decoder.restart_lsn)
+
+    def _journal(self, record: Record) -> None:
+        self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))
+
+    @property
+    def last_record_lsn(self) -> Lsn:
+        """Where the last decoded record begins; invalid before the first."""
+        return self.decoder.last_lsn
 
     def _after_slice(self, segment: ReadSegment) -> None:
         segment_bytes = self._framer.segment_bytes
