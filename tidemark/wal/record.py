@@ -2,17 +2,20 @@
 
 What stands in the data of a resource manager is `tidemark.wal.rmgr`'s business. Behind framing the CRC holds, so a
 record that does not parse is a `BadRecord`; any other exception from here is a bug of ours.
+
+NB: the values of records are named tuples, not dataclasses, here and in `rmgr.heap`: one is made for every record, and
+a frozen dataclass takes three times as long to make.
 """
 
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
+from typing import NamedTuple
 
 import lz4.block
 import zstandard
 
 from tidemark.model.errors import CorruptWal
-from tidemark.model.lsn import BlockNumber, Lsn, Oid, Xid, format_lsn
+from tidemark.model.lsn import BlockNumber, Lsn, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal import pglz
 from tidemark.wal.versions import PAGE_BYTES, RECORD_HEADER_BYTES, WalFormat
@@ -49,8 +52,7 @@ class BadRecord(CorruptWal):
         self.lsn = lsn
 
 
-@dataclass(frozen=True, slots=True)
-class BlockImage:
+class BlockImage(NamedTuple):
     """A full-page image as it stands in the record: perhaps compressed, the hole in the page's middle left out."""
 
     data: bytes
@@ -79,8 +81,7 @@ class BlockImage:
         return packed[: self.hole_offset] + bytes(self.hole_bytes) + packed[self.hole_offset :]
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRef:
+class BlockRef(NamedTuple):
     """A block that a record touches."""
 
     id: int
@@ -112,8 +113,7 @@ class BlockRef:
             raise BadRecord(self.lsn, f"block {self.id}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A WAL record, whole."""
 
     lsn: Lsn
@@ -150,139 +150,33 @@ class Record:
 def parse_record(lsn: Lsn, end_lsn: Lsn, raw: bytes, fmt: WalFormat) -> Record:
     """Return the record `raw`, whose start and end are known from framing."""
     try:
-        return _Parser(lsn, raw, fmt).parse(end_lsn)
-    except (struct_error, IndexError) as error:
-        raise BadRecord(lsn, "a header reaches over the record's end") from error
-
-
-class _Parser:
-    """One pass over the headers, then one over the data that they promise."""
-
-    def __init__(self, lsn: Lsn, raw: bytes, fmt: WalFormat) -> None:
-        self.lsn = lsn
-        self.raw = raw
-        self.format = fmt
-        self.at = RECORD_HEADER_BYTES
-        self.promised = 0  # bytes of data that the headers so far announce
-
-    def parse(self, end_lsn: Lsn) -> Record:
-        raw = self.raw
         total, xid, prev, info, rmgr, _crc = _RECORD_HEADER.unpack_from(raw)
         if total != len(raw):
-            raise BadRecord(self.lsn, f"length {total} in a record of {len(raw)} bytes")
-        headers: list[_BlockHeader] = []
-        origin = top_xid = main_bytes = 0
-        locator: RelFileLocator | None = None
-        while total - self.at > self.promised:
-            block_id = raw[self.at]
-            if block_id <= _BLOCK_ID_MAX:
-                if headers and block_id <= headers[-1].id:
-                    raise BadRecord(self.lsn, f"block {block_id} is out of order")
-                header = self.block_header(locator)
-                locator = header.locator
-                headers.append(header)
-            elif block_id == _ID_MAIN_SHORT:
-                main_bytes = raw[self.at + 1]
-                self.at += 2
-                break
-            elif block_id == _ID_MAIN_LONG:
-                (main_bytes,) = _U32.unpack_from(raw, self.at + 1)
-                self.at += 5
-                break
-            elif block_id == _ID_ORIGIN:
-                (origin,) = _U16.unpack_from(raw, self.at + 1)
-                self.at += 3
-            elif block_id == _ID_TOP_XID:
-                (top_xid,) = _U32.unpack_from(raw, self.at + 1)
-                self.at += 5
-            else:
-                raise BadRecord(self.lsn, f"block id {block_id} is unknown")
-        if total - self.at != self.promised + main_bytes:
-            raise BadRecord(self.lsn, f"{self.promised + main_bytes} bytes of data in {total - self.at}")
-        blocks = tuple([self.block(header) for header in headers])
-        main = raw[self.at :]
-        return Record(
-            self.lsn, end_lsn, Lsn(prev), Xid(xid), Xid(top_xid), origin, rmgr, info, blocks, main, raw
-        )  # fmt: skip
-
-    def block_header(self, same: RelFileLocator | None) -> "_BlockHeader":
-        """Read the header of a block reference at `at`."""
-        raw = self.raw
-        block_id, flags, data_bytes = _BLOCK_HEADER.unpack_from(raw, self.at)
-        self.at += _BLOCK_HEADER.size
-        if bool(flags & _HAS_DATA) != (data_bytes > 0):
-            raise BadRecord(self.lsn, f"block {block_id}: {data_bytes} bytes of data against its flag")
-        image_bytes = hole_offset = hole_bytes = image_info = 0
-        if flags & _HAS_IMAGE:
-            image_bytes, hole_offset, image_info = _IMAGE_HEADER.unpack_from(raw, self.at)
-            self.at += _IMAGE_HEADER.size
-            compressed = bool(image_info & self.format.image_compressed)
-            if not compressed:
-                hole_bytes = PAGE_BYTES - image_bytes
-            elif image_info & _IMAGE_HAS_HOLE:
-                (hole_bytes,) = _U16.unpack_from(raw, self.at)
-                self.at += _U16.size
-            self.check_image(block_id, image_info, image_bytes, hole_offset, hole_bytes)
-        if flags & _SAME_REL:
-            if same is None:
-                raise BadRecord(self.lsn, f"block {block_id}: same file as no block before it")
-            locator = same
-        else:
-            spc, db, rel = _LOCATOR.unpack_from(raw, self.at)
-            locator = RelFileLocator(Oid(spc), Oid(db), Oid(rel))
-            self.at += _LOCATOR.size
-        (block,) = _U32.unpack_from(raw, self.at)
-        self.at += _U32.size
-        self.promised += image_bytes + data_bytes
-        return _BlockHeader(
-            block_id, flags, data_bytes, image_bytes, hole_offset, hole_bytes, image_info, locator, block
-        )  # fmt: skip
-
-    def check_image(self, block_id: int, info: int, image_bytes: int, hole_offset: int, hole_bytes: int) -> None:
-        """Hold the fields of an image against each other, as the server does."""
-        compressed = bool(info & self.format.image_compressed)
-        if info & _IMAGE_HAS_HOLE:
-            sound = hole_offset > 0 and hole_bytes > 0 and image_bytes < PAGE_BYTES
-        else:
-            sound = hole_offset == 0 and hole_bytes == 0
-        sound = sound and (image_bytes < PAGE_BYTES or not compressed) and hole_offset + hole_bytes <= PAGE_BYTES
-        if not sound:
-            told = f"info {info:02X}, length {image_bytes}, hole {hole_offset}+{hole_bytes}"
-            raise BadRecord(self.lsn, f"block {block_id}: impossible image ({told})")
-
-    def block(self, header: "_BlockHeader") -> BlockRef:
-        """Take the data that `header` promises from `at`."""
+            raise BadRecord(lsn, f"length {total} in a record of {len(raw)} bytes")
+        headers, at, origin, top_xid = _parse_headers(lsn, raw, fmt)
+    except (struct_error, IndexError) as error:
+        raise BadRecord(lsn, "a header reaches over the record's end") from error
+    blocks: list[BlockRef] = []
+    for header in headers:
         image = None
         if header.flags & _HAS_IMAGE:
-            data = self.raw[self.at : self.at + header.image_bytes]
-            self.at += header.image_bytes
-            applies = bool(header.image_info & self.format.image_apply)
-            image = BlockImage(data, header.hole_offset, header.hole_bytes, self.compression(header), applies)
-        data = self.raw[self.at : self.at + header.data_bytes]
-        self.at += header.data_bytes
-        return BlockRef(
-            header.id,
-            header.locator,
-            header.flags & _FORK_MASK,
-            BlockNumber(header.block),
-            bool(header.flags & _WILL_INIT),
-            data,
-            image,
-            self.lsn,
-        )
-
-    def compression(self, header: "_BlockHeader") -> str:
-        """Name the compression of an image."""
-        info = header.image_info
-        if info & self.format.image_pglz:
-            return "pglz"
-        if info & self.format.image_lz4:
-            return "lz4"
-        return "zstd" if info & self.format.image_zstd else ""
+            image_end = at + header.image_bytes
+            info_bits = header.image_info
+            compression, applies = _compression(info_bits, fmt), bool(info_bits & fmt.image_apply)
+            image = BlockImage(raw[at:image_end], header.hole_offset, header.hole_bytes, compression, applies)
+            at = image_end
+        data_end = at + header.data_bytes
+        fork, will_init = header.flags & _FORK_MASK, header.flags & _WILL_INIT != 0
+        block = BlockNumber(header.block)
+        blocks.append(BlockRef(header.id, header.locator, fork, block, will_init, raw[at:data_end], image, lsn))
+        at = data_end
+    main = raw[at:]
+    return Record(lsn, end_lsn, prev, xid, Xid(top_xid), origin, rmgr, info, tuple(blocks), main, raw)
 
 
-@dataclass(slots=True)
-class _BlockHeader:
+class _BlockHeader(NamedTuple):
+    """What stands before all data of a block reference."""
+
     id: int
     flags: int
     data_bytes: int
@@ -292,3 +186,88 @@ class _BlockHeader:
     image_info: int
     locator: RelFileLocator
     block: int
+
+
+def _parse_headers(lsn: Lsn, raw: bytes, fmt: WalFormat) -> tuple[list[_BlockHeader], int, int, int]:
+    """Return the headers of blocks, where the data begins, origin and top-level xid."""
+    headers: list[_BlockHeader] = []
+    at = RECORD_HEADER_BYTES
+    origin = top_xid = main_bytes = promised = 0
+    while len(raw) - at > promised:
+        block_id = raw[at]
+        if block_id <= _BLOCK_ID_MAX:
+            header, at = _parse_block_header(lsn, raw, at, headers[-1] if headers else None, fmt)
+            promised += header.image_bytes + header.data_bytes
+            headers.append(header)
+        elif block_id == _ID_MAIN_SHORT:
+            main_bytes = raw[at + 1]
+            at += 2
+            break
+        elif block_id == _ID_MAIN_LONG:
+            (main_bytes,) = _U32.unpack_from(raw, at + 1)
+            at += 5
+            break
+        elif block_id == _ID_ORIGIN:
+            (origin,) = _U16.unpack_from(raw, at + 1)
+            at += 3
+        elif block_id == _ID_TOP_XID:
+            (top_xid,) = _U32.unpack_from(raw, at + 1)
+            at += 5
+        else:
+            raise BadRecord(lsn, f"block id {block_id} is unknown")
+    if len(raw) - at != promised + main_bytes:
+        raise BadRecord(lsn, f"{promised + main_bytes} bytes of data in {len(raw) - at}")
+    return headers, at, origin, top_xid
+
+
+def _parse_block_header(
+    lsn: Lsn, raw: bytes, at: int, before: _BlockHeader | None, fmt: WalFormat
+) -> tuple[_BlockHeader, int]:
+    """Return the header of a block reference at `at`, and where the next one begins."""
+    block_id, flags, data_bytes = _BLOCK_HEADER.unpack_from(raw, at)
+    at += _BLOCK_HEADER.size
+    if before is not None and block_id <= before.id:
+        raise BadRecord(lsn, f"block {block_id} is out of order")
+    if (flags & _HAS_DATA != 0) != (data_bytes > 0):
+        raise BadRecord(lsn, f"block {block_id}: {data_bytes} bytes of data against its flag")
+    image_bytes = hole_offset = hole_bytes = image_info = 0
+    if flags & _HAS_IMAGE:
+        image_bytes, hole_offset, image_info = _IMAGE_HEADER.unpack_from(raw, at)
+        at += _IMAGE_HEADER.size
+        if not image_info & fmt.image_compressed:
+            hole_bytes = PAGE_BYTES - image_bytes
+        elif image_info & _IMAGE_HAS_HOLE:
+            (hole_bytes,) = _U16.unpack_from(raw, at)
+            at += _U16.size
+        if not _is_possible_image(image_info, image_bytes, hole_offset, hole_bytes, fmt):
+            told = f"info {image_info:02X}, length {image_bytes}, hole {hole_offset}+{hole_bytes}"
+            raise BadRecord(lsn, f"block {block_id}: impossible image ({told})")
+    if not flags & _SAME_REL:
+        locator = RelFileLocator._make(_LOCATOR.unpack_from(raw, at))
+        at += _LOCATOR.size
+    elif before is None:
+        raise BadRecord(lsn, f"block {block_id}: same file as no block before it")
+    else:
+        locator = before.locator
+    (block,) = _U32.unpack_from(raw, at)
+    image = (image_bytes, hole_offset, hole_bytes, image_info)
+    return _BlockHeader(block_id, flags, data_bytes, *image, locator, block), at + _U32.size
+
+
+def _is_possible_image(info: int, image_bytes: int, hole_offset: int, hole_bytes: int, fmt: WalFormat) -> bool:
+    """Hold the fields of an image against each other, as the server does."""
+    if info & _IMAGE_HAS_HOLE:
+        if not (hole_offset > 0 and hole_bytes > 0 and image_bytes < PAGE_BYTES):
+            return False
+    elif hole_offset or hole_bytes:
+        return False
+    return (image_bytes < PAGE_BYTES or not info & fmt.image_compressed) and hole_offset + hole_bytes <= PAGE_BYTES
+
+
+def _compression(info: int, fmt: WalFormat) -> str:
+    """Name the compression of an image."""
+    if info & fmt.image_pglz:
+        return "pglz"
+    if info & fmt.image_lz4:
+        return "lz4"
+    return "zstd" if info & fmt.image_zstd else ""

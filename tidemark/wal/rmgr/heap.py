@@ -8,9 +8,9 @@ And an update may leave out what the old tuple begins or ends with. Neither is d
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 from struct import error as struct_error
+from typing import NamedTuple
 
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.wal.record import BadRecord, BlockRef, Record
@@ -64,8 +64,7 @@ _LP_NORMAL = 1
 _XMIN_XMAX = Struct("<II")
 
 
-@dataclass(frozen=True, slots=True)
-class HeapInsert:
+class HeapInsert(NamedTuple):
     """A row inserted at `offset` of `block`."""
 
     block: BlockRef
@@ -74,8 +73,7 @@ class HeapInsert:
     tuple: bytes | None  # packed; None: on the page image
 
 
-@dataclass(frozen=True, slots=True)
-class HeapDelete:
+class HeapDelete(NamedTuple):
     """The row at `offset` of `block` deleted."""
 
     block: BlockRef
@@ -86,8 +84,7 @@ class HeapDelete:
     old_tuple: bytes | None  # packed: the whole row or its key, by the flags
 
 
-@dataclass(frozen=True, slots=True)
-class HeapUpdate:
+class HeapUpdate(NamedTuple):
     """A row's new version at `new_offset` of `block`, its old one at `old_offset` of `old_block`."""
 
     block: BlockRef
@@ -108,8 +105,7 @@ class HeapUpdate:
         return None if self.prefix or self.suffix else self.changed
 
 
-@dataclass(frozen=True, slots=True)
-class HeapTruncate:
+class HeapTruncate(NamedTuple):
     """TRUNCATE of all `relations` in one statement: OIDs, not files."""
 
     database: Oid
@@ -118,16 +114,14 @@ class HeapTruncate:
     restart_identity: bool
 
 
-@dataclass(frozen=True, slots=True)
-class HeapConfirm:
+class HeapConfirm(NamedTuple):
     """A speculative insert turned out good."""
 
     block: BlockRef
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeapInplace:
+class HeapInplace(NamedTuple):
     """The values of a row overwritten where they stand, for everybody at once; its header stays."""
 
     block: BlockRef

@@ -1,7 +1,7 @@
 """Many rows at once (`heapam_xlog.h`, the second resource manager of the heap): COPY and catalog inserts."""
 
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from tidemark.model.lsn import Xid
 from tidemark.wal.record import BadRecord, BlockRef, Record
@@ -16,8 +16,7 @@ _TOP_XID = Struct("<I")
 _TUPLES_MAX = 2048  # more than MaxHeapTuplesPerPage, 291
 
 
-@dataclass(frozen=True, slots=True)
-class HeapMultiInsert:
+class HeapMultiInsert(NamedTuple):
     """Rows inserted into one block; `flags` are those of an insert."""
 
     block: BlockRef
@@ -26,8 +25,7 @@ class HeapMultiInsert:
     tuples: tuple[bytes, ...] | None  # packed, one for each offset; None: on the page image
 
 
-@dataclass(frozen=True, slots=True)
-class NewCid:
+class NewCid(NamedTuple):
     """A transaction wrote to a catalog."""
 
     top_xid: Xid
