@@ -8,7 +8,7 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.conftest import NewCluster
-from tests.support.catalogs import Observed, description_differences, differences, observe
+from tests.support.catalogs import Observed, description_differences, differences, observe, play
 from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.ddl_storm import storm, until_done
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
@@ -32,16 +32,6 @@ def new_database(cluster: Cluster) -> str:
     name = f"mirrored_{next(_numbers)}"
     cluster.sql(f"CREATE DATABASE {name}")
     return name
-
-
-def play(observed: Observed, steps: tuple[str, ...], *, checkpoint_every: int = 0) -> None:
-    with observed.cluster.connect(observed.database) as session:
-        for number, step in enumerate(steps):
-            for statement in step.split("; ") if step.startswith("BEGIN") else [step]:
-                sql(session, statement)
-                if checkpoint_every and number % checkpoint_every == 0:
-                    with observed.cluster.connect() as other:
-                        sql(other, "CHECKPOINT")
 
 
 def current_xid(session: psycopg.Connection[TupleRow]) -> Xid:

@@ -140,6 +140,17 @@ def _wait_for_older(session: psycopg.Connection[TupleRow], next_xid: int) -> Non
         time.sleep(0.01)
 
 
+def play(observed: Observed, steps: tuple[str, ...], *, checkpoint_every: int = 0) -> None:
+    """Run the steps of a DDL script, with a checkpoint after every statement of each n-th step."""
+    with observed.cluster.connect(observed.database) as session:
+        for number, step in enumerate(steps):
+            for statement in step.split("; ") if step.startswith("BEGIN") else [step]:
+                sql(session, statement)
+                if checkpoint_every and number % checkpoint_every == 0:
+                    with observed.cluster.connect() as other:
+                        sql(other, "CHECKPOINT")
+
+
 Rows = dict[str, dict[str, CatalogValue]]
 
 
