@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support import wal_workload
-from tests.support.postgres import Cluster, new_cluster, sql
+from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.page import Framer, Invalid, RecordBlock
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2, message, relmap, standby, xact, xlog
-from tidemark.wal.segments import parse_segment_name, segment_start
+from tidemark.wal.segments import FileKind, file_kind, parse_segment_name, segment_name, segment_of, segment_start
 from tidemark.wal.versions import MAJORS, wal_format
 
 RMGRS = [
@@ -217,6 +217,29 @@ def test_a_restored_page_of_15_is_the_page_that_the_server_has(cluster: Cluster,
     ]
     assert [block.image.compression for block in images if block.image] == ["" if method == "off" else method]
     assert images[0].restore_page()[8:] == page[8:]  # the LSN is set after the record is written
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_record_that_a_crash_cut_off_is_dropped_as_the_server_drops_it(major: int) -> None:
+    with new_cluster(major, {"autovacuum": "off"}, initdb=["--wal-segsize=1"]) as cluster:
+        begin = parse_lsn(str(cluster.sql("SELECT redo_lsn FROM pg_control_checkpoint()")[0][0]))
+        torn = parse_lsn(str(cluster.sql("SELECT pg_current_wal_insert_lsn()")[0][0]))
+        cluster.sql("SELECT pg_logical_emit_message(true, 'torn', repeat('cut off', 500000))")
+        cluster.stop(StopMode.IMMEDIATE)
+        after = segment_name(1, segment_of(torn, 1 << 20) + 1, 1 << 20)
+        for path in Path(cluster.data, "pg_wal").iterdir():
+            if file_kind(path.name) is FileKind.SEGMENT and path.name >= after:
+                path.unlink()
+        cluster.start()
+        cluster.sql("SELECT pg_logical_emit_message(true, 'flushed', '')")
+        end = parse_lsn(cluster.flush_lsn())
+        records = list(our_records(cluster, begin, end))
+    assert records[-1].end_lsn == end
+    (at,) = [at for at, one in enumerate(records) if one.rmgr == 0 and one.info & 0xF0 == xlog.OVERWRITE_CONTRECORD]
+    told = xlog.parse(records[at], wal_format(major))
+    assert isinstance(told, xlog.OverwrittenContrecord)
+    assert torn <= told.overwritten_lsn < records[at].lsn
+    assert told.overwritten_lsn - records[at - 1].end_lsn in {0, 24, 40}  # a page header may stand between
 
 
 @pytest.mark.parametrize("written", MAJORS, indirect=True)
