@@ -15,7 +15,7 @@ from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.wire.state import CopyPhase
 
-ROWS = 20_000
+ROWS = 8_000
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ class Workload:
     def __init__(self, cluster: Cluster, database: str, table: str = "account") -> None:
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(cluster, database, table, share)) for share in range(2)
+            threading.Thread(target=self._run, args=(cluster, database, table, share)) for share in range(1)
         ]
 
     def __enter__(self) -> None:
@@ -74,7 +74,7 @@ class Workload:
                 fresh = ROWS * 10 + number * 2 + share
                 session.execute(f"INSERT INTO {table} (id, note) VALUES ({fresh}, 'new')".encode())
                 session.execute(f"UPDATE {table} SET note = 'seen' WHERE id = {number * 2 + share}".encode())
-                session.execute(f"DELETE FROM {table} WHERE id = {number * 4 + share + 5000}".encode())
+                session.execute(f"DELETE FROM {table} WHERE id = {number * 4 + share + 3000}".encode())
 
 
 @pytest.mark.feature("P22")
