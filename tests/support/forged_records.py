@@ -115,6 +115,9 @@ class ScriptedCatalog:
     def touched(self, top_xid: Xid) -> Collection[Oid]:
         return self.own.get(top_xid, {}).keys()
 
+    def rewriting(self, top_xid: Xid) -> Collection[Oid]:
+        return [seen.rewrite_of for seen in self.own.get(top_xid, {}).values() if seen is not None]
+
 
 class Wal:
     """Makes records one after the other and feeds them to a decoder; keeps what comes out."""

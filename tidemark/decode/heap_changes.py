@@ -62,10 +62,10 @@ class _Table:
     layout: TupleLayout
 
 
-def tell_schema(transaction: OpenTransaction, rewritten: Oid = INVALID_OID) -> None:
-    """Put pending schema changes in front of what comes next."""
+def tell_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
+    """Put pending schema changes in front of what comes next, those of one relation or all."""
     if transaction.schema is not None:
-        for tagged in transaction.schema.tell(rewritten=rewritten):
+        for tagged in transaction.schema.tell(only):
             transaction.add_item(tagged.xid, tagged.item)
 
 
@@ -234,7 +234,7 @@ class HeapChanges:
         target = site.catalog.relation(transient.rewrite_of, site.transaction.xid)
         if target is None or target.kind != ORDINARY_TABLE:
             return None
-        tell_schema(site.transaction, rewritten=target.oid)
+        tell_schema(site.transaction, only=target.oid)
         for tagged in schema.begin_rewrite(transient.oid, target, site.xid, site.record.lsn):
             site.transaction.add_item(tagged.xid, tagged.item)
         return schema.rewrite_target(transient.oid)
@@ -249,7 +249,8 @@ class HeapChanges:
         old: bytes | None = None,
         before_kind: BeforeKind = BeforeKind.NONE,
     ) -> None:
-        tell_schema(site.transaction)
+        if op != _REWRITE:
+            tell_schema(site.transaction)
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind)

@@ -53,3 +53,6 @@ class Catalog(Protocol):
 
     def touched(self, top_xid: Xid) -> Collection[Oid]:
         """Return the relations whose description `top_xid` may have changed."""
+
+    def rewriting(self, top_xid: Xid) -> Collection[Oid]:
+        """Return the relations that `top_xid` has a transient heap for: a command is rewriting them."""

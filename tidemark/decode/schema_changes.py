@@ -102,19 +102,26 @@ class SchemaTracker:
         self.dirty_xid = xid
         self._dirty_lsn = lsn
 
-    def tell(self, *, rewritten: Oid = INVALID_OID) -> list[TaggedItem]:
-        """Return what is pending; `rewritten` is the relation whose rewritten rows come next."""
-        xid, self.dirty_xid = self.dirty_xid, INVALID_XID
+    def tell(self, only: Oid | None = None) -> list[TaggedItem]:
+        """Return what is pending; `only` of the relation whose rewritten rows come next, if that is given.
+
+        One command may rewrite many tables, one after the other: of each is told when its turn comes, so that the
+        effect is known by then.
+        """
+        xid = self.dirty_xid
         if xid == INVALID_XID:
             return []
+        if only is None:
+            self.dirty_xid = INVALID_XID
         gone = [heap for heap in self._rewrites if self._catalog.relation(heap, self._top_xid) is None]
         items = [self._end_rewrite(heap) for heap in gone]
-        for oid in sorted(self._catalog.touched(self._top_xid)):
+        rewriting = self._catalog.rewriting(self._top_xid)
+        for oid in sorted(self._catalog.touched(self._top_xid) if only is None else (only,)):
             before = self._known(oid)
             now = self._catalog.relation(oid, self._top_xid)
             after = now if is_captured(now) else None
             if before is not after and _differ(before, after):
-                items.append(self._event(xid, before, after, rewritten=oid == rewritten))
+                items.append(self._event(xid, before, after, rewritten=oid in rewriting))
         return items
 
     def begin_rewrite(self, heap: Oid, target: Relation, xid: Xid, lsn: Lsn) -> list[TaggedItem]:

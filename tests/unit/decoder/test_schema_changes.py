@@ -142,6 +142,16 @@ def test_a_rewrite_in_a_rolled_back_savepoint_is_gone_and_may_come_again() -> No
     assert brief(stream) == ["i account 1/-", "begin", "r account 3/-", "end"]
 
 
+def test_a_rewrite_is_announced_even_where_another_tables_row_comes_first() -> None:
+    stream = Wal(relation(), relation("log", 16390))
+    stream.change_catalog(701, ACCOUNT, RENAMED)
+    stream.change_catalog(701, HEAP, transient(RENAMED))
+    stream.insert(701, 16390, packed_row(7))
+    stream.insert(701, HEAP, packed_row(1))
+    stream.commit(701)
+    assert brief(stream) == ["alter rewrite konto", "i log 7/-", "begin", "r konto 1/-", "end"]
+
+
 def test_a_table_that_becomes_logged_is_created_with_all_its_rows() -> None:
     unlogged = replace(relation(), persistence="u")
     stream = Wal(unlogged)

@@ -176,6 +176,15 @@ class CatalogMirror:
 
         return frozenset(oid for oid in oids if is_table(committed.class_row(oid)) or is_table(private.class_row(oid)))
 
+    def rewriting(self, top_xid: Xid) -> frozenset[Oid]:
+        """Return the relations that the transaction has a transient heap for: a command is rewriting them."""
+        changes = self.store.open.get(top_xid)
+        if changes is None:
+            return frozenset()
+        describer = self._describer(top_xid, {})
+        rows = (describer.class_row(subject.oid) for subject in changes.subjects if subject.kind == PG_CLASS.oid)
+        return frozenset(Oid(row.rewrite) for row in rows if row is not None and row.rewrite)
+
     def relations(self) -> Iterator[Relation]:
         """Give the user's tables (ordinary, partitioned, materialized views), as committed."""
         heap = self.store.heap(PG_CLASS)
