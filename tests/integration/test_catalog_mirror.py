@@ -13,7 +13,7 @@ from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.ddl_storm import storm, until_done
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.servers import MAJORS
-from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
 from tidemark.decode.catalog.shared import NotFollowed
 from tidemark.model.lsn import Oid, Xid
 
@@ -231,6 +231,15 @@ def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> Non
     assert touched_by("ALTER TABLE other ADD COLUMN b int") == {"other"}
     assert touched_by("CREATE INDEX ON other (a)") == {"other"}
     assert touched_by("COMMENT ON TABLE other IS 'nothing'") == set()
+
+
+def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluster: NewCluster) -> None:
+    cluster = new_cluster(15, autovacuum="off", full_page_writes="off")
+    cluster.sql("CREATE TABLE t AS SELECT generate_series(1, 1000)")
+    observed = observe(cluster)
+    cluster.sql("VACUUM t")  # writes relpages in place
+    with pytest.raises(CatalogDiverged, match="full_page_writes"):
+        observed.catch_up()
 
 
 def test_moving_a_database_to_another_tablespace_is_refused_by_name(new_cluster: NewCluster) -> None:

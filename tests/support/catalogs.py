@@ -106,8 +106,10 @@ def observe(
             sql(session, statement)
         sql(session, "BEGIN ISOLATION LEVEL REPEATABLE READ")
         answers = {query: copy_out(session, query) for query in seed.queries(mirror)}
-        end = flush_lsn(session)
         sql(session, "COMMIT")
+        sql(session, "SET synchronous_commit = on")
+        sql(session, f"SELECT pg_logical_emit_message(true, '{MARK}', '')")  # flushes what SQL has seen
+        end = flush_lsn(session)
         observed = Observed(cluster, database, mirror, CatalogFollower(fmt, [mirror]), WalFiles(cluster, start))
         observed.follow(end)
         seed.merge(mirror, answers)

@@ -19,7 +19,8 @@ PACKED_HEADER = struct.Struct("<HHB")
 TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
 HAS_NULLS = 0x0001  # t_infomask, HEAP_HASNULL
 HAS_VARWIDTH = 0x0002
-FROZEN = 0x0B00  # xmin frozen, xmax invalid: what a row that a seed makes says of itself
+_FROZEN = 0x0B00  # xmin frozen, xmax invalid
+_FROM_SEED = 0xC000  # HEAP_MOVED_OFF and HEAP_MOVED_IN, which no server sets together: the tuple is made by a seed
 NATTS_MASK = 0x07FF  # t_infomask2
 _DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, we hold it from offset 23
 _ALIGNMENT = {"c": 1, "s": 2, "i": 4, "d": 8}
@@ -177,17 +178,24 @@ class CatalogLayout:
         """Return what precedes a row's values, `there` saying which columns after the fixed ones are not null."""
         if all(there):
             hoff = align_up(TUPLE_HEADER_BYTES, 8)
-            return PACKED_HEADER.pack(len(self.columns), FROZEN | HAS_VARWIDTH, hoff) + bytes(hoff - TUPLE_HEADER_BYTES)
+            return PACKED_HEADER.pack(len(self.columns), _FROZEN | _FROM_SEED | HAS_VARWIDTH, hoff) + bytes(
+                hoff - TUPLE_HEADER_BYTES
+            )
         bits = [True] * len(self.offsets) + list(there)
         bitmap = sum(bit << index for index, bit in enumerate(bits)).to_bytes((len(bits) + 7) >> 3, "little")
         hoff = align_up(TUPLE_HEADER_BYTES + len(bitmap), 8)
-        header = PACKED_HEADER.pack(len(self.columns), FROZEN | HAS_VARWIDTH | HAS_NULLS, hoff)
+        header = PACKED_HEADER.pack(len(self.columns), _FROZEN | _FROM_SEED | HAS_VARWIDTH | HAS_NULLS, hoff)
         return (header + bitmap).ljust(PACKED_HEADER.size + hoff - TUPLE_HEADER_BYTES, b"\0")
 
 
 def data_at(packed: bytes) -> int:
     """Return where the columns of `packed` begin."""
     return packed[4] - _DATA_SHIFT
+
+
+def is_made_by_seed(packed: bytes) -> bool:
+    """Tell if only the fixed columns of `packed` are those of the server's tuple."""
+    return packed[3] & (_FROM_SEED >> 8) == _FROM_SEED >> 8
 
 
 def name_text(value: bytes) -> bytes:

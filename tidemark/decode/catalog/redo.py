@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, Tid, format_tid, make_tid
+from tidemark.decode.catalog.layout import is_made_by_seed
 from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.wal.record import MAIN_FORK, BlockRef, Record
@@ -100,12 +101,10 @@ def _update(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
     if whole is not None or update.changed is None:
         yield _inserted(target, record, update.block, update.new_offset, whole)
         return
-    old = target.known_bytes(old_tid)
-    if old == ELIDED:  # GRANT on a system column
+    if target.known_bytes(old_tid) == ELIDED:  # GRANT on a system column
         yield RowInserted(new_tid, ELIDED)
         return
-    if old is None:
-        raise _diverged(target, record, old_tid, "its bytes are not known")
+    old = _server_bytes(target, record, old_tid)
     yield RowInserted(new_tid, _fitting(target, record, new_tid, heap.apply_update(old, update)))
 
 
@@ -115,10 +114,7 @@ def _inplace(target: CatalogHeap, record: Record) -> Iterator[RowChange]:
     tid = _known(target, record, make_tid(inplace.block.block, inplace.offset))
     if inplace.block.image_applies:
         return
-    old = target.known_bytes(tid)
-    if old is None:
-        raise _diverged(target, record, tid, "its bytes are not known")
-    yield RowOverwritten(tid, heap.apply_inplace(old, inplace))
+    yield RowOverwritten(tid, heap.apply_inplace(_server_bytes(target, record, tid), inplace))
 
 
 def _inserted(target: CatalogHeap, record: Record, block: BlockRef, offset: int, packed: bytes | None) -> RowInserted:
@@ -130,6 +126,14 @@ def _inserted(target: CatalogHeap, record: Record, block: BlockRef, offset: int,
     if packed is None:
         raise _diverged(target, record, tid, "neither record nor page image hold the new row")
     return RowInserted(tid, _fitting(target, record, tid, packed))
+
+
+def _server_bytes(target: CatalogHeap, record: Record, tid: Tid) -> bytes:
+    """Return the row at `tid` as the server has it; a row of a seed gets there by the page image that precedes."""
+    packed = target.known_bytes(tid)
+    if packed is None or is_made_by_seed(packed):
+        raise _diverged(target, record, tid, "no page image told its bytes (was full_page_writes off?)")
+    return packed
 
 
 def _known(target: CatalogHeap, record: Record, tid: Tid) -> Tid:
