@@ -236,6 +236,7 @@ def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> Non
 def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluster: NewCluster) -> None:
     cluster = new_cluster(15, autovacuum="off", full_page_writes="off")
     cluster.sql("CREATE TABLE t AS SELECT generate_series(1, 1000)")
+    cluster.sql("CHECKPOINT")
     observed = observe(cluster)
     cluster.sql("VACUUM t")  # writes relpages in place
     with pytest.raises(CatalogDiverged, match="full_page_writes"):
