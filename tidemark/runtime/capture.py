@@ -33,7 +33,7 @@ from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
-from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due
+from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due, takes_time
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import Link, NetworkThread, WalSink
@@ -105,7 +105,6 @@ class Capture:
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         target = self._make_target(config, beginning, consumer)
-        copying = is_due(config, view)
         first_copy = FirstCopy(
             config,
             store,
@@ -120,11 +119,11 @@ class Capture:
             self._handoff,
             target,
             self._history,
-            prelude=first_copy.run if copying else _nothing_before,
+            prelude=first_copy.run if is_due(config, view) else _nothing_before,
             metrics=metrics,
             stopping=self._stopping,
         )
-        self._input = self._make_input(config, base.timeline, copying=copying)
+        self._input = self._make_input(config, base.timeline, copying=takes_time(config, view))
 
     def start(self) -> None:
         """Start the threads; decoding starts once there is no first copy (any more)."""
@@ -204,6 +203,7 @@ class Capture:
             return self._make_network(config, self._ring, timeline)
         if spool.is_empty:
             spool.begin(page_lsn, timeline)
+        self.progress.receive(spool.write_lsn)
 
         def network(sink: WalSink) -> NetworkThread:
             return self._make_network(config, sink, spool.timeline)

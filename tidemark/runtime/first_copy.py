@@ -84,7 +84,16 @@ def _never(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
 def is_due(config: Config, view: StateView) -> bool:
     """Tell if there is something to plan or to copy, from the state alone."""
     before = view.fingerprint.selection if view.fingerprint else NOTHING
-    return before != selection_told(config) or any(copy.phase is not CopyPhase.DONE for copy in view.copies.values())
+    return before != selection_told(config) or _is_unfinished(view)
+
+
+def takes_time(config: Config, view: StateView) -> bool:
+    """Tell if tables may have to be copied: then WAL has to wait somewhere."""
+    return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
+
+
+def _is_unfinished(view: StateView) -> bool:
+    return any(copy.phase is not CopyPhase.DONE for copy in view.copies.values())
 
 
 def _selection_of(told: Mapping[str, tuple[str, ...]]) -> Selection | None:
