@@ -3,15 +3,18 @@
 import struct
 from collections.abc import Collection, Sequence
 
+from tests.support import wal as forged
 from tests.support.groups import DATABASE, TIMELINE
+from tests.support.wal import ForgedBlock
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
 from tidemark.decode.varlena import ExternalPointer
-from tidemark.model.lsn import INVALID_LSN, BlockNumber, FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Relation, RelFileLocator
-from tidemark.wal.record import BlockRef, Record
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.record import Record, parse_record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_LOGICALMSG, RM_STANDBY, RM_XACT, heap, heap2, xact
 from tidemark.wal.versions import wal_format
 
@@ -129,6 +132,7 @@ class Wal:
             FORMAT, TimelineId(TIMELINE), catalogs, next_xid=NEXT_XID, memory_bytes=memory_bytes, spill=spill
         )
         self.lsn = 0x1000
+        self.raws: list[tuple[Lsn, Lsn, bytes]] = []  # begin, end, record
         self.out: list[object] = []
 
     def record(
@@ -143,15 +147,12 @@ class Wal:
         data: bytes = b"",
     ) -> Lsn:
         """Feed a record; return where it begins."""
-        lsn = Lsn(self.lsn)
-        self.lsn += RECORD_BYTES
-        blocks: tuple[BlockRef, ...] = ()
-        if file is not None:
-            blocks = (BlockRef(0, file, 0, BlockNumber(0), False, data, None, lsn),)
-        record = Record(
-            lsn, Lsn(self.lsn), INVALID_LSN, Xid(xid), Xid(top), 0, rmgr, info, blocks, main, b""
-        )  # fmt: skip
-        decoded = self.decoder.decode(record)
+        lsn, end = Lsn(self.lsn), Lsn(self.lsn + RECORD_BYTES)
+        self.lsn = end
+        blocks = [] if file is None else [ForgedBlock(locator=file, data=data)]
+        raw = forged.record(forged.body(main, blocks, top_xid=top or None), rmgr=rmgr, info=info, xid=xid)
+        self.raws.append((lsn, end, raw))
+        decoded = self.decoder.decode(parse_record(lsn, end, raw, FORMAT))
         if decoded is not None:
             self.out.append(decoded)
         return lsn
@@ -226,6 +227,20 @@ class Wal:
     def committed(self) -> list[CommittedTransaction]:
         """The transactions that came out."""
         return [decoded for decoded in self.out if isinstance(decoded, CommittedTransaction)]
+
+
+def block_of(raws: Sequence[tuple[Lsn, Lsn, bytes]]) -> RecordBlock:
+    """Return records as framing would give them out."""
+    block = RecordBlock(FORMAT, bytearray(b"".join(raw for _, _, raw in raws)))
+    at = 0
+    for index, (lsn, end, raw) in enumerate(raws):
+        block.lsns[index], block.ends[index] = lsn, end
+        block.xids[index] = int.from_bytes(raw[4:8], "little")
+        block.infos[index], block.rmgrs[index] = raw[16], raw[17]
+        block.offsets[index], block.lengths[index] = at, len(raw)
+        at += len(raw)
+    block.count = len(raws)
+    return block
 
 
 def told(transaction: CommittedTransaction) -> list[str | Item]:

@@ -1,0 +1,255 @@
+"""Decoding by blocks gives what decoding record by record gives, wherever the blocks end; and the twins agree."""
+
+from array import array
+from itertools import pairwise
+from types import ModuleType
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.forged_records import (
+    Wal,
+    block_of,
+    external,
+    locator,
+    packed_chunk,
+    packed_row,
+    told,
+)
+from tests.support.groups import DATABASE, relation
+from tests.support.twins import interpreted
+from tidemark.decode import extract, row_entries
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.decode.varlena import ExternalPointer
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.rmgr import RM_HEAP, heap
+
+slow_extract = interpreted("tidemark.decode.extract")
+slow_entries = interpreted("tidemark.decode.row_entries")
+
+ACCOUNT, LEDGER, TOAST = 16385, 16390, 16388
+RM_BTREE = 11
+POINTER = ExternalPointer(104, 100, 0, Oid(77), Oid(TOAST))
+TOAST_TABLE = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
+VERBS = ("insert", "update", "key", "delete", "many", "toast", "unchanged", "speculative", "lock", "index", "message")
+ENDS = ("commit", "commit", "abort", "savepoint", "rollback", "prepare", "elsewhere", "truncate")
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + ENDS), st.integers(0, 3)), max_size=60)
+
+
+class Sessions:
+    """Four sessions that write to two tables; each verb is a method of the same name."""
+
+    def __init__(self, stream: Wal) -> None:
+        self.stream = stream
+        self.next_xid = 800
+        self.tops = [0, 0, 0, 0]
+        self.subs: list[list[int]] = [[], [], [], []]
+        self.number = 0
+
+    def play(self, verb: str, session: int) -> None:
+        self.number += 1
+        if not self.tops[session]:
+            self.tops[session] = self._new_xid()
+        acts = {
+            "insert": lambda xid, table: self.stream.insert(xid, table, packed_row(self.number)),
+            "update": lambda xid, table: self.stream.update(xid, table, packed_row(self.number)),
+            "key": self._key,
+            "delete": self.stream.delete,
+            "many": lambda xid, table: self.stream.multi_insert(xid, table, [packed_row(1), packed_row(2, b"odd")]),
+            "toast": self._toast,
+            "unchanged": lambda xid, table: self.stream.update(xid, table, packed_row(self.number, external(POINTER))),
+            "speculative": self._speculative,
+            "lock": lambda xid, table: self._other(RM_HEAP, heap.LOCK, xid, table),
+            "index": lambda xid, table: self._other(RM_BTREE, 0, xid, table),
+            "message": lambda xid, _: self.stream.message(b"p", b"m", xid=xid if self.number % 2 else 0),
+            "elsewhere": lambda xid, table: self._other(RM_HEAP, heap.INSERT, xid, table, database=9),
+            "truncate": self.stream.truncate,
+        }
+        if verb in acts:
+            acts[verb](self._current(session), (ACCOUNT, LEDGER)[self.number % 2])
+        elif verb == "savepoint":
+            sub = self._new_xid()
+            self.stream.insert(sub, ACCOUNT, packed_row(self.number), top=self.tops[session])
+            self.subs[session].append(sub)
+        elif verb == "rollback" and self.subs[session]:
+            self.stream.abort(self.subs[session].pop())
+        elif verb in ("commit", "abort"):
+            end = self.stream.commit if verb == "commit" else self.stream.abort
+            end(self.tops[session], *self.subs[session])
+            self.tops[session], self.subs[session] = 0, []
+        elif verb == "prepare" and not self.subs[session]:
+            self.stream.prepare(self.tops[session], b"gid")
+            self.stream.commit_prepared(self.tops[session], b"gid")
+            self.tops[session] = 0
+
+    def _new_xid(self) -> int:
+        self.next_xid += 1
+        return self.next_xid
+
+    def _current(self, session: int) -> int:
+        return self.subs[session][-1] if self.subs[session] else self.tops[session]
+
+    def _key(self, xid: int, table: int) -> None:
+        flag = heap.UPDATE_CONTAINS_OLD_KEY if self.number % 2 else heap.UPDATE_CONTAINS_OLD_TUPLE
+        self.stream.update(xid, table, packed_row(self.number), old=packed_row(1, None), old_flag=flag)
+
+    def _toast(self, xid: int, table: int) -> None:
+        self.stream.insert(xid, TOAST, packed_chunk(77, 0, bytes([self.number]) * 100))
+        self.stream.insert(xid, table, packed_row(self.number, external(POINTER)))
+
+    def _speculative(self, xid: int, table: int) -> None:
+        flags = heap.INSERT_IS_SPECULATIVE
+        self.stream.insert(xid, table, packed_row(self.number), flags=flags, offset=self.number)
+        if self.number % 3:
+            self.stream.confirm(xid, table, offset=self.number)
+        else:
+            self.stream.delete(xid, table, flags=heap.DELETE_IS_SUPER, offset=self.number)
+
+    def _other(self, rmgr: int, info: int, xid: int, table: int, database: int = DATABASE) -> None:
+        file = locator(table, Oid(database))
+        self.stream.record(rmgr, info, bytes(8), xid=xid, file=file, data=b"x")
+
+
+def new_wal() -> Wal:
+    return Wal(relation(), relation("ledger", LEDGER), TOAST_TABLE)
+
+
+def played(steps: list[tuple[str, int]]) -> Wal:
+    stream = new_wal()
+    sessions = Sessions(stream)
+    for verb, session in steps:
+        sessions.play(verb, session)
+    return stream
+
+
+def summary(out: list[object]) -> list[object]:
+    return [
+        [decoded.end.xid, decoded.end.commit_lsn, decoded.end.item_count, *told(decoded)]
+        if isinstance(decoded, CommittedTransaction)
+        else decoded
+        for decoded in out
+    ]
+
+
+@given(STEPS, st.data())
+@settings(max_examples=150, deadline=None)
+def test_blocks_give_what_records_give_wherever_they_are_cut(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+    by_record = played(steps)
+    raws = by_record.raws
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raws)), max_size=5)))
+    by_block = new_wal().decoder
+    out: list[object] = []
+    for begin, end in pairwise([0, *cuts, len(raws)]):
+        out.extend(by_block.decode_block(block_of(raws[begin:end])))
+    assert summary(out) == summary(by_record.out)
+    if raws:
+        assert (by_block.last_lsn, by_block.decoded_lsn) == raws[-1][:2]
+    assert by_block.restart_lsn >= by_record.decoder.restart_lsn
+
+
+def extracted(module: ModuleType, block: RecordBlock, files: set[int], xids: dict[int, int]) -> list[object]:
+    """Return all that an extractor of `module` takes out of a block, call by call."""
+    room = module.RUN_ROWS_MAX
+    entries = bytearray(room * row_entries.ENTRY_BYTES)
+    runs = [array("q", bytes(8 * room)) for _ in range(3)]
+    extractor = module.RowExtractor(0x1C, entries, *runs)
+    for number, file in enumerate(sorted(files)):
+        extractor.know_file(1663, DATABASE, file, module.NO_ROWS if file == TOAST else module.FIRST_VERSION + number)
+    for xid, state in xids.items():
+        extractor.know_xid(xid, state)
+    tuples = bytearray(len(block.linear))
+    columns = (block.lsns, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
+    found: list[object] = []
+    at = 0
+    while at < len(block):
+        at = extractor.extract(block.linear, tuples, *columns, at, len(block))
+        rows, run_count = extractor.row_count, extractor.run_count
+        found.append([at, rows, extractor.is_full, extractor.is_commit, extractor.commit_time * extractor.is_commit])
+        found.append(bytes(entries[: rows * row_entries.ENTRY_BYTES]))
+        found.append(bytes(tuples[: extractor.tuple_count]))
+        found.append([list(column[:run_count]) for column in runs])
+        at += 1
+    return found
+
+
+@given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())
+@settings(max_examples=150, deadline=None)
+def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
+    steps: list[tuple[str, int]], files: set[int], data: st.DataObject
+) -> None:
+    raws = played(steps).raws
+    block = block_of(raws)
+    for at in data.draw(st.lists(st.integers(0, max(0, len(block.linear) - 1)), max_size=6)):
+        if block.linear:
+            block.linear[at] = data.draw(st.integers(0, 255))
+    states = data.draw(st.dictionaries(st.integers(801, 830), st.integers(0, 2), max_size=20))
+    assert extracted(extract, block, files, states) == extracted(slow_extract, block, files, states)
+
+
+@given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
+@settings(max_examples=50, deadline=None)
+def test_twins_keep_the_same_table_of_what_they_are_told(values: dict[int, int]) -> None:
+    tables = [extract.LookUp(), slow_extract.LookUp()]
+    for table in tables:
+        for key, value in values.items():
+            table.put(key, value)
+            if value % 3 == 0:
+                table.put(key, 0)
+    assert tables[0].used == tables[1].used
+    assert tables[0].slots == tables[1].slots
+    expected = {key: value for key, value in values.items() if value % 3}
+    assert {key: tables[1].get(key) for key in values if tables[1].get(key)} == expected
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(0, 2), st.none() | st.binary(max_size=12), st.none() | st.binary(max_size=12)), max_size=30
+)
+
+
+@given(ROWS, st.data())
+@settings(max_examples=100, deadline=None)
+def test_twins_arrange_the_same_columns(
+    rows: list[tuple[int, bytes | None, bytes | None]], data: st.DataObject
+) -> None:
+    entries = b"".join(
+        row_entries.ENTRY.pack(
+            105,
+            index % 3,
+            number,
+            700,
+            row_entries.ABSENT if new is None else len(new),
+            row_entries.ABSENT if old is None else len(old),
+            index,
+        )
+        for index, (number, new, old) in enumerate(rows)
+    )
+    tuples = b"".join((old or b"") + (new or b"") for _, new, old in rows)
+    cuts = sorted({*data.draw(st.lists(st.integers(0, len(rows)), max_size=3)), len(rows)})
+    runs = [value for cut in cuts for value in (cut, cut * 7)]
+    left_out = data.draw(st.integers(0, 2))
+    assert arranged(row_entries, entries, tuples, runs, left_out) == arranged(
+        slow_entries, entries, tuples, runs, left_out
+    )
+
+
+def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[int], left_out: int) -> list[object]:
+    row_counts, byte_counts = array("q", [0] * 3), array("q", [0] * 3)
+    count = module.tally(entries, row_counts, byte_counts)
+    next_row, next_byte = array("q", [0] * 3), array("q", [0] * 3)
+    row = byte = 0
+    for number in range(3):
+        next_row[number], next_byte[number] = (-1 if number == left_out else row), byte
+        if number != left_out:
+            row += row_counts[number]
+            byte += byte_counts[number]
+    columns = [array("q", [0] * row) for _ in range(7)]
+    spread = array("q", [0] * row)
+    small = [bytearray(byte), bytearray(row), bytearray(row)]
+    base = next_byte[:]
+    moved = module.arrange(entries, tuples, array("q", runs), next_row, next_byte, base, *small, *columns)
+    module.spread(columns[1], 0, row, array("q", range(100)), spread)
+    total = module.tuple_bytes(entries, 0, count)
+    within = [module.rows_within(entries, 0, count, room) for room in (0, 1, total // 2, total + 1)]
+    return [count, moved, total, within, row_counts, byte_counts, next_row, next_byte, columns, small, spread]
