@@ -1,6 +1,7 @@
 """Decoding by blocks gives what decoding record by record gives, wherever the blocks end; and the twins agree."""
 
 from array import array
+from collections.abc import Callable
 from itertools import pairwise
 from types import ModuleType
 
@@ -33,6 +34,7 @@ ACCOUNT, LEDGER, TOAST = 16385, 16390, 16388
 RM_BTREE = 11
 POINTER = ExternalPointer(104, 100, 0, Oid(77), Oid(TOAST))
 TOAST_TABLE = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
+Act = Callable[[int, int], object]  # by xid, on a table
 VERBS = ("insert", "update", "key", "delete", "many", "toast", "unchanged", "speculative", "lock", "index", "message")
 ENDS = ("commit", "commit", "abort", "savepoint", "rollback", "prepare", "elsewhere", "truncate")
 STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + ENDS), st.integers(0, 3)), max_size=60)
@@ -52,7 +54,7 @@ class Sessions:
         self.number += 1
         if not self.tops[session]:
             self.tops[session] = self._new_xid()
-        acts = {
+        acts: dict[str, Act] = {
             "insert": lambda xid, table: self.stream.insert(xid, table, packed_row(self.number)),
             "update": lambda xid, table: self.stream.update(xid, table, packed_row(self.number)),
             "key": self._key,
