@@ -20,7 +20,7 @@ from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.errors import ConsumerFailed
+from tidemark.model.errors import ConsumerFailed, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
@@ -214,10 +214,19 @@ class ConsumerTarget:
 
     def _offer(self) -> bool:
         """Call the consumer once; tell if it took or confirmed anything."""
-        if not self._consumer.alive():
-            raise ConsumerFailed("the consumer says that it is not alive")
         before = len(self._waiting)
-        confirmed = self._consumer.on_events(self._draw())
+        try:
+            if not self._consumer.alive():
+                raise ConsumerFailed("the consumer says that it is not alive")
+            confirmed = self._consumer.on_events(self._draw())
+        except TidemarkError:
+            raise
+        except Exception as error:
+            # NB: no text of the error: it may hold a row's values.
+            raise ConsumerFailed(
+                f"the consumer raised {type(error).__name__}",
+                hint="what it did not confirm comes again after a restart",
+            ) from error
         if confirmed and self._taken:
             self._confirm(self._taken[-1])
             self._taken.clear()

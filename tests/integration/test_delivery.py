@@ -1,0 +1,362 @@
+"""Delivery: a full outbox stops capture without loss, consumers of one's own confirm by their own word."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support import groups
+from tidemark.engine.progress import Progress
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup, SchemaEvent
+from tidemark.model.errors import ConsumerFailed, Fenced
+from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.position import Epoch, Partition, Pointer, Sequence
+from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped
+from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.signal import Signal
+from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, Owner, Watermark
+
+BOUND = 4 << 20
+IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
+OWNER = Owner("sidecar", "host", "boot", 1, 1)
+DEADLINE_S = 20.0
+START = Pointer(groups.position(1), groups.end(20).first_lsn)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
+        with made.transaction(None) as moving:
+            moving.put(DELIVERED, Watermark(START, Sequence(0)))
+        yield made
+
+
+@pytest.fixture
+def epoch(store: StateStore) -> Epoch:
+    return store.take_epoch(TimelineId(1), OWNER)
+
+
+@pytest.fixture
+def stopping() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress(delivered=START)
+
+
+def group(lsn: int, note_bytes: int = 10) -> ChangeGroup:
+    return groups.group(lsn, [groups.batch(lsn, [lsn], "n" * note_bytes)])
+
+
+def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event) -> OutboxTarget:
+    return OutboxTarget(
+        store, epoch, progress=progress, metrics=Metrics("main"), log=get_log("test"), stopping=stopping
+    )
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def is_beyond(reader: OutboxReader, seen: Sequence) -> bool:
+    return reader.head() > seen
+
+
+def test_a_full_outbox_holds_delivery_until_a_reader_confirms(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+    delivered: list[int] = []
+
+    def deliver_all() -> None:
+        for lsn in range(100, 120):
+            target.deliver(group(lsn, 1 << 20))
+            delivered.append(lsn)
+
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        worker = threading.Thread(target=deliver_all)
+        worker.start()
+        seen = Sequence(0)
+        read: list[int] = []
+        while len(read) < 20:
+            eventually(partial(is_beyond, reader, seen))
+            end = reader.plan(seen, BOUND // 2)
+            read += [value.header.first.commit_lsn for value in reader.read(seen, end) if value.header.relation]
+            assert reader.ledger().byte_count <= BOUND
+            reader.confirm("spark", end, seen)  # as Spark: what it holds may still be asked for again
+            seen = end
+        worker.join(DEADLINE_S)
+    assert read == delivered == list(range(100, 120))
+    assert progress.confirmed is not None
+
+
+def test_a_stop_interrupts_the_wait_for_room(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        for lsn in (100, 101, 102):
+            target.deliver(group(lsn, 1 << 20))
+        stopping.set()
+        with pytest.raises(Stopped):
+            target.deliver(group(103, 1 << 20))
+    assert store.view().ledger.head == 6
+
+
+@pytest.mark.feature("I21")
+def test_an_owner_of_an_older_epoch_delivers_nothing_more(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+    target.deliver(group(100))
+    store.take_epoch(TimelineId(1), OWNER)
+    with pytest.raises(Fenced):
+        target.deliver(group(200))
+
+
+def test_idle_time_takes_the_readers_word(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        target.deliver(group(100))
+        reader.confirm("spark", Sequence(2), Sequence(2))
+        target.idle()
+    view = store.view()
+    assert view.confirmed is not None
+    assert (view.confirmed.sequence, view.ledger.trimmed, view.ledger.byte_count) == (2, 2, 0)
+
+
+class Scripted(NullConsumer):
+    """Answers and takes as told."""
+
+    def __init__(self, answers: list[bool], take: int = 1 << 30) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.seen: list[int] = []
+        self.alive_now = True
+        self._answers = answers
+        self._take = take
+
+    def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+        del partition, start
+        self.calls.append(f"assigned {epoch}")
+
+    def on_schema(self, event: SchemaEvent) -> None:
+        assert event.after is not None
+        self.calls.append(f"schema {event.after.name}")
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        taken = 0
+        while taken < self._take and (group := next(groups, None)) is not None:
+            taken += 1
+            self.seen.append(group.last.position.commit_lsn)
+            self.calls.append(f"group {group.last.position.commit_lsn}")
+        return self._answers.pop(0) if self._answers else True
+
+    def on_revoked(self, partition: Partition) -> None:
+        del partition
+        self.calls.append("revoked")
+
+    def alive(self) -> bool:
+        return self.alive_now
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def consumer_target(
+    consumer: NullConsumer, store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> ConsumerTarget:
+    return ConsumerTarget(consumer, store, epoch, unconfirmed_bytes_max=1000, progress=progress, stopping=stopping)
+
+
+@pytest.mark.feature("I34")
+def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = consumer_target(Scripted([False, False, True]), store, epoch, progress, stopping)
+    for lsn in (100, 200):
+        target.deliver(group(lsn))
+        assert store.view().start == START
+    target.deliver(group(300))
+    view = store.view()
+    assert view.start == group(300).last
+    assert view.confirmed == view.delivered
+
+
+@pytest.mark.feature("I34")
+def test_a_consumer_that_takes_nothing_is_found_out(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.runtime.delivery.ROOM_MAX_S", 0.001)
+    target = consumer_target(Scripted([False] * 100, take=0), store, epoch, progress, stopping)
+    with pytest.raises(ConsumerFailed, match="neither took nor confirmed any"):
+        target.deliver(group(100))
+
+
+@pytest.mark.feature("I34")
+def test_a_consumer_too_far_ahead_of_its_word_gets_no_more(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Scripted([False] * 12 + [True])
+    target = consumer_target(consumer, store, epoch, progress, stopping)
+    for lsn in range(100, 111):  # 100 bytes each
+        target.deliver(group(lsn))
+    assert store.view().start == group(110).last
+    assert consumer.seen == list(range(100, 111))
+
+
+@pytest.mark.feature("I35")
+def test_a_relation_version_is_told_once_before_its_first_rows_and_again_after_a_restart(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    first, again = Scripted([]), Scripted([])
+    target = consumer_target(first, store, epoch, progress, stopping)
+    changed = groups.relation("renamed")
+    target.deliver(group(100))
+    target.deliver(group(200))
+    target.deliver(groups.group(300, [groups.schema_event(300, changed), groups.batch(300, [1], of=changed)]))
+    target.close()
+    assert first.calls == [
+        "assigned 1.1",
+        "schema account",
+        "group 100",
+        "group 200",
+        "schema renamed",
+        "group 300",
+        "revoked",
+        "stop",
+    ]
+    target = consumer_target(again, store, epoch, progress, stopping)
+    target.deliver(groups.group(400, [groups.batch(400, [1], of=changed)]))
+    assert again.calls == ["assigned 1.1", "schema renamed", "group 400"]
+
+
+def test_a_consumer_that_is_not_alive_gets_nothing(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Scripted([])
+    consumer.alive_now = False
+    with pytest.raises(ConsumerFailed, match="not alive"):
+        consumer_target(consumer, store, epoch, progress, stopping).deliver(group(100))
+    assert consumer.seen == []
+
+
+def test_json_lines_are_appended_to_their_file(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, tmp_path: Path
+) -> None:
+    path = tmp_path / "changes.jsonl"
+    for lsn in (100, 200):
+        target = consumer_target(JsonlConsumer(str(path), {groups.DATABASE: "app"}), store, epoch, progress, stopping)
+        target.deliver(group(lsn))
+        target.close()
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2
+    assert '"database":"app"' in lines[0]
+
+
+def application(
+    store: StateStore, epoch: Epoch, consumer: Scripted, progress: Progress, stopping: threading.Event
+) -> tuple[ApplicationThread, Handoff]:
+    handoff = Handoff(1 << 20, Signal())
+    history = HistoryWriter(
+        store.folder.history,
+        HistoryIndex(),
+        major=15,
+        system_identifier=IDENTITY.system_identifier,
+        file_bytes_max=1 << 20,
+        file_mode=0o600,
+        store=lambda _index: None,
+    )
+    target = consumer_target(consumer, store, epoch, progress, stopping)
+    thread = ApplicationThread(
+        handoff, target, history, prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
+    )
+    return thread, handoff
+
+
+@pytest.mark.feature("I39")
+def test_stop_never_overlaps_on_events(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    class Slow(Scripted):
+        def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+            inside.set()
+            assert leave.wait(DEADLINE_S)
+            done = super().on_events(groups)
+            self.calls.append("end of batch")
+            return done
+
+    consumer = Slow([])
+    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread.start()
+    handoff.put(group(100))
+    assert inside.wait(DEADLINE_S)
+    stopping.set()
+    handoff.close()
+    assert not thread.join(0.05)
+    assert "stop" not in consumer.calls
+    leave.set()
+    assert thread.join(DEADLINE_S)
+    assert consumer.calls[-3:] == ["end of batch", "revoked", "stop"]
+    assert thread.error is None
+
+
+def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    class Broken(Scripted):
+        def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+            next(groups)
+            raise ZeroDivisionError
+
+    consumer = Broken([])
+    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread.start()
+    handoff.put(group(100))
+    eventually(lambda: thread.error is not None)
+    assert isinstance(thread.error, ConsumerFailed)
+    assert isinstance(thread.error.__cause__, ZeroDivisionError)
+    assert thread.join(DEADLINE_S)
+    assert store.view().start == START
+    assert consumer.calls[-1] == "stop"
+
+
+def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:
+    handoff = Handoff(1000, Signal())
+    put: list[bool] = []
+    assert handoff.put(group(100))
+    worker = threading.Thread(target=lambda: put.append(handoff.put(group(200))))
+    worker.start()
+    worker.join(0.05)
+    assert worker.is_alive()
+    assert handoff.take(1.0) is not None
+    worker.join(DEADLINE_S)
+    assert put == [True]
+    worker = threading.Thread(target=lambda: put.append(handoff.put(group(300))))
+    worker.start()
+    handoff.close()
+    worker.join(DEADLINE_S)
+    assert put == [True, False]
+    assert handoff.take(1.0) is None
