@@ -6,7 +6,7 @@ python -m tests.support.feeder STATE SEED GROUPS [SECONDS BETWEEN GROUPS]
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tests.support.lakes import CAPTURE, position_after
@@ -79,13 +79,15 @@ def _group(items: Sequence[TableItem]) -> ChangeGroup:
     return ChangeGroup(start, Pointer(last, Lsn(1)), items, (end,), rows, rows)
 
 
-def make_state(root: Path, outbox: str = "0a0b", after: OutboxSequence = NO_SEQUENCE) -> None:
+def make_state(
+    root: Path, outbox: str = "0a0b", after: OutboxSequence = NO_SEQUENCE, bytes_max: int = OUTBOX_BYTES
+) -> None:
     """Make a state folder with an empty outbox."""
-    identity = Identity(CAPTURE, SystemIdentifier(77), outbox, 15, 16 << 20, OUTBOX_BYTES)
+    identity = Identity(CAPTURE, SystemIdentifier(77), outbox, 15, 16 << 20, bytes_max)
     StateStore.create(StateFolder(root), identity, numbers_after=after).close()
 
 
-def feed(root: Path, groups: Iterator[ChangeGroup], pause_s: float = 0.0) -> None:
+def feed(root: Path, groups: Iterable[ChangeGroup], pause_s: float = 0.0) -> None:
     """Deliver `groups`, waiting for room where there is none."""
     with StateStore.open(StateFolder(root)) as store:
         epoch = store.take_epoch(TEST_TIMELINE, Owner("feeder", "host", "boot", 1, 1))

@@ -57,8 +57,8 @@ def open_feed(values: pa.Table, outbox: str) -> Feed | None:
 
 
 def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
-    """Raise `LakeGap` if something lies between what the lake holds and the batch, both of one outbox."""
-    if feed.lake_batch.outbox == outbox_of_lake and feed.after > held.sequence:
+    """Raise `LakeGap` if something lies between what the lake holds and the batch; an empty lake holds nothing."""
+    if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > held.sequence:
         raise LakeGap(f"the lake holds values up to {held.sequence}, a batch begins behind {feed.after}")
 
 

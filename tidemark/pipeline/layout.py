@@ -134,6 +134,8 @@ def convert(column: pa.Array, field: pa.Field) -> pa.Array:
     """Give `column` the type of `field`, exactly; raise `UnfitRows` where a value does not fit."""
     if column.type == field.type:
         return column
+    if column.null_count == len(column):
+        return pa.nulls(len(column), field.type)  # an empty table can be given any type
     if pa.types.is_decimal(column.type) and pa.types.is_string(field.type):
         # Arrow prints small decimals with an exponent, PostgreSQL never does.
         return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], field.type)

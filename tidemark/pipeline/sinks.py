@@ -29,6 +29,7 @@ from tidemark.wire.items import relation_of
 
 TABLES_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
+PARTITIONED = "p"  # pg_class.relkind
 _NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
 
 
@@ -124,6 +125,8 @@ def _split(items: Sequence[LakeItem]) -> _Split:
             continue
         relation = relation_of(item)
         assert relation is not None, item
+        if relation.kind == PARTITIONED:
+            continue  # its rows are its partitions'
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split
 
@@ -142,8 +145,10 @@ def _latest(items: Sequence[Delivered]) -> Relation:
 
 
 def _state(items: Sequence[Delivered], replica: LakeTable, known: TablePosition | None) -> TableState:
-    dropped = any(isinstance(i.item, SchemaEvent) and i.item.change is SchemaChange.DROP for i in items)
-    if dropped or (known and known.state is TableState.DROPPED):
+    # A table that turns unlogged and back is dropped and created under one OID.
+    told = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
+    born_or_gone = [change for change in told if change is not SchemaChange.ALTER]
+    if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):
         return TableState.DROPPED
     if replica.held.blocked:
         return TableState.BLOCKED

@@ -97,8 +97,9 @@ class OutboxSource(DataSource):
 
 @dataclass
 class OutboxRange(InputPartition):
-    """The values of (after, upto]."""
+    """The values of (after, upto] of one outbox."""
 
+    outbox: str
     after: int
     upto: int
 
@@ -152,11 +153,12 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if filled * count >= total * len(cuts) and header.sequence < upto:
                 cuts.append(header.sequence)
         ends = [*cuts[1:], upto]
-        return [OutboxRange(a, b) for a, b in zip(cuts, ends, strict=True) if b > a]
+        return [OutboxRange(str(start["outbox"]), a, b) for a, b in zip(cuts, ends, strict=True) if b > a]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the values of a partition, header and payload in one."""
         assert isinstance(partition, OutboxRange), partition
+        self._sequence({"outbox": partition.outbox, "sequence": partition.after})
         sequences: list[int] = []
         waiting: list[bytes] = []
         held = 0
@@ -193,13 +195,18 @@ def _batch(sequences: list[int], values: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(sequences, pa.int64()), pa.array(values, pa.binary())], schema=SCHEMA)
 
 
-_OPEN: dict[tuple[int, Path], OutboxReader] = {}  # by process: workers are forked, LMDB must not be
+_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}  # by process: workers are forked, LMDB must not be
 
 
 def open_once(folder: StateFolder) -> OutboxReader:
-    """Return this process's reader of a state folder, opened at the first call."""
+    """Return this process's reader of a state folder, opened at the first call, and again where the state is new."""
     key = (os.getpid(), folder.root)
-    reader = _OPEN.get(key)
-    if reader is None:
-        reader = _OPEN[key] = OutboxReader.open(folder)
-    return reader
+    file = folder.lmdb / "data.mdb"
+    number = file.stat().st_ino if file.exists() else 0
+    opened = _OPEN.get(key)
+    if opened is not None and opened[0] != number:
+        opened[1].close()
+        opened = None
+    if opened is None:
+        opened = _OPEN[key] = (number, OutboxReader.open(folder))
+    return opened[1]

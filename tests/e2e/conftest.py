@@ -1,0 +1,15 @@
+"""The long-lived Spark."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.spark import running_spark
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for the whole run; started by the first test that wants it."""
+    with running_spark(tmp_path_factory.mktemp("spark")) as session:
+        yield session

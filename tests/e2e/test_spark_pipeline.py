@@ -1,0 +1,196 @@
+"""The pipeline on a Spark that lives through all of these tests: restarts, lost checkpoints, refusals."""
+
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.feeder import World, feed, make_state
+from tests.support.lakes import CAPTURE, log_rows, replica_rows
+from tests.support.scripted_table import DATABASE
+from tidemark.io.logs import get_log
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import Fenced
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline import runner
+from tidemark.pipeline.failpoints import Failpoint, arm
+from tidemark.pipeline.feed import LakeGap
+from tidemark.pipeline.lake import TableFenced
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.runner import Pipeline, Settings
+from tidemark.pipeline.sinks import Lake, folder_of
+from tidemark.pipeline.types import constants_of, shape_of
+
+BATCH_BYTES = 200_000
+SEED = 11
+GROUPS = 40
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+class Place:
+    """A state folder, a lake, and a pipeline between them."""
+
+    def __init__(self, root: Path) -> None:
+        self.state, self.lake, self.checkpoint = root / "state", root / "lake", root / "checkpoint"
+
+    def run(self, spark: SparkSession) -> Progress:
+        """Bring what is in the outbox into the lake."""
+        settings = Settings(
+            self.state, str(self.lake), str(self.checkpoint), "spark", BATCH_BYTES, shared_with_group=False, once=True
+        )
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            outbox.register("spark")
+            metrics, log = PipelineMetrics(CAPTURE), get_log("test")
+            progress = Progress(metrics, log, self.state / "pipeline-spark.json", "spark", str(self.lake))
+            Pipeline(settings, outbox, metrics, progress, log).run(spark, threading.Event())
+        return progress
+
+    def held(self) -> Sequence:
+        return Lake(str(self.lake), CAPTURE, shape_of, constants_of).positions.held.sequence
+
+    def check(self, groups: int = GROUPS) -> None:
+        """See that the lake is what was fed."""
+        world = World(SEED)
+        for _ in world.groups(groups):
+            pass
+        for table in world.tables:
+            folder = folder_of(DATABASE, table.relation)
+            assert replica_rows(self.lake, folder) == table.expected()
+            log = log_rows(self.lake, folder)
+            assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    make_state(made.state)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RESTART_WAIT_S", 0.0)
+
+
+def test_the_outbox_comes_to_the_lake_and_is_confirmed(spark: SparkSession, place: Place) -> None:
+    feed(place.state, World(SEED).groups(GROUPS))
+    place.run(spark)
+    place.check()
+    with StateStore.open(StateFolder(place.state)) as store:
+        view = store.view()
+        assert view.readers["spark"].held == view.ledger.head
+        assert NO_SEQUENCE < view.readers["spark"].replayable < view.ledger.head
+
+
+@pytest.mark.feature("X03")
+def test_a_deleted_checkpoint_changes_nothing(spark: SparkSession, place: Place) -> None:
+    groups = list(World(SEED).groups(GROUPS))
+    feed(place.state, groups[: GROUPS // 2])
+    place.run(spark)
+    shutil.rmtree(place.checkpoint)
+    feed(place.state, groups[GROUPS // 2 :])
+    place.run(spark)
+    place.check()
+
+
+def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(place.state, World(SEED).groups(GROUPS))
+    failures: Counter[Failpoint] = Counter()
+
+    def fail_once(point: Failpoint) -> None:
+        failures[point] += 1
+        if failures[point] == 1:
+            raise OSError(f"failing once at {point.value}")
+
+    arm(fail_once)
+    monkeypatch.setattr(runner, "RESTARTS_MAX", len(Failpoint))
+    try:
+        place.run(spark)
+    finally:
+        arm(None)
+    assert failures[Failpoint.REPLICA_CHANGED] > 1
+    assert failures[Failpoint.CONFIRMED] > 1
+    place.check()
+
+
+def test_a_lost_outbox_is_followed_by_a_new_one_that_numbers_on(spark: SparkSession, place: Place) -> None:
+    groups = list(World(SEED).groups(GROUPS))
+    feed(place.state, groups[: GROUPS // 2])
+    place.run(spark)
+    shutil.move(place.state, place.state.with_name("lost"))
+    make_state(place.state, "0c0d", after=place.held())
+    feed(place.state, groups[GROUPS // 3 :])  # what the lake has in part
+    place.run(spark)
+    place.check()
+
+
+@pytest.mark.feature("X11")
+@pytest.mark.feature("X08")
+def test_a_second_writer_ends_the_pipeline_for_good(spark: SparkSession, place: Place) -> None:
+    feed(place.state, World(SEED).groups(GROUPS))
+
+    def overtake(point: Failpoint) -> None:
+        if point is Failpoint.TABLES_DONE:
+            arm(None)
+            raise TableFenced("a table", "by this test")
+
+    arm(overtake)
+    try:
+        with pytest.raises(Fenced, match="another writer"):
+            place.run(spark)
+    finally:
+        arm(None)
+    place.run(spark)
+    place.check()
+
+
+def test_a_lake_that_was_deleted_under_its_checkpoint_is_a_gap_and_not_half_a_lake(
+    spark: SparkSession, place: Place
+) -> None:
+    groups = list(World(SEED).groups(GROUPS))
+    feed(place.state, groups[: GROUPS // 2])
+    place.run(spark)
+    shutil.rmtree(place.lake)
+    feed(place.state, groups[GROUPS // 2 :])
+    with pytest.raises(LakeGap, match="the lake holds values up to 0"):
+        place.run(spark)
+
+
+def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, tmp_path: Path) -> None:
+    small = Place(tmp_path / "small")
+    groups = list(World(SEED).groups(GROUPS))
+    make_state(small.state, bytes_max=1 << 20)
+    fed = threading.Event()
+    failures: list[BaseException] = []
+
+    def feeding() -> None:
+        try:
+            feed(small.state, groups)
+        except BaseException as error:  # noqa: BLE001 - told below
+            failures.append(error)
+        fed.set()
+
+    with OutboxReader.open(StateFolder(small.state)) as outbox:
+        outbox.register("spark")
+    feeder = threading.Thread(target=feeding)
+    feeder.start()
+    while not fed.is_set():
+        small.run(spark)
+    feeder.join()
+    assert not failures, failures
+    small.run(spark)
+    small.check()
+
+
+def test_the_format_is_found_without_being_registered(spark: SparkSession, place: Place) -> None:
+    feed(place.state, World(SEED).groups(3))
+    rows = spark.readStream.format("tidemark").option("state", str(place.state)).load()
+    assert rows.columns == ["sequence", "value"]

@@ -1,0 +1,173 @@
+"""The source's reader against a real outbox, called as Spark calls it: no Spark needed to hold it to its rules."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from tests.support.feeder import World, feed, make_state
+from tidemark.io.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, InternalError
+from tidemark.model.position import Sequence
+from tidemark.pipeline.feed import LakeGap, check_joins, open_feed
+from tidemark.pipeline.held import BEFORE_ALL, NOTHING, Held
+from tidemark.pipeline.source import (
+    PARTITION_BYTES,
+    Offset,
+    OffsetMovedBack,
+    OutboxReplaced,
+    OutboxSource,
+    OutboxStreamReader,
+    SourceOptions,
+)
+
+GROUPS = 30
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    root = tmp_path / "state"
+    make_state(root)
+    feed(root, World(5).groups(GROUPS))
+    return root
+
+
+def reader_of(state: Path, start: int = 0) -> OutboxStreamReader:
+    return OutboxStreamReader(SourceOptions.parse({"state": str(state), "startingSequence": str(start)}))
+
+
+def offset(sequence: int, outbox: str = "0a0b") -> Offset:
+    return {"outbox": outbox, "sequence": sequence}
+
+
+def read(reader: OutboxStreamReader, start: Offset, end: Offset) -> pa.Table:
+    batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    return pa.Table.from_batches(batches)
+
+
+def group_ends(state: Path) -> list[int]:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        return [h.sequence for h in outbox.headers(Sequence(0), outbox.head()) if h.ends_group]
+
+
+def test_a_batch_ends_at_a_group_end_and_within_its_bytes(state: Path) -> None:
+    reader = reader_of(state)
+    at, ends = reader.initialOffset(), []
+    while (end := reader.latestOffset(at, ReadMaxBytes(40_000))) != at:
+        rows = read(reader, at, end)
+        assert rows.nbytes < 80_000
+        ends.append(end["sequence"])
+        at = end
+    assert set(ends) <= set(group_ends(state))
+    assert len(ends) > 3
+    assert ends[-1] == group_ends(state)[-1]
+
+
+def test_a_batch_takes_at_most_half_of_the_outbox(tmp_path: Path) -> None:
+    make_state(tmp_path / "state", bytes_max=2 << 20)
+    limit = reader_of(tmp_path / "state").getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxBytes)
+    assert limit.max_bytes == 1 << 20
+
+
+def test_the_same_range_gives_the_same_bytes(state: Path) -> None:
+    end = reader_of(state).latestOffset(offset(0), ReadAllAvailable())
+    assert read(reader_of(state), offset(0), end) == read(reader_of(state), offset(0), end)
+
+
+def test_offsets_are_told_as_equal_text_every_time(state: Path) -> None:
+    reader = reader_of(state)
+    end = reader.latestOffset(offset(0), ReadAllAvailable())
+    assert str(end) == str(reader.latestOffset(end, ReadAllAvailable())) == str(reader.reportLatestOffset())
+
+
+def test_partitions_cover_a_range_once_and_in_order(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PARTITION_BYTES > 1000
+    monkeypatch.setattr("tidemark.pipeline.source.PARTITION_BYTES", 50_000)
+    reader = reader_of(state)
+    end = reader.latestOffset(offset(0), ReadAllAvailable())
+    assert len(reader.partitions(offset(0), end)) > 1
+    numbers = read(reader, offset(0), end).column("sequence").to_pylist()
+    assert numbers == list(range(1, int(end["sequence"]) + 1))
+    assert reader.partitions(end, end) == []
+
+
+def test_a_trimmed_start_is_an_error_of_its_own(state: Path) -> None:
+    with OutboxReader.open(StateFolder(state)) as outbox, StateStore.open(StateFolder(state)) as store:
+        outbox.register("spark")
+        held = Sequence(group_ends(state)[3])
+        outbox.confirm("spark", held, held)
+        with store.transaction(None) as moving:
+            moving.settle()
+    reader = reader_of(state)
+    with pytest.raises(OutboxTrimmed, match="asked was what follows 0"):
+        reader.partitions(offset(0), offset(held))
+    with pytest.raises(OutboxTrimmed):
+        reader.latestOffset(offset(0), ReadMaxBytes(1000))
+
+
+def test_an_offset_that_moves_back_is_an_error(state: Path) -> None:
+    ends = group_ends(state)
+    with pytest.raises(OffsetMovedBack, match="back to"):
+        reader_of(state).partitions(offset(ends[3]), offset(ends[2]))
+
+
+def test_an_offset_of_another_outbox_is_an_error(state: Path) -> None:
+    with pytest.raises(OutboxReplaced, match="ffff"):
+        reader_of(state).latestOffset(offset(0, "ffff"), ReadMaxBytes(1000))
+
+
+def test_available_now_stops_at_what_was_there_when_it_began(state: Path) -> None:
+    reader = reader_of(state)
+    reader.prepareForTriggerAvailableNow()
+    end = group_ends(state)[-1]
+    feed(state, list(World(5).groups(GROUPS + 5))[GROUPS:])
+    assert group_ends(state)[-1] > end
+    assert reader.latestOffset(offset(0), ReadAllAvailable()) == offset(end)
+
+
+@pytest.mark.parametrize("options", [{}, {"state": "x", "startSequence": "1"}])
+def test_options_that_mean_nothing_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"options of format|wants a state"):
+        OutboxSource(options).streamReader(schema=None)
+
+
+def test_a_limit_by_rows_is_refused(state: Path) -> None:
+    with pytest.raises(ConfigError, match="by bytes"):
+        reader_of(state).latestOffset(offset(0), ReadMaxRows(5))
+
+
+def test_a_batch_with_a_hole_or_without_its_end_is_refused(state: Path) -> None:
+    reader = reader_of(state)
+    rows = read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable()))
+    assert open_feed(rows, "0a0b") is not None
+    for damaged in (
+        rows.slice(1),
+        rows.slice(0, rows.num_rows - 1),
+        pa.concat_tables([rows.slice(0, 5), rows.slice(6)]),
+    ):
+        with pytest.raises(InternalError, match="not whole"):
+            open_feed(damaged, "0a0b")
+
+
+def test_values_that_come_in_any_order_are_put_in_order(state: Path) -> None:
+    reader = reader_of(state)
+    rows = read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable()))
+    feed_ = open_feed(rows.sort_by([("sequence", "descending")]), "0a0b")
+    assert feed_ is not None
+    numbers = [sequence for sequence, _ in feed_.lake_batch.items]
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.feature("X03")
+def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> None:
+    reader = reader_of(state)
+    start = offset(group_ends(state)[2])
+    opened = open_feed(read(reader, start, reader.latestOffset(start, ReadAllAvailable())), "0a0b")
+    assert opened is not None
+    check_joins(opened, Held(Sequence(int(start["sequence"])), BEFORE_ALL), "0a0b")
+    with pytest.raises(LakeGap, match="holds values up to 0"):
+        check_joins(opened, NOTHING, "0a0b")
