@@ -216,9 +216,8 @@ class ConsumerTarget:
         """Call the consumer once; tell if it took or confirmed anything."""
         before = len(self._waiting)
         try:
-            if not self._consumer.alive():
-                raise ConsumerFailed("the consumer says that it is not alive")
-            confirmed = self._consumer.on_events(self._draw())
+            alive = self._consumer.alive()
+            confirmed = alive and self._consumer.on_events(self._draw())
         except TidemarkError:
             raise
         except Exception as error:
@@ -227,6 +226,8 @@ class ConsumerTarget:
                 f"the consumer raised {type(error).__name__}",
                 hint="what it did not confirm comes again after a restart",
             ) from error
+        if not alive:
+            raise ConsumerFailed("the consumer says that it is not alive")
         if confirmed and self._taken:
             self._confirm(self._taken[-1])
             self._taken.clear()
