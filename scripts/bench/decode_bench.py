@@ -1,0 +1,189 @@
+"""Our decoder beside pg_waldump and pg_recvlogical on the same WAL, turn by turn in one run.
+
+    insert  one INSERT of --rows rows of five columns
+    tpcb    pgbench TPC-B, --rows / 50 transactions of four changes
+    wide    UPDATEs of --rows / 10 rows of 16 mixed columns
+
+Each turn is a whole process over the same stretch of WAL, the order turns with every round. Ours decodes to Arrow
+batches from segment files and drops them; pg_recvlogical takes text from a walsender and drops it; pg_waldump only
+reads records and checks their CRC. A ratio is theirs by ours of the same round: above 1, ours was faster. Only ratios
+mean anything on a shared machine.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.bench.decode_contestants import OURS, STARTING, Contestant, Cost, contestants, init_state
+from scripts.bench.decode_workloads import SETTINGS, WORKLOADS, Recording, node, record
+from tidemark.wal.kernel import COMPILED
+
+NET = "tidemark, less its start"
+QUICK_ROWS = 100_000
+QUICK_ROUNDS = 2
+SECONDS = 150
+LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some rounds, and how far they go apart."""
+
+    median: float
+    least: float
+    most: float
+
+    def __format__(self, digits: str) -> str:
+        return f"{self.median:{digits}} ({self.least:{digits}}-{self.most:{digits}})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return median, least and most."""
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All rounds of one contestant on one recording."""
+
+    name: str
+    costs: Sequence[Cost]
+
+    def wall(self) -> Spread:
+        """Wall seconds."""
+        return spread([cost.wall_s for cost in self.costs])
+
+    def cpu(self) -> Spread:
+        """CPU seconds of all processes that it takes."""
+        return spread([cost.cpu_s for cost in self.costs])
+
+    def wall_by(self, other: "Result") -> Spread:
+        """Wall seconds by those of `other` in the same round."""
+        return spread([own.wall_s / theirs.wall_s for own, theirs in zip(self.costs, other.costs, strict=True)])
+
+    def cpu_by(self, other: "Result") -> Spread:
+        """CPU seconds by those of `other` in the same round."""
+        return spread([own.cpu_s / theirs.cpu_s for own, theirs in zip(self.costs, other.costs, strict=True)])
+
+
+def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[Result]:
+    """Let everybody have a turn in every round, each beginning with another; after one round, until `deadline_s`."""
+    costs: dict[str, list[Cost]] = {entrant.name: [] for entrant in entrants}
+    for number in range(rounds):
+        if number and time.monotonic() > deadline_s:
+            break
+        first = number % len(entrants)
+        for entrant in (*entrants[first:], *entrants[:first]):
+            costs[entrant.name].append(entrant.turn())
+    own, starts = Result(OURS, costs.pop(OURS)), costs.pop(STARTING)
+    net = [
+        Cost(whole.wall_s - start.wall_s, whole.cpu_s - start.cpu_s)
+        for whole, start in zip(own.costs, starts, strict=True)
+    ]
+    others = [Result(name, values) for name, values in costs.items()]
+    if any(_is_noise(part, whole) for part, whole in zip(net, own.costs, strict=True)):
+        return [own, Result(STARTING, starts), *others]  # a difference this small is noise
+    return [own, Result(NET, net), *others]
+
+
+def _is_noise(part: Cost, whole: Cost) -> bool:
+    return part.wall_s < LEAST_SHARE * whole.wall_s or part.cpu_s < LEAST_SHARE * whole.cpu_s
+
+
+def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object]:
+    """Return what was measured on a recording."""
+    own = results[0]
+    return {
+        "workload": recording.name,
+        "what": recording.what,
+        "rows": recording.rows,
+        "wal_bytes": recording.wal_bytes,
+        "contestants": {
+            result.name: {
+                "wall_s": [round(cost.wall_s, 4) for cost in result.costs],
+                "cpu_s": [round(cost.cpu_s, 4) for cost in result.costs],
+                "mb_per_s": round(recording.wal_bytes / 1e6 / result.wall().median, 2),
+                "rows_per_s": round(recording.rows / result.wall().median),
+                "wall_ratio": round(result.wall_by(own).median, 3),
+                "cpu_ratio": round(result.cpu_by(own).median, 3),
+            }
+            for result in results
+        },
+    }
+
+
+def show(recording: Recording, results: Sequence[Result]) -> None:
+    """Print a table."""
+    megabytes = recording.wal_bytes / 1e6
+    rounds = len(results[0].costs)
+    print(f"\n{recording.name}: {recording.what}; {recording.rows:,} rows, {megabytes:.1f} MB of WAL, {rounds} rounds")
+    heads = ("", "wall s", "CPU s", "MB/s", "rows/s", "wall ratio", "CPU ratio")
+    print("{:29}{:>20}{:>20}{:>8}{:>11}{:>20}{:>20}".format(*heads))
+    own = results[0]
+    for result in results:
+        wall = result.wall()
+        print(
+            f"{result.name:29}{f'{wall:.2f}':>20}{f'{result.cpu():.2f}':>20}{megabytes / wall.median:>8.1f}"
+            f"{recording.rows / wall.median:>11,.0f}{f'{result.wall_by(own):.2f}':>20}{f'{result.cpu_by(own):.2f}':>20}"
+        )
+
+
+def machine() -> dict[str, object]:
+    """Return what the numbers depend on."""
+    return {
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "kernels": "compiled" if COMPILED else "interpreted",
+        "load": [round(load, 1) for load in os.getloadavg()],
+        "settings": SETTINGS,
+    }
+
+
+def main() -> None:
+    """Read the arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the INSERT; the others scale with it")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="begin no more rounds after this, but one each")
+    parser.add_argument("--workload", action="append", choices=sorted(WORKLOADS), help="only this one; may come again")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} rounds")
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    arguments = parser.parse_args()
+    rows, rounds = (QUICK_ROWS, QUICK_ROUNDS) if arguments.quick else (arguments.rows, arguments.rounds)
+    if rows < 1 or rounds < 1:
+        parser.error("--rows and --rounds are at least 1")
+    started = time.monotonic()
+    about = machine()
+    measured = []
+    if not arguments.json:
+        print(", ".join(f"{name} {value}" for name, value in about.items() if name != "settings"))
+    with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, node() as cluster:
+        names = list(dict.fromkeys(arguments.workload or WORKLOADS))
+        for number, name in enumerate(names):
+            left_s = started + arguments.seconds - time.monotonic()
+            deadline_s = time.monotonic() + left_s / (len(names) - number)
+            recording = record(cluster, name, rows, Path(folder), init_state)
+            with cluster.connect(name) as session:
+                results = run_rounds(contestants(cluster, session, recording), rounds, deadline_s)
+            measured.append(as_json(recording, results))
+            if not arguments.json:
+                show(recording, results)
+    took_s = round(time.monotonic() - started, 1)
+    if arguments.json:
+        json.dump({**about, "took_s": took_s, "workloads": measured}, sys.stdout, indent=2)
+        print()
+    else:
+        print(f"\nmedian (least-most) of the rounds; ratio: theirs by ours, same round; {took_s} s in all")
+
+
+if __name__ == "__main__":
+    main()

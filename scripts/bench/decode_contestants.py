@@ -1,0 +1,179 @@
+"""Who decodes: each takes the same stretch of WAL as a process of its own; wall and CPU seconds of all that it needs.
+
+A turn of pg_recvlogical has a copy of the slot that stands before the workload, so that every turn decodes the same
+WAL. Its CPU seconds are the client's and the walsender's together: the decoding happens in the server.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from scripts.bench.decode_workloads import PLUGINS, PUBLICATION, Recording, source_slot
+from tests.support.postgres import SUPERUSER, Cluster, Session, sql
+from tidemark.model.lsn import format_lsn
+
+TURN_TIMEOUT_S = 180
+GONE_S = 10.0
+POLL_S = 0.005
+ROOT = Path(__file__).resolve().parents[2]
+CDCCTL = (sys.executable, "-m", "ctl")
+PLUGIN_OPTIONS: dict[str, tuple[str, ...]] = {
+    "pgoutput": ("proto_version=1", f"publication_names={PUBLICATION}"),
+    "test_decoding": ("include-xids=1", "skip-empty-xacts=1", "include-timestamp=0"),
+}
+OURS = "tidemark"
+STARTING = "tidemark, start only"
+WALDUMP = "pg_waldump --quiet"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a turn took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A way to decode a recording."""
+
+    name: str
+    turn: Callable[[], Cost]
+
+
+def init_state(dsn: str, database: str, state: Path) -> None:
+    """Run `cdcctl init`."""
+    _run([*CDCCTL, "init", "--state", str(state), "--dsn", dsn, "--database", database])
+
+
+def contestants(cluster: Cluster, session: Session, recording: Recording) -> list[Contestant]:
+    """Return all who take part, having seen that test_decoding finds the changed rows; ours is asked each turn."""
+    begin, end = format_lsn(recording.begin), format_lsn(recording.end)
+    ours = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive)]
+    ours += ["--format", "null", "--json", "--from", begin]
+    waldump = [
+        str(cluster.server.client("pg_waldump")),
+        "--quiet",
+        "-p",
+        str(recording.archive),
+        "-s",
+        begin,
+        "-e",
+        end,
+    ]
+    peers = [_Receiver(cluster, session, recording, plugin) for plugin in PLUGINS]
+    for peer in peers:
+        if peer.plugin == "test_decoding":
+            _check_rows(peer.name, recording, peer.count_rows())
+    return [
+        Contestant(OURS, lambda: _our_turn([*ours, "--to", end], recording)),
+        Contestant(STARTING, lambda: _timed([*ours, "--to", begin])),
+        Contestant(WALDUMP, lambda: _timed(waldump)),
+        *(Contestant(peer.name, peer.turn) for peer in peers),
+    ]
+
+
+class _Receiver:
+    """pg_recvlogical with one of the server's plugins, its output dropped."""
+
+    def __init__(self, cluster: Cluster, session: Session, recording: Recording, plugin: str) -> None:
+        self.name = f"pg_recvlogical {plugin}"
+        self.plugin = plugin
+        self._session = session
+        self._postmaster = psutil.Process(cluster.pid)
+        self._source = source_slot(recording.name, plugin)
+        self._slot = f"{self._source}_turn"
+        where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", recording.database]
+        options = [part for option in PLUGIN_OPTIONS[plugin] for part in ("-o", option)]
+        self._command = [str(cluster.server.client("pg_recvlogical")), *where, "--slot", self._slot, "--start"]
+        self._command += ["--no-loop", "--endpos", format_lsn(recording.end), "-f", "-", *options]
+
+    def turn(self) -> Cost:
+        with self._copied_slot():
+            before_s = self._server_cpu_s()
+            cost = _timed(self._command)
+            self._wait_for_walsender()
+            return Cost(cost.wall_s, cost.cpu_s + self._server_cpu_s() - before_s)
+
+    def count_rows(self) -> int:
+        """Return how many rows test_decoding prints."""
+        with self._copied_slot():
+            lines = _run(self._command).split(b"\n")
+            self._wait_for_walsender()
+        return sum(line.startswith(b"table ") for line in lines)
+
+    @contextmanager
+    def _copied_slot(self) -> Iterator[None]:
+        sql(self._session, f"SELECT pg_copy_logical_replication_slot('{self._source}', '{self._slot}')")
+        try:
+            yield
+        finally:
+            sql(self._session, f"SELECT pg_drop_replication_slot('{self._slot}')")
+
+    def _server_cpu_s(self) -> float:
+        """Return the CPU seconds of the server's processes that have ended."""
+        times = self._postmaster.cpu_times()
+        return float(times.children_user + times.children_system)
+
+    def _wait_for_walsender(self) -> None:
+        deadline = time.monotonic() + GONE_S
+        while any("walsender" in " ".join(_command_line(child)) for child in self._postmaster.children()):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the walsender of {self._slot} does not end")
+            time.sleep(POLL_S)
+
+
+def _command_line(process: psutil.Process) -> Sequence[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return ()
+
+
+def _check_rows(name: str, recording: Recording, found: int) -> None:
+    if found != recording.rows:
+        raise SystemExit(f"{recording.name}: {name} found {found} rows, {recording.rows} were changed")
+
+
+def _run(command: Sequence[str]) -> bytes:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TURN_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr.decode(errors='replace')}")
+    return done.stdout
+
+
+def _our_turn(command: Sequence[str], recording: Recording) -> Cost:
+    """Run ours, whose output is a line of counts."""
+    with tempfile.TemporaryFile() as counts:
+        cost = _timed(command, counts)
+        counts.seek(0)
+        _check_rows(OURS, recording, int(json.load(counts)["rows"]))
+    return cost
+
+
+def _timed(command: Sequence[str], output: IO[bytes] | None = None) -> Cost:
+    """Run a process, its output dropped unless told otherwise; it must be the only child that ends meanwhile."""
+    before = _children_cpu_s()
+    started = time.perf_counter()
+    stdout = subprocess.DEVNULL if output is None else output
+    done = subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, timeout=TURN_TIMEOUT_S, check=False)
+    wall_s = time.perf_counter() - started
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr.decode(errors='replace')}")
+    return Cost(wall_s, _children_cpu_s() - before)
+
+
+def _children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -1,0 +1,169 @@
+"""The WAL that the decoders are given: three workloads, each in a database of its own on one PostgreSQL 15."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.postgres import Cluster, Session, new_cluster, sql
+from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, parse_segment_name, segment_start
+
+MAJOR = 15
+SETTINGS = {
+    "autovacuum": "off",
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "8GB",
+    "wal_keep_size": "8GB",
+    "logical_decoding_work_mem": "256MB",  # as much as our decoder has: neither spills
+}
+WORK_TIMEOUT_S = 240
+PLUGINS = ("pgoutput", "test_decoding")
+PUBLICATION = "bench"
+PGBENCH_CLIENTS = 4
+PGBENCH_CHANGES = 4  # rows changed by a TPC-B transaction
+WIDE_STATEMENTS = 10
+
+CREATE_NARROW = """CREATE TABLE narrow (
+    id bigint PRIMARY KEY, account integer, amount numeric(12, 2), label text, at timestamptz)"""
+INSERT_NARROW = """INSERT INTO narrow
+    SELECT n, n % 1000, n % 100000 / 100.0, 'label ' || n, timestamptz '2024-01-01' + n * interval '1 second'
+    FROM generate_series(1, {rows}) n"""
+CREATE_WIDE = """CREATE TABLE wide (
+    id bigint PRIMARY KEY, small smallint, number integer, single real, double double precision,
+    amount numeric(14, 4), label text, code varchar(40), bytes bytea, flag boolean, day date,
+    local timestamp, at timestamptz, key uuid, document jsonb, numbers integer[])"""
+INSERT_WIDE = """INSERT INTO wide
+    SELECT n, n % 30000, n, n / 7.0, n / 11.0, n / 13.0, 'label ' || n, md5(n::text), decode(md5(n::text), 'hex'),
+        n % 2 = 0, date '2024-01-01' + n % 1000, timestamp '2024-01-01' + n * interval '1 second',
+        timestamptz '2024-01-01' + n * interval '1 minute', md5(n::text)::uuid,
+        jsonb_build_object('n', n, 'name', 'name ' || n, 'list', jsonb_build_array(n, n + 1)), ARRAY[n, n + 1, n + 2]
+    FROM generate_series(1, {rows}) n"""
+UPDATE_WIDE = """UPDATE wide
+    SET number = number + 1, amount = amount + 1, label = label || '.', at = at + interval '1 day'
+    WHERE id BETWEEN {first} AND {last}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A workload that ran, and the WAL that it left."""
+
+    name: str
+    what: str
+    database: str
+    rows: int
+    begin: Lsn
+    end: Lsn
+    state: Path
+    archive: Path
+
+    @property
+    def wal_bytes(self) -> int:
+        """Bytes of WAL between begin and end."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is there before, what is measured, and how many rows it changes."""
+
+    what: str
+    prepare: Callable[[Cluster, Session, int], None]
+    work: Callable[[Cluster, Session, int], int]
+
+
+def _prepare_narrow(_cluster: Cluster, session: Session, _rows: int) -> None:
+    sql(session, CREATE_NARROW)
+
+
+def _insert_narrow(_cluster: Cluster, session: Session, rows: int) -> int:
+    sql(session, INSERT_NARROW.format(rows=rows))
+    return rows
+
+
+def _prepare_tpcb(cluster: Cluster, session: Session, _rows: int) -> None:
+    cluster.client("pgbench", "-i", "-q", "-s", "5", session.info.dbname, timeout_s=WORK_TIMEOUT_S)
+
+
+def _run_tpcb(cluster: Cluster, session: Session, rows: int) -> int:
+    each = max(rows // 50 // PGBENCH_CLIENTS, 1)
+    options = ("-n", "-c", str(PGBENCH_CLIENTS), "-t", str(each), session.info.dbname)
+    cluster.client("pgbench", *options, timeout_s=WORK_TIMEOUT_S)
+    return each * PGBENCH_CLIENTS * PGBENCH_CHANGES
+
+
+def _wide_rows(rows: int) -> int:
+    return max(rows // 10 // WIDE_STATEMENTS, 1) * WIDE_STATEMENTS
+
+
+def _prepare_wide(_cluster: Cluster, session: Session, rows: int) -> None:
+    sql(session, CREATE_WIDE)
+    sql(session, INSERT_WIDE.format(rows=_wide_rows(rows)))
+
+
+def _update_wide(_cluster: Cluster, session: Session, rows: int) -> int:
+    each = _wide_rows(rows) // WIDE_STATEMENTS
+    for number in range(WIDE_STATEMENTS):
+        sql(session, UPDATE_WIDE.format(first=number * each + 1, last=(number + 1) * each))
+    return each * WIDE_STATEMENTS
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "insert": Workload("one INSERT of five columns", _prepare_narrow, _insert_narrow),
+    "tpcb": Workload("pgbench TPC-B, scale 5, four clients", _prepare_tpcb, _run_tpcb),
+    "wide": Workload("UPDATEs of 16 mixed columns, ten transactions", _prepare_wide, _update_wide),
+}
+
+
+@contextmanager
+def node() -> Iterator[Cluster]:
+    """Start the server of the measurement."""
+    with new_cluster(MAJOR, SETTINGS) as cluster:
+        yield cluster
+
+
+def record(cluster: Cluster, name: str, rows: int, folder: Path, init: Callable[[str, str, Path], None]) -> Recording:
+    """Run a workload between slots and state, made before it, and a copy of its WAL, made after it."""
+    workload = WORKLOADS[name]
+    cluster.sql(f"CREATE DATABASE {name}")
+    archive, state = folder / f"{name}-wal", folder / f"{name}-state"
+    with cluster.connect(name) as session:
+        sql(session, f"SET statement_timeout = '{WORK_TIMEOUT_S}s'")
+        workload.prepare(cluster, session, rows)
+        sql(session, f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+        sql(session, "CHECKPOINT")
+        oldest = _insert_lsn(session)
+        init(cluster.dsn(name), name, state)
+        for plugin in PLUGINS:
+            sql(session, f"SELECT pg_create_logical_replication_slot('{source_slot(name, plugin)}', '{plugin}')")
+        begin = _insert_lsn(session)
+        changed = workload.work(cluster, session, rows)
+        end = _insert_lsn(session)
+        # pg_recvlogical stops when it hears of an LSN behind the end: something has to be there.
+        sql(session, "SELECT pg_logical_emit_message(true, 'bench', 'end')")
+        sql(session, "SELECT pg_switch_wal()")
+    _copy(cluster.data / "pg_wal", archive, oldest, end)
+    return Recording(name, workload.what, name, changed, begin, end, state, archive)
+
+
+def source_slot(name: str, plugin: str) -> str:
+    """Return the slot that stands before a workload and is copied for each turn."""
+    return f"{name}_{plugin}"
+
+
+def _insert_lsn(session: Session) -> Lsn:
+    return parse_lsn(str(sql(session, "SELECT pg_current_wal_insert_lsn()")[0][0]))
+
+
+def _copy(pg_wal: Path, archive: Path, oldest: Lsn, end: Lsn) -> None:
+    archive.mkdir()
+    for path in pg_wal.iterdir():
+        place = parse_segment_name(path.name, SEGMENT_BYTES_DEFAULT)
+        if place is None:
+            continue
+        start = segment_start(place[1], SEGMENT_BYTES_DEFAULT)
+        if oldest - SEGMENT_BYTES_DEFAULT < start <= end:
+            shutil.copyfile(path, archive / path.name)
+    if not any(archive.iterdir()):
+        raise SystemExit(f"no WAL from {format_lsn(oldest)} to {format_lsn(end)} in {pg_wal}")
