@@ -101,16 +101,17 @@ class _Receiver:
 
     def turn(self) -> Cost:
         with self._copied_slot():
-            before_s = self._server_cpu_s()
+            others, before_s = self._server_pids(), self._server_cpu_s()
             cost = _timed(self._command)
-            self._wait_for_walsender()
+            self._wait_for_walsender(others)
             return Cost(cost.wall_s, cost.cpu_s + self._server_cpu_s() - before_s)
 
     def count_rows(self) -> int:
         """Return how many rows test_decoding prints."""
         with self._copied_slot():
+            others = self._server_pids()
             lines = _run(self._command).split(b"\n")
-            self._wait_for_walsender()
+            self._wait_for_walsender(others)
         return sum(line.startswith(b"table ") for line in lines)
 
     @contextmanager
@@ -126,19 +127,16 @@ class _Receiver:
         times = self._postmaster.cpu_times()
         return float(times.children_user + times.children_system)
 
-    def _wait_for_walsender(self) -> None:
+    def _server_pids(self) -> set[int]:
+        return {child.pid for child in self._postmaster.children()}
+
+    def _wait_for_walsender(self, others: set[int]) -> None:
+        """Wait until the server has buried it: only then are its CPU seconds in the sum."""
         deadline = time.monotonic() + GONE_S
-        while any("walsender" in " ".join(_command_line(child)) for child in self._postmaster.children()):
+        while not self._server_pids() <= others:
             if time.monotonic() > deadline:
                 raise SystemExit(f"the walsender of {self._slot} does not end")
             time.sleep(POLL_S)
-
-
-def _command_line(process: psutil.Process) -> Sequence[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return ()
 
 
 def _check_rows(name: str, recording: Recording, found: int) -> None:
