@@ -1,0 +1,31 @@
+"""Our errors come back out of what Spark tells of them."""
+
+from tidemark.io.outbox import OutboxTrimmed
+from tidemark.model.errors import ExitCode, InvalidLsn
+from tidemark.pipeline.failures import named_failure
+
+TOLD = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
+Traceback (most recent call last):
+  File "/x/runner.py", line 1, in main
+    offsets = reader.latestOffset(start, limit)
+tidemark.io.outbox.OutboxTrimmed: outbox 0a0b holds 5 to 9, asked was what follows 2
+SQLSTATE: 38000
+"""
+
+
+def test_an_error_of_ours_is_found_with_its_exit_code_and_hint() -> None:
+    found = named_failure(TOLD)
+    assert isinstance(found, OutboxTrimmed)
+    assert str(found) == "outbox 0a0b holds 5 to 9, asked was what follows 2"
+    assert found.exit_code is ExitCode.STATE
+    assert found.hint == OutboxTrimmed.hint
+
+
+def test_an_error_with_arguments_of_its_own_is_made_from_its_text() -> None:
+    found = named_failure("tidemark.model.errors.InvalidLsn: not an LSN: 'x'")
+    assert isinstance(found, InvalidLsn)
+    assert str(found) == "not an LSN: 'x'"
+
+
+def test_what_is_not_ours_is_nobodys() -> None:
+    assert named_failure("java.lang.OutOfMemoryError: heap\ntidemark.no.Such: thing") is None
