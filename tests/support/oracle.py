@@ -146,7 +146,7 @@ def renderer_of(seed: Seed) -> TestDecodingRenderer:
 
 
 def rendered(
-    renderer: TestDecodingRenderer, decoded: Decoded, on_fence: Callable[[str], None]
+    renderer: TestDecodingRenderer, decoded: Decoded, on_fence: Callable[[str], object]
 ) -> Iterator[tuple[Oid, str]]:
     """Yield the lines of what was decoded, with their database."""
     if isinstance(decoded, CommittedTransaction):

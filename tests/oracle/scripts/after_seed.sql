@@ -6,7 +6,7 @@ INSERT INTO before (id) VALUES (50);
 UPDATE full_before SET a = 2;
 DELETE FROM full_before;
 INSERT INTO parted VALUES (1), (2);
-ALTER TYPE mood RENAME VALUE 'ok' TO 'fine';
+ALTER TYPE feeling RENAME VALUE 'ok' TO 'fine';
 UPDATE before SET id = id + 100;
 ALTER TABLE before DROP COLUMN a, ADD COLUMN b int DEFAULT 3;
 UPDATE before SET m = NULL;
