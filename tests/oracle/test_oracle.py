@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.support.oracle import Oracle
+from tests.support.oracle import Oracle, without_raw_values
 from tests.support.postgres import Cluster
 from tests.support.workloads import choices, pgbench, run_script, savepoint_storm
 
@@ -29,6 +29,12 @@ def test_scripts_print_the_same_lines(oracle_cluster: Cluster, database: str, sc
     with Oracle(oracle_cluster, database) as oracle:
         run_script(oracle_cluster, database, script)
         assert oracle.check(script)
+
+
+def test_types_that_are_raw_so_far_change_nothing_else_on_their_lines(oracle_cluster: Cluster, database: str) -> None:
+    with Oracle(oracle_cluster, database) as oracle:
+        run_script(oracle_cluster, database, "other_types")
+        assert oracle.check("other types", without_raw_values)
 
 
 def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, database: str) -> None:

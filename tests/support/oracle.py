@@ -7,9 +7,10 @@ A *fence* is a transactional message of the test's own: both sides are read up t
 After the lines come the catalogs: the mirror's rows must be the server's, row by row and place by place.
 """
 
+import re
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
@@ -33,6 +34,17 @@ DEADLINE_S = 120
 CONTEXT_LINES = 3
 CATALOG_ATTEMPTS = 5
 REGPROC = 24  # printed by name, held as an OID
+
+# The closed list of differences: types that come out raw until "Decode everything". Ranges, composites and domains over
+# them are raw as well; the scripts name theirs with these prefixes.
+RAW_TYPES = (
+    "point|line|lseg|box|path|polygon|circle|xml|tsvector|tsquery|money|bit|bit varying|macaddr|macaddr8|pg_lsn"
+    "|int4range|int8range|numrange|tsrange|tstzrange|daterange"
+    "|int4multirange|int8multirange|nummultirange|tsmultirange|tstzmultirange|datemultirange"
+    "|regclass|regtype|regnamespace|regproc|regprocedure|regoper|regoperator|regrole|regconfig|regdictionary|regcollation"
+    "|aclitem|xid|xid8|cid|tid|raw_[a-z]+"
+)
+_RAW_VALUE = re.compile(rf"\[({RAW_TYPES})((?:\[\])?\]):(?:B?'(?:[^']|'')*')")
 
 _fences = count(1)
 
@@ -260,6 +272,6 @@ def _same(mirrored: object, text: str) -> bool:
     return str(mirrored) == text
 
 
-def in_any_order(lines: Iterable[str]) -> list[str]:
-    """Return lines for comparisons in which order does not matter."""
-    return sorted(lines)
+def without_raw_values(line: str) -> str:
+    """Leave out the values of types on the closed list, NULL or not being told all the same."""
+    return _RAW_VALUE.sub(r"[\1\2:raw", line)
