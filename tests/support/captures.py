@@ -68,6 +68,7 @@ class Sidecar:
 
     def start(self, *, wait: bool = True) -> None:
         """Start the process and wait until it says that it is ready."""
+        ready_before = self._ready_count()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "sidecar", "--state", str(self.folder.root)],
@@ -76,10 +77,13 @@ class Sidecar:
                 stderr=log,
             )
         deadline = time.monotonic() + READY_S
-        while wait and '"ready"' not in self.log_path.read_text().rpartition('"epoch taken"')[2]:
+        while wait and self._ready_count() == ready_before:
             assert self.process.poll() is None, self.log_path.read_text()[-4000:]
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(POLL_S)
+
+    def _ready_count(self) -> int:
+        return self.log_path.read_text().count('"event": "ready"') if self.log_path.exists() else 0
 
     def wait_for_rows(self, count: int) -> None:
         """Wait until this process has put that many values into the outbox."""

@@ -1,0 +1,76 @@
+"""A real Prometheus for a test: Debian's package, or whatever PATH or TIDEMARK_PROMETHEUS has."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.postgres import free_port
+
+START_S = 60.0
+
+
+def program() -> str | None:
+    """Return the path of `prometheus`, None where it is not installed."""
+    return os.environ.get("TIDEMARK_PROMETHEUS") or shutil.which("prometheus")
+
+
+class Prometheus:
+    """A running server."""
+
+    def __init__(self, port: int) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+
+    def query(self, expression: str) -> list[dict[str, object]]:
+        """Return the series of an instant query; raise what the server says is wrong with it."""
+        arguments = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(f"{self._base}/api/v1/query?{arguments}", timeout=10) as answer:
+            told = json.load(answer)
+        assert told["status"] == "success", told
+        found: list[dict[str, object]] = told["data"]["result"]
+        return found
+
+    def ready(self) -> bool:
+        """Tell if it answers."""
+        try:
+            with urllib.request.urlopen(f"{self._base}/-/ready", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@contextmanager
+def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes `target` (host:port) five times a second."""
+    command = program()
+    assert command is not None, "prometheus is not installed"
+    port = free_port()
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+        f"scrape_configs: [{{job_name: tidemark, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    arguments = [
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen([command, *arguments], stdout=log, stderr=log, cwd=folder)
+    server = Prometheus(port)
+    try:
+        deadline = time.monotonic() + START_S
+        while not server.ready():
+            assert process.poll() is None, (folder / "prometheus.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
