@@ -13,7 +13,7 @@ cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
 cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
 cdef unsigned int BLOCK_ID_MAX, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT, HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
-cdef unsigned int TUPLE_HEADER, HAS_EXTERNAL
+cdef unsigned int TUPLE_HEADER
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int")
@@ -88,7 +88,7 @@ cdef class RowExtractor:
                    compressed="unsigned int", first=bint)
     cdef int read_block_header(self, const unsigned char[::1] linear) except -1 nogil
 
-    cdef int is_plain(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    cdef int is_tuple(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(flags="unsigned int")
     cdef int take_insert(self, const unsigned char[::1] linear, long long relation) except -1 nogil

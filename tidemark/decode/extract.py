@@ -1,10 +1,10 @@
 """The hot way from a block of records to row entries: no object a record, for all that is ordinary.
 
-Ordinary is an insert, multi-insert, update or delete of a row without TOASTed values, in a file that is known, by a
-transaction that has changed no catalog. Anything else stops the loop, and `Decoder.decode` takes that record: so the
-rules stand there once, and here is only what they come to in the ordinary case. A commit stops it as well, but where it
-is plain it is read here. What the loop takes over is told it in two tables: which files are which relation versions,
-and which xids are ordinary.
+Ordinary is an insert, multi-insert, update or delete of a row in a file that is known, by a transaction that has
+changed no catalog and has no TOASTed value to put together. Anything else stops the loop, and `Decoder.decode` takes
+that record: so the rules stand there once, and here is only what they come to in the ordinary case. A commit stops it
+as well, but where it is plain it is read here. What the loop takes over is told it in two tables: which files are which
+relation versions, and which xids are ordinary.
 
 Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
 well, for `parse_record` to say what is wrong with it.
@@ -94,7 +94,6 @@ FORK = 0x0F
 IMAGE_HAS_HOLE = 0x01
 TUPLE_HEADER = 23
 PACKED_HEADER = 5
-HAS_EXTERNAL = 0x0004  # of infomask
 
 Buffer = bytes | bytearray
 
@@ -378,11 +377,9 @@ class RowExtractor:
         self.at = at
         return 1
 
-    def is_plain(self, linear: Buffer, at: int, length: int) -> int:
-        """Tell if a packed tuple has a sound header and no TOASTed value."""
-        if length < PACKED_HEADER or linear[at + 4] < TUPLE_HEADER:
-            return 0
-        return 0 if linear[at + 2] & HAS_EXTERNAL else 1
+    def is_tuple(self, linear: Buffer, at: int, length: int) -> int:
+        """Tell if bytes have the header of a packed tuple."""
+        return 1 if length >= PACKED_HEADER and linear[at + 4] >= TUPLE_HEADER else 0
 
     def take_insert(self, linear: Buffer, relation: int) -> int:
         """Take an insert."""
@@ -391,7 +388,7 @@ class RowExtractor:
         flags = linear[self.main_at + 2]
         if not flags & INSERT_NEW:
             return 1
-        if flags & INSERT_SPECULATIVE or not self.is_plain(linear, self.data_at, self.data_length):
+        if flags & INSERT_SPECULATIVE or not self.is_tuple(linear, self.data_at, self.data_length):
             return 0
         self.add(linear, OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
         return 1
@@ -407,7 +404,7 @@ class RowExtractor:
             self.add(linear, OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
             return 1
         kind = BEFORE_FULL if flags & DELETE_OLD_TUPLE else BEFORE_KEY
-        if not self.is_plain(linear, self.main_at + 8, self.main_length - 8):
+        if not self.is_tuple(linear, self.main_at + 8, self.main_length - 8):
             return 0
         self.add(linear, OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
         return 1
@@ -419,14 +416,14 @@ class RowExtractor:
         flags = linear[self.main_at + 7]
         if flags & UPDATE_BORROWS or not flags & UPDATE_NEW:
             return 0
-        if not self.is_plain(linear, self.data_at, self.data_length):
+        if not self.is_tuple(linear, self.data_at, self.data_length):
             return 0
         old_at = self.main_at + 14
         old_length = NO_TUPLE
         kind = BEFORE_NONE
         if flags & (UPDATE_OLD_TUPLE | UPDATE_OLD_KEY):
             kind = BEFORE_FULL if flags & UPDATE_OLD_TUPLE else BEFORE_KEY
-            if not self.is_plain(linear, old_at, self.main_length - 14):
+            if not self.is_tuple(linear, old_at, self.main_length - 14):
                 return 0
             old_length = self.main_length - 14
         self.add(linear, OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
@@ -453,7 +450,7 @@ class RowExtractor:
                 return 0
             length = PACKED_HEADER + read_u16(linear, at)
             at += 2
-            if at + length > stop or not self.is_plain(linear, at, length):
+            if at + length > stop or not self.is_tuple(linear, at, length):
                 return 0
             if write:
                 self.add(linear, OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
