@@ -1,0 +1,244 @@
+"""Commit-to-consumer latency of our capture beside pg_recvlogical (pgoutput), turn by turn on one node in one run.
+
+A writer commits one-row INSERTs at a rate. Ours is the sidecar's capture (network, decode and application thread, the
+confirmed position in LMDB after every group) with a consumer that notes when it is called; the peer is
+pg_recvlogical's output, read from a pipe. Each reads alone in its turn, unless --together. Latency is arrival less
+the commit's return at the writer, and can be below zero: a stream may be faster than the answer to the writer. "From
+stamp" counts from before the INSERT: the commit itself is in it. Only the comparison means anything on a shared
+machine.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from scripts.bench.latency_readers import DATABASE, END, READY, TABLE, config_of
+from tests.support.postgres import SUPERUSER, Cluster, new_cluster
+from tidemark.io.state_folder import StateFolder
+from tidemark.runtime.initialise import initialise
+from tidemark.wal.kernel import COMPILED
+
+ROOT = Path(__file__).resolve().parents[2]
+MAJOR = 15
+SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "wal_keep_size": "2GB"}
+READERS = ("tidemark", "pg_recvlogical")
+RATES = (200, 2_000)
+COMMITS_PER_WRITER = 1_000  # a second, at most
+QUICK_S, QUICK_TURNS = 2.0, 1
+LEAD_NS = 200_000_000  # from "go" to the first commit
+TURN_S_MAX = 120.0
+PUBLICATION = SLOT = "bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One reader's turn at one rate; times in milliseconds."""
+
+    reader: str
+    rate: int
+    achieved: float
+    p50: float
+    p99: float
+    stamp_p50: float
+    stamp_p99: float
+
+
+class Child:
+    """A process of this benchmark: says "ready", later a line of JSON."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", f"scripts.bench.{module}", *arguments]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def ready(self) -> None:
+        """Wait for the word."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != "ready":
+            raise SystemExit("a process of the benchmark did not get ready")
+
+    def go(self, at_ns: int) -> None:
+        """Tell when to begin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{at_ns}\n")
+
+    def result(self) -> dict[str, list[int]]:
+        """Wait for the end."""
+        output, _ = self._process.communicate(timeout=TURN_S_MAX)
+        if self._process.returncode:
+            raise SystemExit(f"a process of the benchmark ended with {self._process.returncode}")
+        found: dict[str, list[int]] = json.loads(output)
+        return found
+
+
+def run_turn(
+    cluster: Cluster, state: Path, readers: Sequence[str], number: int, *, rate: int, seconds: float
+) -> list[Turn]:
+    """Let `readers` read what is committed at `rate` for some seconds."""
+    writers = -(-rate // COMMITS_PER_WRITER)
+    count = max(int(rate * seconds) // writers, 1)
+    interval_ns = 1_000_000_000 * writers // rate
+    dsn = cluster.dsn(DATABASE)
+    with ExitStack() as stack, cluster.connect(DATABASE) as session:
+        reading = {
+            reader: stack.enter_context(Child("latency_readers", reader, str(number), *_how(cluster, state, reader)))
+            for reader in readers
+        }
+        writing = [
+            stack.enter_context(Child("latency_writer", dsn, *map(str, (number, first, writers, count, interval_ns))))
+            for first in range(writers)
+        ]
+        session.execute(f"INSERT INTO {TABLE} VALUES ({number}, {READY}, 0, '')".encode())
+        for child in (*reading.values(), *writing):
+            child.ready()
+        begin_ns = time.monotonic_ns() + LEAD_NS
+        for index, child in enumerate(writing):
+            child.go(begin_ns + index * interval_ns // writers)
+        written = [child.result() for child in writing]
+        session.execute(f"INSERT INTO {TABLE} VALUES ({number}, {END}, 0, '')".encode())
+        return [_turn(reader, rate, written, child.result()) for reader, child in reading.items()]
+
+
+def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
+    if reader == "tidemark":
+        return [cluster.dsn(DATABASE), str(state)]
+    where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", DATABASE]
+    options = ["-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}"]
+    command = [str(cluster.server.client("pg_recvlogical")), *where, "--slot", SLOT, "--start", "--no-loop"]
+    return [*command, "--status-interval", "1", "-f", "-", *options]
+
+
+def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read: dict[str, list[int]]) -> Turn:
+    """Join what was written with what arrived; all of it must have arrived, once."""
+    arrived = dict(zip(read["rows"], read["times_ns"], strict=True))
+    rows = [row for part in written for row in part["rows"]]
+    if sorted(read["rows"]) != sorted(rows):
+        raise SystemExit(f"{reader}: {len(rows)} rows were committed, {len(read['rows'])} arrived")
+    stamps = [stamp for part in written for stamp in part["stamps_ns"]]
+    returns = [at for part in written for at in part["returns_ns"]]
+    since_return = [(arrived[row] - at) / 1e6 for row, at in zip(rows, returns, strict=True)]
+    since_stamp = [(arrived[row] - at) / 1e6 for row, at in zip(rows, stamps, strict=True)]
+    took_s = (max(returns) - min(stamps)) / 1e9
+    return Turn(
+        reader,
+        rate,
+        len(rows) / took_s,
+        quantile(since_return, 0.50),
+        quantile(since_return, 0.99),
+        quantile(since_stamp, 0.50),
+        quantile(since_stamp, 0.99),
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def told(values: Sequence[float], digits: int = 2) -> str:
+    """Return median, least and most."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def show(turns: Sequence[Turn]) -> None:
+    """Print the table."""
+    heads = ("commits/s", "", "achieved", "p50 ms", "p99 ms", "from stamp p50", "from stamp p99")
+    print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}".format(*heads))
+    for rate in dict.fromkeys(turn.rate for turn in turns):
+        for reader in READERS:
+            own = [turn for turn in turns if (turn.rate, turn.reader) == (rate, reader)]
+            cells = (
+                told([turn.achieved for turn in own], 0),
+                told([turn.p50 for turn in own]),
+                told([turn.p99 for turn in own]),
+                told([turn.stamp_p50 for turn in own]),
+                told([turn.stamp_p99 for turn in own]),
+            )
+            print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}".format(rate, reader, *cells))
+
+
+def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[Turn]:
+    """Run all turns: at each rate the readers take turns, and the other begins each time."""
+    measured: list[Turn] = []
+    with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, SETTINGS) as cluster:
+        cluster.sql(
+            f"CREATE TABLE {TABLE} (turn integer, id bigint, stamp_ns bigint, filler text, PRIMARY KEY (turn, id))"
+        )
+        cluster.sql(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE {TABLE}")
+        cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+        cluster.sql("CHECKPOINT")
+        state = Path(folder) / "state"
+        initialise(config_of(cluster.dsn(DATABASE)), StateFolder(state))
+        number = 0
+        for rate in rates:
+            for turn in range(turns):
+                order = READERS[:: 1 if turn % 2 == 0 else -1]
+                for readers in (order,) if together else tuple((reader,) for reader in order):
+                    number += 1
+                    measured += run_turn(cluster, state, readers, number, rate=rate, seconds=seconds)
+    return measured
+
+
+def main() -> None:
+    """Read the arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", type=int, action="append", help=f"commits a second; may come again (default {RATES})")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of commits in each turn")
+    parser.add_argument("--turns", type=int, default=3, help="of each reader at each rate")
+    parser.add_argument("--together", action="store_true", help="both readers at once")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_S} s, {QUICK_TURNS} turn")
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    arguments = parser.parse_args()
+    seconds, turns = (QUICK_S, QUICK_TURNS) if arguments.quick else (arguments.seconds, arguments.turns)
+    rates = tuple(dict.fromkeys(arguments.rate or RATES))
+    if min(rates) < 1 or seconds <= 0 or turns < 1:
+        parser.error("rates and turns are at least 1, seconds above 0")
+    started = time.monotonic()
+    about: dict[str, object] = {
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "kernels": "compiled" if COMPILED else "interpreted",
+        "load": [round(load, 1) for load in os.getloadavg()],
+        "seconds": seconds,
+        "turns": turns,
+        "together": arguments.together,
+    }
+    measured = measure(rates, seconds, turns, together=arguments.together)
+    took_s = round(time.monotonic() - started, 1)
+    if arguments.json:
+        json.dump({**about, "took_s": took_s, "measured": [asdict(turn) for turn in measured]}, sys.stdout, indent=2)
+        print()
+    else:
+        print(", ".join(f"{name} {value}" for name, value in about.items()))
+        show(measured)
+        print(f"median of the turns (least to most); {took_s} s in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The two readers, each a process of its own: they tell when which row arrived.
+
+    python -m scripts.bench.latency_readers tidemark TURN DSN STATE   the sidecar's capture with a consumer of its own
+    python -m scripts.bench.latency_readers pg_recvlogical TURN COMMAND...           its standard output, from a pipe
+
+Both say "ready" when they see the row READY of their turn, and end when they see END, with a line of JSON: row
+numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is when the
+consumer is called, or when the read from the pipe returns.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
+from tidemark.io.locks import RoleLock
+from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.lsn import TimelineId
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.consumers import NullConsumer
+
+TABLE = "stamps"
+DATABASE = "postgres"
+READY, END = -1, -2
+POLL_S = 0.2
+STOP_S = 10
+TURN_S_MAX = 120.0
+PIPE_BYTES = 1 << 16
+# pgoutput, version 1 of its protocol: bytes of a message by its letter, and of an INSERT before its columns
+BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
+
+
+class Arrivals:
+    """What has come of one turn."""
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
+        self.ended = False
+        self.rows: list[int] = []
+        self.times_ns: list[int] = []
+
+    def take(self, turn: int, row: int, arrived_ns: int) -> None:
+        """Note a row; rows of other turns are left over from while nobody read."""
+        if turn != self.turn:
+            return
+        if row == READY:
+            print("ready", flush=True)
+        elif row == END:
+            self.ended = True
+        else:
+            self.rows.append(row)
+            self.times_ns.append(arrived_ns)
+
+    def report(self) -> None:
+        """Print all."""
+        print(json.dumps({"rows": self.rows, "times_ns": self.times_ns}), flush=True)
+
+
+class ArrivalConsumer(NullConsumer):
+    """Notes arrivals and confirms everything."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        super().__init__()
+        self._arrivals = arrivals
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        """Note the rows of all groups that are there."""
+        for group in groups:
+            arrived_ns = time.monotonic_ns()
+            for item in group.items:
+                if isinstance(item, ChangeBatch) and item.relation.name == TABLE:
+                    after = item.rows.column("_after")
+                    for turn, row in zip(after.field("turn").to_pylist(), after.field("id").to_pylist(), strict=True):
+                        self._arrivals.take(turn, row, arrived_ns)
+        return True
+
+
+def config_of(dsn: str) -> Config:
+    """Return the capture's configuration: all defaults, no first copy."""
+    return Config(
+        capture=CaptureConfig(dsn=dsn), select=SelectConfig(databases=(DATABASE,)), copy=CopyConfig(enabled=False)
+    )
+
+
+def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
+    """Run the sidecar's capture, without its sockets, until the turn has ended."""
+    configure_logs("json", "error")
+    folder = StateFolder(state)
+    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
+        start = store.view().start
+        epoch = store.take_epoch(start.position.timeline if start else TimelineId(1), lock.owner)
+        metrics = Metrics(store.identity.capture)
+        consumer = ArrivalConsumer(arrivals)
+        capture = Capture(config_of(dsn), store, epoch, metrics=metrics, log=get_log("bench"), consumer=consumer)
+        capture.start()
+        deadline = time.monotonic() + TURN_S_MAX
+        try:
+            while not arrivals.ended:
+                if error := capture.poll():
+                    raise error
+                if time.monotonic() > deadline:
+                    raise SystemExit("the turn did not end")
+                time.sleep(POLL_S)
+        finally:
+            capture.stop()
+
+
+def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
+    """Run pg_recvlogical until the turn has ended."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        pending = bytearray()
+        try:
+            while not arrivals.ended:
+                chunk = os.read(process.stdout.fileno(), PIPE_BYTES)
+                arrived_ns = time.monotonic_ns()
+                if not chunk:
+                    raise SystemExit("pg_recvlogical ended early")
+                pending += chunk
+                del pending[: _take_messages(pending, arrivals, arrived_ns)]
+        finally:
+            process.terminate()
+            process.stdout.close()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _take_messages(pending: bytearray, arrivals: Arrivals, arrived_ns: int) -> int:
+    """Take the whole messages, each followed by a newline; return how many bytes they are."""
+    at = 0
+    while True:
+        end = _message_end(pending, at)
+        if end is None or end >= len(pending):
+            return at
+        if pending[end] != ord("\n"):
+            raise SystemExit(f"pgoutput message {pending[at:end]!r} was misread")
+        if pending[at] == ord("I"):
+            turn, row = (int(value) for value in _columns(pending, at + INSERT_BYTES, 2))
+            arrivals.take(turn, row, arrived_ns)
+        at = end + 1
+
+
+def _message_end(pending: bytearray, at: int) -> int | None:
+    """Return where the message at `at` ends; None if that cannot be seen so far."""
+    if at >= len(pending):
+        return None
+    letter = chr(pending[at])
+    if letter in "BC":
+        return at + (BEGIN_BYTES if letter == "B" else COMMIT_BYTES)
+    if letter == "I":
+        return _insert_end(pending, at)
+    if letter == "R":
+        return _relation_end(pending, at)
+    raise SystemExit(f"pgoutput sent {letter!r}, which this table cannot give")
+
+
+def _insert_end(pending: bytearray, at: int) -> int | None:
+    if at + INSERT_BYTES > len(pending):
+        return None
+    end = at + INSERT_BYTES
+    for _ in range(int.from_bytes(pending[end - 2 : end], "big")):
+        if end + 5 > len(pending):
+            return None
+        end += 5 + int.from_bytes(pending[end + 1 : end + 5], "big")
+    return end
+
+
+def _relation_end(pending: bytearray, at: int) -> int | None:
+    """Letter, OID, two names, identity, column count; a column is flag, name, type, modifier."""
+    try:
+        end = pending.index(0, pending.index(0, at + 5) + 1) + 4
+        if end > len(pending):
+            return None
+        for _ in range(int.from_bytes(pending[end - 2 : end], "big")):
+            end = pending.index(0, end + 1) + 9
+    except ValueError:
+        return None
+    return end
+
+
+def _columns(pending: bytearray, at: int, count: int) -> Iterator[bytes]:
+    for _ in range(count):
+        size = int.from_bytes(pending[at + 1 : at + 5], "big")
+        yield bytes(pending[at + 5 : at + 5 + size])
+        at += 5 + size
+
+
+def main() -> None:
+    """Read one turn."""
+    reader, turn, *rest = sys.argv[1:]
+    arrivals = Arrivals(int(turn))
+    if reader == "tidemark":
+        dsn, state = rest
+        read_ours(arrivals, dsn, Path(state))
+    else:
+        read_peer(arrivals, rest)
+    arrivals.report()
+
+
+if __name__ == "__main__":
+    main()

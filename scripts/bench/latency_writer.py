@@ -1,0 +1,44 @@
+"""Commits one-row INSERTs at a rate, each row stamped just before, and notes when each commit returned.
+
+    python -m scripts.bench.latency_writer DSN TURN FIRST STEP COUNT INTERVAL_NS
+
+Says "ready" when it is connected, begins at the time (ns, monotonic clock) that it then reads from standard input, and
+ends with a line of JSON: row numbers, stamps and return times. A commit that is late does not delay those after it
+more than it must: the next ones are due when they were due.
+"""
+
+import json
+import sys
+import time
+
+import psycopg
+
+STATEMENT = "INSERT INTO stamps VALUES (%s, %s, %s, %s)"
+FILLER = "x" * 80
+STATEMENT_TIMEOUT_MS = 60_000
+
+
+def main() -> None:
+    """Write one turn's rows."""
+    dsn, *numbers = sys.argv[1:]
+    turn, first, step, count, interval_ns = map(int, numbers)
+    stamps, returns = [], []
+    rows = list(range(first, first + step * count, step))
+    with psycopg.connect(dsn, autocommit=True, options=f"-c statement_timeout={STATEMENT_TIMEOUT_MS}") as session:
+        cursor = session.cursor()
+        print("ready", flush=True)
+        due_ns = int(sys.stdin.readline())
+        for row in rows:
+            early_ns = due_ns - time.monotonic_ns()
+            if early_ns > 0:
+                time.sleep(early_ns / 1e9)
+            stamp_ns = time.monotonic_ns()
+            cursor.execute(STATEMENT, (turn, row, stamp_ns, FILLER), prepare=True)
+            returns.append(time.monotonic_ns())
+            stamps.append(stamp_ns)
+            due_ns += interval_ns
+    print(json.dumps({"rows": rows, "stamps_ns": stamps, "returns_ns": returns}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
