@@ -89,7 +89,7 @@ class RecordBlock:
     """Whole records, in order, as columns: there is no object for a record until `records` is asked for it.
 
     `linear[offsets[i] : offsets[i] + lengths[i]]` is record i with its header and without page headers. All columns are
-    longer than `count`. Nothing else holds the bytes: a block may be kept and passed on to another thread.
+    at least `count` long. Nothing else holds the bytes: a block may be kept and passed on to another thread.
     """
 
     __slots__ = ("count", "ends", "format", "infos", "lengths", "linear", "lsns", "offsets", "rmgrs", "xids")
