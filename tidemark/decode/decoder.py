@@ -73,7 +73,7 @@ class Decoder:
         next_xid: FullXid,
         memory_bytes: int,
         spill: SpillPort | None = None,
-        complete_from: Xid | None = None,
+        complete_from: FullXid | None = None,
     ) -> None:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out."""
         self.timeline = timeline

@@ -199,7 +199,7 @@ class TransactionTable:
     """All open transactions, within a bound of memory."""
 
     def __init__(
-        self, next_xid: FullXid, memory_bytes_max: int, port: SpillPort | None, complete_from: Xid | None
+        self, next_xid: FullXid, memory_bytes_max: int, port: SpillPort | None, complete_from: FullXid | None
     ) -> None:
         self._open: dict[Xid, OpenTransaction] = {}  # in the order of their first records
         self._top_of: dict[Xid, Xid] = {}
@@ -234,7 +234,7 @@ class TransactionTable:
         transaction = self._open.get(top)
         if transaction is None:
             self._advance(top)
-            old = self._complete_from is not None and xid_precedes(top, self._complete_from)
+            old = self._complete_from is not None and self.full_xid(top) < self._complete_from
             transaction = self._open[top] = OpenTransaction(top, lsn, RowLog(self.versions), partial=old)
         if top_xid and top_xid != xid and xid not in transaction.children:
             self._advance(xid)

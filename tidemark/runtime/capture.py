@@ -28,7 +28,7 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore, StateView
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
-from tidemark.model.lsn import FullXid, TimelineId, Xid
+from tidemark.model.lsn import TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
@@ -44,8 +44,6 @@ from tidemark.wal.versions import PAGE_BYTES, wal_format
 from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
 
 PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
-_XID_HALF = 1 << 31
-_XID_MASK = 0xFFFFFFFF
 
 
 class NotInitialised(StateError):
@@ -258,7 +256,7 @@ class Capture:
             next_xid=base.next_xid,
             memory_bytes=config.decode.memory_bytes,
             spill=SpillFolder(self._store.folder.spill),
-            complete_from=_still_partial(beginning.complete_from, base.next_xid),
+            complete_from=beginning.complete_from,
         )
         grouper = Grouper(
             {oid: mirror.dialect for oid, mirror in base.mirrors.items()},
@@ -323,8 +321,3 @@ def _nothing_before() -> None:
 def kernels_are_compiled() -> bool:
     """Tell if the hot loops run compiled."""
     return COMPILED
-
-
-def _still_partial(complete_from: FullXid, now: FullXid) -> Xid | None:
-    """Return the xid below which transactions are not whole, None once 32 bits could not tell them apart."""
-    return Xid(complete_from & _XID_MASK) if now - complete_from < _XID_HALF else None

@@ -17,12 +17,10 @@ from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.history_files import NoBase, base_for, load_catalogs
 from tidemark.io.state import StateView
 from tidemark.model.errors import StateError
-from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.runtime.decode_run import WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import wal_format
-
-_XID_MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ def begin_from_history(
         next_xid=base.next_xid,
         memory_bytes=memory_bytes,
         spill=spill,
-        complete_from=Xid(view.beginning.complete_from & _XID_MASK) if start_lsn == view.beginning.lsn else None,
+        complete_from=view.beginning.complete_from,
     )
     for started in base.open_transactions:
         if started.first_lsn < start_lsn:

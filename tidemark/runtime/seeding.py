@@ -146,7 +146,7 @@ def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None)
         next_xid=seed.complete_from,
         memory_bytes=memory_bytes,
         spill=spill,
-        complete_from=Xid(seed.complete_from & 0xFFFFFFFF),
+        complete_from=seed.complete_from,
     )
     for xid, top_xid in seed.top_of.items():
         decoder.transactions.enter_partial(xid, top_xid, seed.lsn)

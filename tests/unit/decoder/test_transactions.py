@@ -5,10 +5,10 @@ import pytest
 from tests.support.forged_records import Wal, locator, packed_row, told
 from tests.support.groups import TIMELINE, relation
 from tidemark.decode.heap_changes import UnknownFile
-from tidemark.decode.transactions import TransactionTooLarge, xid_precedes
+from tidemark.decode.transactions import TransactionTable, TransactionTooLarge, xid_precedes
 from tidemark.model.change import LogicalMessage, Truncation
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import INVALID_XID, Lsn, Oid, Xid
+from tidemark.model.lsn import INVALID_XID, FullXid, Lsn, Oid, Xid
 from tidemark.wal.rmgr import RM_HEAP, RM_XLOG, heap, xlog
 
 ACCOUNT = 16385
@@ -143,6 +143,28 @@ def test_transactions_from_before_the_first_record_are_named_but_not_kept() -> N
     assert stream.decoder.restart_lsn == stream.decoder.decoded_lsn
     stream.commit(699)
     assert stream.out == []
+
+
+def test_what_is_too_old_to_be_whole_is_told_by_64_bits_also_two_billion_transactions_later() -> None:
+    old = FullXid(1000)
+    table = TransactionTable(old, 1 << 20, None, old)
+    assert table.enter(Xid(999), INVALID_XID, Lsn(8)).partial
+    assert not table.enter(Xid(1000), INVALID_XID, Lsn(16)).partial
+    table.observe_next_xid(3 << 30)
+    assert not table.enter(Xid((3 << 30) + 5), INVALID_XID, Lsn(24)).partial
+    table.observe_next_xid((1 << 32) + 900)
+    assert not table.enter(Xid(901), INVALID_XID, Lsn(32)).partial
+
+
+def test_the_rollback_of_a_prepared_transaction_takes_savepoints_from_the_middle() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(702, ACCOUNT, packed_row(2), top=701)
+    stream.insert(701, ACCOUNT, packed_row(3))
+    stream.prepare(701, b"gid")
+    stream.abort(701, 702)
+    assert stream.out == []
+    assert not list(stream.decoder.transactions)
 
 
 def test_a_row_in_a_file_that_no_relation_has_stops_decoding() -> None:
