@@ -12,6 +12,7 @@ mean anything on a shared machine.
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -30,6 +31,7 @@ NET = "tidemark, less its start"
 QUICK_ROWS = 100_000
 QUICK_ROUNDS = 2
 SECONDS = 150
+LEAST_S = 1e-3
 LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
 
 
@@ -42,11 +44,15 @@ class Spread:
     most: float
 
     def __format__(self, digits: str) -> str:
+        if math.isnan(self.median):
+            return "-"
         return f"{self.median:{digits}} ({self.least:{digits}}-{self.most:{digits}})"
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median, least and most."""
+    """Return median, least and most; all nan where one is."""
+    if any(map(math.isnan, values)):
+        return Spread(math.nan, math.nan, math.nan)
     return Spread(statistics.median(values), min(values), max(values))
 
 
@@ -85,17 +91,16 @@ def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -
             costs[entrant.name].append(entrant.turn())
     own, starts = Result(OURS, costs.pop(OURS)), costs.pop(STARTING)
     net = [
-        Cost(whole.wall_s - start.wall_s, whole.cpu_s - start.cpu_s)
+        Cost(_without(whole.wall_s, start.wall_s), max(whole.inner_cpu_s, LEAST_S))
         for whole, start in zip(own.costs, starts, strict=True)
     ]
-    others = [Result(name, values) for name, values in costs.items()]
-    if any(_is_noise(part, whole) for part, whole in zip(net, own.costs, strict=True)):
-        return [own, Result(STARTING, starts), *others]  # a difference this small is noise
-    return [own, Result(NET, net), *others]
+    return [own, Result(NET, net), *(Result(name, values) for name, values in costs.items())]
 
 
-def _is_noise(part: Cost, whole: Cost) -> bool:
-    return part.wall_s < LEAST_SHARE * whole.wall_s or part.cpu_s < LEAST_SHARE * whole.cpu_s
+def _without(whole_s: float, start_s: float) -> float:
+    """Return the difference; nan where it is so small that it is noise."""
+    left_s = whole_s - start_s
+    return left_s if left_s > LEAST_SHARE * whole_s else math.nan
 
 
 def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object]:
@@ -108,32 +113,39 @@ def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object
         "wal_bytes": recording.wal_bytes,
         "contestants": {
             result.name: {
-                "wall_s": [round(cost.wall_s, 4) for cost in result.costs],
-                "cpu_s": [round(cost.cpu_s, 4) for cost in result.costs],
-                "mb_per_s": round(recording.wal_bytes / 1e6 / result.wall().median, 2),
-                "rows_per_s": round(recording.rows / result.wall().median),
-                "wall_ratio": round(result.wall_by(own).median, 3),
-                "cpu_ratio": round(result.cpu_by(own).median, 3),
+                "wall_s": [_number(cost.wall_s) for cost in result.costs],
+                "cpu_s": [_number(cost.cpu_s) for cost in result.costs],
+                "mb_per_s": _number(recording.wal_bytes / 1e6 / result.wall().median),
+                "rows_per_s": _number(recording.rows / result.wall().median),
+                "rows_per_cpu_s": _number(recording.rows / result.cpu().median),
+                "wall_ratio": _number(result.wall_by(own).median),
+                "cpu_ratio": _number(result.cpu_by(own).median),
             }
             for result in results
         },
     }
 
 
+def _number(value: float) -> float | None:
+    """Return what JSON can say."""
+    return None if math.isnan(value) else round(value, 4)
+
+
 def show(recording: Recording, results: Sequence[Result]) -> None:
-    """Print a table."""
+    """Print a table, at once: the next workload takes its time."""
     megabytes = recording.wal_bytes / 1e6
     rounds = len(results[0].costs)
     print(f"\n{recording.name}: {recording.what}; {recording.rows:,} rows, {megabytes:.1f} MB of WAL, {rounds} rounds")
-    heads = ("", "wall s", "CPU s", "MB/s", "rows/s", "wall ratio", "CPU ratio")
-    print("{:29}{:>20}{:>20}{:>8}{:>11}{:>20}{:>20}".format(*heads))
+    heads = ("", "wall s", "CPU s", "MB/s", "rows/s", "rows/CPU s", "wall ratio", "CPU ratio")
+    line = "{:29}{:>20}{:>20}{:>8}{:>11}{:>11}{:>20}{:>20}"
+    print(line.format(*heads))
     own = results[0]
     for result in results:
-        wall = result.wall()
-        print(
-            f"{result.name:29}{f'{wall:.2f}':>20}{f'{result.cpu():.2f}':>20}{megabytes / wall.median:>8.1f}"
-            f"{recording.rows / wall.median:>11,.0f}{f'{result.wall_by(own):.2f}':>20}{f'{result.cpu_by(own):.2f}':>20}"
-        )
+        wall, cpu = result.wall(), result.cpu()
+        speeds = (megabytes / wall.median, recording.rows / wall.median, recording.rows / cpu.median)
+        told = ("-" if math.isnan(speed) else f"{speed:,.0f}" for speed in speeds)
+        ratios = (f"{result.wall_by(own):.2f}", f"{result.cpu_by(own):.2f}")
+        print(line.format(result.name, f"{wall:.2f}", f"{cpu:.2f}", *told, *ratios), flush=True)
 
 
 def machine() -> dict[str, object]:
