@@ -4,7 +4,9 @@ No command catches an error of ours to print it: that happens here, in one place
 output is its result; messages, progress and errors go to standard error.
 """
 
+import os
 import sys
+import traceback
 
 import click
 
@@ -15,7 +17,7 @@ from ctl.commands.run import run
 from ctl.commands.spark import spark
 from ctl.commands.status import status
 from ctl.commands.tail import tail
-from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
 COMMANDS: dict[str, click.Command] = {
     "decode": decode,
@@ -26,9 +28,25 @@ COMMANDS: dict[str, click.Command] = {
     "status": status,
     "tail": tail,
 }
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, commands=COMMANDS)
+class _ReaderGone(Exception):
+    """Nobody reads our output any more (`cdcctl tail … | head`)."""
+
+
+class _Commands(click.Group):
+    """NB: click ends a program whose output nobody reads with code 1, before we see it."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, commands=COMMANDS)
 @click.version_option(package_name="tidemark", prog_name="cdcctl")
 def cdcctl() -> None:
     """Realtime change data capture for PostgreSQL that never holds back the database."""
@@ -39,16 +57,31 @@ def main() -> None:
     try:
         cdcctl.main(standalone_mode=False)
     except TidemarkError as error:
-        click.echo(f"cdcctl: {error}", err=True)
-        if error.hint:
-            click.echo(f"  hint: {error.hint}", err=True)
-        sys.exit(error.exit_code)
+        _end(error.exit_code, str(error), error.hint)
     except click.ClickException as error:
         error.show()
         sys.exit(ExitCode.CONFIG)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)  # 128 + SIGINT, as a shell says it
-    except BrokenPipeError:
-        # The reader of our output has gone (`cdcctl tail … | head`): nothing is left to say, and nobody to say it to.
-        sys.stderr.close()
+        sys.exit(INTERRUPTED)
+    except _ReaderGone:
+        _drop_output()
         sys.exit(ExitCode.SUCCESS)
+    except OSError as error:
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        _end(ExitCode.UNEXPECTED, f"{where}{error.strerror or error}", "see permissions and free space, also of output")
+    except Exception:  # noqa: BLE001 - the one place: whatever it is, it is a bug
+        traceback.print_exc()
+        _end(ExitCode.INTERNAL, "an error of its own, see above", InternalError.hint)
+
+
+def _end(code: ExitCode, message: str, hint: str) -> None:
+    click.echo(f"cdcctl: {message}", err=True)
+    if hint:
+        click.echo(f"  hint: {hint}", err=True)
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Let what is still buffered for standard output go nowhere: at exit it would fail once more, with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

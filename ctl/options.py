@@ -7,17 +7,17 @@ import click
 from tidemark.model.lsn import parse_lsn
 
 LSN = parse_lsn  # an option's type: what is no LSN is a ConfigError with its own hint
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+PATH = click.Path(path_type=Path)  # what cannot be read is said, with a hint, by whoever reads it
 state_option = click.option(
     "--state",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=PATH,
     required=True,
     envvar="TIDEMARK_STATE",
     help="The state folder.",
 )
 config_option = click.option(
     "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=PATH,
     envvar="TIDEMARK_CONFIG",
     help="The configuration (TOML); conf/tidemark.toml names every key.",
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tidemark.io.config import Config, load_config
+from tidemark.io.disk import writing
 
 WRITTEN_BY_INIT = "tidemark.toml"
 
@@ -24,15 +25,18 @@ def load(state: Path, config: Path | None) -> Config:
 
 def write(state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...]) -> Path:
     """Write the configuration of a capture that was made without one; return its path."""
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = state / WRITTEN_BY_INIT
     text = (
         "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
         f"[capture]\ndsn = {json.dumps(dsn)}\n\n"
         f"[select]\ndatabases = {json.dumps(databases)}\ntables = {json.dumps(tables)}\n"
     )
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    aside = path.with_suffix(".new")
+    with writing(path):
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        aside.rename(path)  # a half-written one would stand in the way of the next attempt
     click.echo(f"configuration written to {path}", err=True)
     return path

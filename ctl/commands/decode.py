@@ -9,13 +9,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ctl.options import FOLDER, LSN, json_option, state_option
+from ctl.options import LSN, PATH, json_option, state_option
 from ctl.printing import FORMATS, Databases, Format, printer
 from ctl.render import show
+from ctl.spill import spill_of_command
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
-from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
@@ -27,7 +27,7 @@ from tidemark.runtime.offline import check_same_cluster, decode_archive
 
 @click.command()
 @state_option
-@click.option("--archive", type=FOLDER, required=True, help="A folder of WAL segment files.")
+@click.option("--archive", type=PATH, required=True, help="A folder of WAL segment files.")
 @click.option("--database", help="Only this database's changes.")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
 @click.option("--from", "from_lsn", type=LSN, help="Transactions that commit at or after this LSN.")
@@ -54,23 +54,24 @@ def decode(
         view = store.view()
     segments = ArchiveFolder(archive)
     check_same_cluster(segments, view.identity.system_identifier)
-    spill = SpillFolder(folder.spill / "decode")
-    start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
-    shown = printer(
-        Format(form),
-        Databases.of(view.identity.server_major, start.mirrors, start.databases),
-        sys.stdout.buffer,
-        Selection(tables=tables).selects,
-    )
-    only = _oid(database, start.databases) if database else None
-    wanted = LsnRange(from_lsn, to_lsn)
-    with _progress(start, to_lsn, quiet=as_json) as tell:
-        for decoded in decode_archive(segments, start, wanted):
-            about = decoded.end if isinstance(decoded, CommittedTransaction) else decoded
-            if only is None or about.database == only:
-                shown.take(decoded, start.decoding.decoder.restart_lsn)
-            tell(start.decoded_lsn)
-    shown.flush()
+    with spill_of_command(folder) as spill:
+        start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
+        shown = printer(
+            Format(form),
+            Databases.of(view.identity.server_major, start.mirrors, start.databases),
+            sys.stdout.buffer,
+            Selection(tables=tables).selects,
+        )
+        only = _oid(database, start.databases) if database else None
+        with _progress(start, to_lsn, quiet=as_json) as tell:
+            for decoded in decode_archive(segments, start, LsnRange(from_lsn, to_lsn)):
+                about = decoded.end if isinstance(decoded, CommittedTransaction) else decoded
+                if only is None or about.database == only:
+                    shown.take(decoded, start.decoding.decoder.restart_lsn)
+                elif isinstance(decoded, CommittedTransaction):
+                    decoded.release()
+                tell(start.decoded_lsn)
+        shown.flush()
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
 
@@ -79,7 +80,8 @@ def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
     for oid, known in databases.items():
         if known == name:
             return oid
-    raise ConfigError(f"database {name} is not captured; captured are {', '.join(sorted(databases.values()))}")
+    captured = ", ".join(sorted(databases.values()))
+    raise ConfigError(f"database {name} is not captured", hint=f"captured are: {captured}")
 
 
 @contextmanager

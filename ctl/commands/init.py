@@ -12,6 +12,7 @@ from tidemark.io.node import Node
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.initialise import initialise
+from tidemark.runtime.steady_stream import check_stream
 
 ALL_TABLES = ("*.*",)
 
@@ -33,9 +34,12 @@ def init(
     if config is None and not (state / settings.WRITTEN_BY_INIT).exists():
         if dsn is None:
             raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
+        StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
         with Node(dsn) as node:
-            wanted = databases or (node.check_fitness().database,)
-        settings.write(state, dsn, wanted, tables or ALL_TABLES)
+            facts = node.check_fitness()
+        check_stream(dsn, facts.system_identifier)
+        # Only now: what a refused attempt left would stand in the way of the next one.
+        settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES)
     chosen = settings.load(state, config)
     _check_same(chosen, dsn, databases, tables, where=settings.config_path(state, config))
     if initialise(chosen, StateFolder(state), Narrator()):

@@ -2,17 +2,18 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from ctl import settings
 from ctl.narration import Narrator
-from ctl.options import LSN, config_option
+from ctl.options import LSN, PATH, config_option
 from ctl.printing import FORMATS, Databases, Format, Printer, printer
+from ctl.spill import spill_of_command
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
-from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
@@ -29,7 +30,7 @@ CountsByName = Mapping[str, int | float]
 
 @click.command()
 @click.argument("dsn", required=False)
-@click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="Begin from this state's catalogs.")
+@click.option("--state", type=PATH, help="Begin from this state's catalogs.")
 @config_option
 @click.option("--from", "from_lsn", type=LSN, help="With --state: transactions that commit at or after this LSN.")
 @click.option("--until", type=LSN, help="Stop before the first transaction that commits at or after this LSN.")
@@ -69,7 +70,10 @@ def tail(
         node = dsn or settings.load(state, config).capture.dsn
         counts = _tail_from_state(node, StateFolder(state), wanted, printer_for)
     elif dsn is None or from_lsn is not None:
-        raise ConfigError("without --state there is a DSN, and no --from", hint="changes begin now, after a seed")
+        raise ConfigError(
+            "--from goes with --state only" if from_lsn is not None else "no node is named",
+            hint="give a DSN, for changes from now on, or --state, for those from any LSN of its catalog history",
+        )
     else:
         counts = _tail_from_now(dsn, databases, wanted, wait_s, printer_for)
     if form == Format.NULL.value:
@@ -85,7 +89,7 @@ def _tail_from_now(
     shown = printer_for(Databases.of(seed.node.major, seed.mirrors, seed.databases))
     names = ", ".join(seed.databases.values())
     until = wanted.to_lsn
-    with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator) as changes:
+    with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator, away=narrator.away) as changes:
         click.echo(f"catalogs of {names} seeded at {format_lsn(seed.lsn)}", err=True)
         told = False
         while until is None or changes.snapshot is None or changes.decoded_lsn < until:
@@ -102,10 +106,14 @@ def _tail_from_now(
 def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_for: PrinterFor) -> CountsByName:
     with StateStore.open(folder) as store:
         view = store.view()
-    spill = SpillFolder(folder.spill / "tail")
-    start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
-    shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases))
-    with SteadyStream(dsn, view.identity.system_identifier, start.lsn, start.timeline) as stream:
+    with ExitStack() as stack:
+        spill = stack.enter_context(spill_of_command(folder))
+        start = begin_from_history(
+            view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill
+        )
+        shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases))
+        identifier = view.identity.system_identifier
+        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, Narrator().away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
             segment = stream.read(READ_WAIT_S)
             for decoded in start.decoding.feed(segment) if segment is not None else ():

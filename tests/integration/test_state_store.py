@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import groups
-from tidemark.io.environment import StateFull, StateMissing
+from tidemark.io.disk import StateFull
+from tidemark.io.environment import StateMissing
 from tidemark.io.outbox import OutboxReader, OutboxTrimmed, UnknownReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder

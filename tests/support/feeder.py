@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support.lakes import CAPTURE, position_after
 from tests.support.scripted_table import DATABASE, RELATION, TEST_TIMELINE, ScriptedTable, act
-from tidemark.io.environment import StateFull
+from tidemark.io.disk import StateFull
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd

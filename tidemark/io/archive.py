@@ -28,7 +28,7 @@ from tidemark.wal.segments import (
     segment_of,
     segment_start,
 )
-from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
+from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, PAGE_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
 
 READ_BYTES = 1 << 20  # a slice: large enough for the disk, small enough for the cache
 _LONG_HEADER = struct.Struct("<HHIQI4xQII")  # magic, info, tli, pageaddr, rem_len, sysid, seg_size, blcksz
@@ -74,6 +74,8 @@ class ArchiveFolder:
         segments = [name for name in names if file_kind(name) in (FileKind.SEGMENT, FileKind.PARTIAL)]
         first = next((header for name in segments if (header := _header(folder / name))), None)
         if first is None:
+            for name in segments:
+                _check_major(folder / name)
             raise NoWal(f"{folder} holds no WAL segment")
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
@@ -193,6 +195,19 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
 def _header(path: Path) -> SegmentHeader | None:
     with path.open("rb") as file:
         return parse_segment_header(file.read(LONG_PAGE_HEADER_BYTES))
+
+
+def _check_major(path: Path) -> None:
+    """Raise `UnsupportedMajor` if a file is WAL of a major that we do not read."""
+    with path.open("rb") as file:
+        head = file.read(LONG_PAGE_HEADER_BYTES)
+    if len(head) == LONG_PAGE_HEADER_BYTES:
+        magic, info, *_, segment_bytes, page_bytes = _LONG_HEADER.unpack(head)
+        if info & _LONG_HEADER_FLAG and is_segment_size(segment_bytes) and page_bytes == PAGE_BYTES:
+            try:
+                wal_format_of_magic(magic)
+            except UnsupportedMajor as error:
+                raise UnsupportedMajor(f"{path}: {error}") from error
 
 
 def _names(folder: Path) -> list[str]:

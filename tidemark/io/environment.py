@@ -16,6 +16,7 @@ from typing import Self, TypeAlias
 
 import lmdb
 
+from tidemark.io.disk import StateFull
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import StateError
@@ -25,12 +26,6 @@ DATABASES_MAX = 32
 MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never what is full
 MAP_BYTES_MIN = 1 << 30
 DATABASES = ("state", "outbox", "schemas", "readers", "copies")
-
-
-class StateFull(StateError):
-    """No room for more: the outbox's bound, the disk or the map is reached; delivery waits and tries again."""
-
-    hint = "see `cdcctl reader list` for who holds the outbox, and the free space under the state folder"
 
 
 class StateMissing(StateError):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from tidemark.io.clock import boot_id, boot_ns, own_start_ticks
+from tidemark.io.disk import writing
 from tidemark.model.errors import StateError
 
 _MAGIC = b"TMHB"
@@ -60,11 +61,13 @@ class HeartbeatFile:
     @classmethod
     def open(cls, path: Path, file_mode: int = 0o600) -> Self:
         """Map the file at `path`, made anew where there is none."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
+        with writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
         try:
             if os.fstat(descriptor).st_size == 0:
-                os.ftruncate(descriptor, _FILE_BYTES)
-                os.pwrite(descriptor, _MAGIC + bytes([_VERSION]), 0)
+                with writing(path):  # its blocks first: on a full disk the file stays empty, and is begun again
+                    os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+                    os.pwrite(descriptor, _MAGIC + bytes([_VERSION]), 0)
             head = os.pread(descriptor, len(_MAGIC) + 1, 0)
             if os.fstat(descriptor).st_size != _FILE_BYTES or head != _MAGIC + bytes([_VERSION]):
                 raise StateError(f"not a heartbeat file: {path}", hint="remove it while no process of ours runs")

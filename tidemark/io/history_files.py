@@ -25,6 +25,7 @@ from tidemark.decode.catalog.history import (
 from tidemark.decode.catalog.history import (
     JournalEntry as Entry,
 )
+from tidemark.io.disk import write_whole, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
@@ -118,7 +119,8 @@ class HistoryWriter:
                 self._begin_file(record.lsn, timeline)
             self._store(self.index)
         entry = dump_entry(record, timeline, top_xid)
-        os.write(self._descriptor, entry)
+        with writing(self._folder):  # what is torn is cut off at the next start
+            write_whole(self._descriptor, entry)
         self._file_bytes += len(entry)
         self.written_bytes += len(entry)
         self._end_lsn = record.end_lsn
@@ -130,20 +132,22 @@ class HistoryWriter:
             with self._lock:
                 # NB: cleared first: what the other thread appends meanwhile is not covered.
                 self._unsynced = False
-                os.fsync(self._descriptor)
+                with writing(self._folder):
+                    os.fsync(self._descriptor)
 
     def write_base(self, base: Base, restart_lsn: Lsn) -> None:
         """Save a base and add it to the index."""
         name = f"base-{base.timeline:08X}-{base.lsn:016X}"
         content = dump_base(base)
         aside = self._folder / f"{name}.new"
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(self._folder / name)
-        self._sync_folder()
+        with writing(aside):
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.rename(self._folder / name)
+            self._sync_folder()
         entry = BaseEntry(name, base.timeline, base.lsn, restart_lsn, len(content))
         others = tuple(known for known in self.index.bases if known.file != name)
         self.index = HistoryIndex((*others, entry), self.index.journals)
@@ -180,10 +184,11 @@ class HistoryWriter:
             journals = (*journals[:-1], JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
         name = f"journal-{timeline:08X}-{lsn:016X}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(self._folder / name, flags, self._file_mode)
-        os.write(self._descriptor, self._head)
+        with writing(self._folder / name):
+            self._descriptor = os.open(self._folder / name, flags, self._file_mode)
+            write_whole(self._descriptor, self._head)
+            self._sync_folder()
         self._file_bytes = len(self._head)
-        self._sync_folder()
         self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
 
     def _reopen(self) -> None:

@@ -43,13 +43,13 @@ class DatabaseMissing(NodeUnfit):
 class NoFreeConnection(NodeUnreachable):
     """All walsenders or connections of the node are taken."""
 
-    hint = "raise max_wal_senders or max_connections, or stop a client; we try again"
+    hint = "raise max_wal_senders or max_connections, or stop a client; a daemon tries again by itself"
 
 
 class NodeStarting(NodeUnreachable):
     """The node starts up, shuts down or recovers."""
 
-    hint = "we try again"
+    hint = "wait until it is up; a daemon tries again by itself"
 
 
 class PermissionMissing(NodeUnfit):
@@ -61,7 +61,7 @@ class PermissionMissing(NodeUnfit):
 class QueryTimedOut(NodeUnreachable):
     """A statement of ours did not end in its time, usually behind a lock on a system catalog."""
 
-    hint = "look for VACUUM FULL or CLUSTER of a system catalog in pg_stat_activity; we try again"
+    hint = "look for VACUUM FULL or CLUSTER of a system catalog in pg_stat_activity"
 
 
 class WalRemoved(WalGap):
@@ -118,7 +118,9 @@ def connection_error(message: str, where: str) -> TidemarkError:
     for pattern, kind in _CONNECTION:
         if re.search(pattern, text):
             return kind(f"cannot connect to {where}: {text}")
-    return NodeUnreachable(f"cannot connect to {where}: {text}", hint="check host, port and network; we try again")
+    return NodeUnreachable(
+        f"cannot connect to {where}: {text}", hint="check host, port and network, and that the server runs"
+    )
 
 
 def query_error(error: psycopg.Error, where: str) -> TidemarkError:

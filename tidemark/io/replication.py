@@ -181,7 +181,10 @@ class WalStream:
                 return self._timeline_end(result)
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             raise replication_error(result, self.where, self._doing())
-        raise NodeUnreachable(f"{self.where}, {self._doing()}: the node closed the stream", hint="we try again")
+        raise NodeUnreachable(
+            f"{self.where}, {self._doing()}: the node closed the stream",
+            hint="see the node's log; a daemon tries again by itself",
+        )
 
     def _timeline_end(self, result: pq.abc.PGresult) -> TimelineEnd:
         if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
@@ -237,7 +240,9 @@ class WalStream:
             yield
         except psycopg.OperationalError as error:
             message = " ".join(str(error).split())
-            raise NodeUnreachable(f"{self.where}, {self._doing()}: {message}", hint="we try again") from error
+            raise NodeUnreachable(
+                f"{self.where}, {self._doing()}: {message}", hint="see the node's log; a daemon tries again by itself"
+            ) from error
 
     def _poll(self, timeout_s: float) -> None:
         _wait(self._conn.socket, select.POLLIN, time.monotonic() + timeout_s)

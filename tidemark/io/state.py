@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tidemark.io.environment import Environment, StateFull, StateMissing, Transaction, map_bytes_for
+from tidemark.io.disk import StateFull
+from tidemark.io.environment import Environment, StateMissing, Transaction, map_bytes_for
 from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader, capture_scope, scope_of
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced, InternalError, StateError

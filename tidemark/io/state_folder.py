@@ -11,6 +11,7 @@ STATE/sidecar.lock, .sock     the role's lock and its control socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.io.disk import writing
 from tidemark.model.errors import ConfigError
 
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
@@ -75,4 +76,5 @@ class StateFolder:
     def make(self) -> None:
         """Make the folders that are not there yet."""
         for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
-            folder.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            with writing(folder):
+                folder.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)

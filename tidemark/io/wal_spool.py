@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tidemark.engine.ring import SLICE_BYTES_MAX
 from tidemark.io.clock import boot_id
+from tidemark.io.disk import write_whole, writing
 from tidemark.model.errors import InternalError, StateError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.wal.segments import ReadSegment
@@ -89,9 +90,8 @@ class WalSpool:
             last = self._files[-1]
         if self._descriptor < 0:
             self._descriptor = os.open(last.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        view = memoryview(segment.data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        with writing(last.path):
+            write_whole(self._descriptor, segment.data)
         # NB: last, since the reader goes by it.
         last.end_lsn = segment.end_lsn
 

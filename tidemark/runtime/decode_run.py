@@ -5,7 +5,7 @@ nothing but a DSN and a fresh seed: it needs no state and keeps none.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -13,7 +13,7 @@ from tidemark.decode.decoder import Decoded, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
-from tidemark.model.errors import CorruptWal, NodeUnfit
+from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.snapshot import Snapshot
 from tidemark.runtime.seeding import (
@@ -88,13 +88,14 @@ class LiveChanges:
         spill: SpillPort | None = None,
         wait_s: float = WAIT_S_DEFAULT,
         observer: SeedObserver | None = None,
+        away: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
         self.seed = seed
         self.snapshot: Snapshot | None = None  # S2
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._looked_s = 0.0
-        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline)
+        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
         self._begin_lsn = Lsn(0)  # of messages outside transactions
         self._held: list[Decoded] = []
         self._held_bytes = 0

@@ -14,7 +14,7 @@ from typing import Protocol
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.clock import SystemClock
-from tidemark.io.environment import StateFull
+from tidemark.io.disk import StateFull
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics

@@ -5,6 +5,8 @@ daemons have a network thread of their own instead (`tidemark.runtime.network`).
 """
 
 import time
+from collections.abc import Callable
+from contextlib import closing
 from types import TracebackType
 from typing import Self
 
@@ -18,11 +20,27 @@ RECONNECT_S_MAX = 60.0  # how long a node that is away is borne
 RECONNECT_PAUSE_S = 0.2
 
 
+def check_stream(dsn: str, system_identifier: SystemIdentifier) -> None:
+    """Raise what keeps us from streaming WAL: pg_hba.conf has lines of its own for it, and walsenders are few."""
+    with closing(WalStream(dsn)) as stream:
+        stream.identify(system_identifier)
+
+
 class SteadyStream:
     """WAL from the page of `start_lsn` on, along the node's timelines."""
 
-    def __init__(self, dsn: str, system_identifier: SystemIdentifier, start_lsn: Lsn, timeline: TimelineId) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        system_identifier: SystemIdentifier,
+        start_lsn: Lsn,
+        timeline: TimelineId,
+        away: Callable[[NodeUnreachable], None] | None = None,
+    ) -> None:
+        """Connect with the first read; `away` is told of each time that a stream which stood has broken."""
         self._dsn = dsn
+        self._away = away
+        self._stood = False
         self._system_identifier = system_identifier
         self._next_lsn = Lsn(start_lsn // PAGE_BYTES * PAGE_BYTES)
         self._timeline = timeline
@@ -58,14 +76,19 @@ class SteadyStream:
                 self._stream = WalStream(self._dsn)
                 self._stream.identify(self._system_identifier)
                 ended = self._stream.start(self._next_lsn, self._timeline)
+                self._stood = True
                 if ended is not None:
                     return ended
             event = self._stream.read(wait_s)
-        except NodeUnreachable:
+        except NodeUnreachable as error:
             self.close()
+            if not self._stood:
+                raise  # a node that never answered is said at once
             now_s = time.monotonic()
             if self._away_since_s is None:
                 self._away_since_s = now_s
+                if self._away is not None:
+                    self._away(error)
             if now_s - self._away_since_s > RECONNECT_S_MAX:
                 raise
             time.sleep(min(RECONNECT_PAUSE_S, wait_s))

@@ -1,0 +1,29 @@
+"""Where a command puts the parts of large transactions: a folder of this process alone below STATE/spill.
+
+The sidecar's own spilled transactions stand beside it; several commands may run at once.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidemark.io.clock import process_start_ticks
+from tidemark.io.spill import SpillFolder
+from tidemark.io.state_folder import StateFolder
+
+_PREFIX = "command-"
+
+
+@contextmanager
+def spill_of_command(folder: StateFolder) -> Iterator[SpillFolder]:
+    """Give a folder that is gone at the end; what killed commands left goes too."""
+    for left_over in folder.spill.glob(f"{_PREFIX}*"):
+        pid = left_over.name.removeprefix(_PREFIX)
+        if pid.isdecimal() and process_start_ticks(int(pid)) is None:
+            shutil.rmtree(left_over, ignore_errors=True)
+    own = folder.spill / f"{_PREFIX}{os.getpid()}"
+    try:
+        yield SpillFolder(own)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)

@@ -1,0 +1,40 @@
+"""What goes wrong with the disk under the state folder, translated in one place.
+
+A full disk is `StateFull`: delivery waits for room; any other writer ends with it, and its next start goes
+on where it was.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark.model.errors import StateError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class StateFull(StateError):
+    """No room for more: the outbox's bound, the disk or the map is reached; delivery waits and tries again."""
+
+    hint = "see `cdcctl reader list` for who holds the outbox, and the free space under the state folder"
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate what the operating system says of `path` while this runs."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StateFull(f"no room for {path}: {error.strerror}") from error
+        hint = "see who owns the state folder, its permissions, and that it is on a local disk"
+        raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error
+
+
+def write_whole(descriptor: int, content: bytes | memoryview) -> None:
+    """Write all of `content`. NB: `os.write` on a disk that fills up writes a part and says so by its result alone."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
