@@ -1,0 +1,94 @@
+"""What others see of the lake: whole commits only, versions that belong together, tables that stay small in files."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.lakes import CAPTURE, batch, log_rows, replica_rows
+from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, Value
+from tidemark.pipeline import sinks
+from tidemark.pipeline.held import read_held
+from tidemark.pipeline.sinks import Lake
+from tidemark.pipeline.steps import Delivered
+from tidemark.pipeline.types import constants_of, shape_of
+
+FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+LOG_APP = f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:log"
+BATCHES = 12
+DEADLINE_S = 60.0
+
+
+def new_lake(root: Path) -> Lake:
+    return Lake(str(root), CAPTURE, shape_of, constants_of)
+
+
+def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, Value]]]]:
+    """Return a table, its batches, and what it holds after each."""
+    table, batches, after = ScriptedTable(), [], []
+    for n in range(BATCHES):
+        table.insert({1: n, 2: "new", 3: None})
+        if n > 2:
+            table.update((n - 2,), {2: f"changed {n}"})
+        table.commit()
+        told = table.delivered()
+        batches.append(told[n:])
+        after.append([dict(row) for row in table.expected()])
+    return table, batches, after
+
+
+@pytest.mark.feature("X05")
+def test_a_reader_sees_whole_batches_and_the_position_that_belongs_to_them(tmp_path: Path) -> None:
+    _, batches, _ = story()
+    done = threading.Event()
+    wrong: list[str] = []
+    seen: set[int] = set()
+
+    def look() -> None:
+        while not done.is_set():
+            if not DeltaTable.is_deltatable(str(tmp_path / FOLDER / "log")):
+                continue
+            table = DeltaTable(str(tmp_path / FOLDER / "log"))
+            held = read_held(table.transaction_version, LOG_APP)
+            places = [(r["_commit_lsn"], r["_ordinal"]) for r in table.to_pyarrow_table().to_pylist()]
+            if places and max(places) != (held.position.commit_lsn, held.position.ordinal):
+                wrong.append(f"{max(places)} seen, {held} told")
+            seen.add(len(places))
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for some in batches:
+            new_lake(tmp_path).apply(batch(some))
+    finally:
+        done.set()
+        reader.join(DEADLINE_S)
+    assert wrong == []
+    assert len(seen) > 2
+
+
+@pytest.mark.feature("X21")
+def test_the_positions_table_pairs_positions_with_versions_that_hold_exactly_that(tmp_path: Path) -> None:
+    _, batches, after = story()
+    for some in batches:
+        new_lake(tmp_path).apply(batch(some))
+    positions = DeltaTable(str(tmp_path / "positions"))
+    for number, expected in enumerate(after, start=1):
+        positions.load_as_version(number)
+        (row,) = (row for row in positions.to_pyarrow_table().to_pylist() if row["relation"] == RELATION)
+        replica = DeltaTable(str(tmp_path / FOLDER / "replica"), version=row["replica_version"])
+        assert sorted(replica.to_pyarrow_table().to_pylist(), key=repr) == expected
+        log = DeltaTable(str(tmp_path / FOLDER / "log"), version=row["log_version"])
+        assert max(r["_commit_lsn"] for r in log.to_pyarrow_table().to_pylist()) == row["commit_lsn"]
+
+
+def test_compaction_keeps_rows_and_what_a_table_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "COMPACT_EVERY", 5)
+    table, batches, _ = story()
+    for some in batches:
+        new_lake(tmp_path).apply(batch(some))
+        new_lake(tmp_path).apply(batch(some))  # what is repeated finds the position after a compaction, too
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    assert len(log_rows(tmp_path, FOLDER)) == table.changes
+    assert len(DeltaTable(str(tmp_path / FOLDER / "log")).file_uris()) < BATCHES
