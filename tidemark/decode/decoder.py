@@ -9,16 +9,15 @@ Pure: a record in, at most one committed transaction or message out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
 from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
 from tidemark.decode.skim import Skimmer
-from tidemark.decode.transactions import CommittedTransaction, OpenTransaction, TransactionTable
+from tidemark.decode.transactions import CommittedTransaction, Ended, OpenTransaction, TransactionTable
 from tidemark.model.change import LogicalMessage, TransactionEnd
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import Record
@@ -47,18 +46,6 @@ class WalLevelLowered(NodeUnfit):
     hint = (
         "set wal_level=logical and full_page_writes=on, then make a new first copy: changes in between are not in WAL"
     )
-
-
-class Ended(NamedTuple):
-    """What a commit record says of its transaction, and where it stands."""
-
-    xid: Xid
-    commit_lsn: Lsn
-    end_lsn: Lsn
-    time_us: int
-    database: Oid
-    origin: int = 0
-    gid: str | None = None
 
 
 class Decoder:
@@ -105,41 +92,23 @@ class Decoder:
 
         `journal` gets each record that changed a catalog, after the mirrors have taken it.
         """
-        count = len(block)
-        index = self._skim(block, 0)
+        count, index = len(block), 0
         while index < count:
-            decoded = self._decode_at(block, index, journal)
-            if decoded is not None:
-                yield decoded
-            index = self._skim(block, index + 1)
-
-    def _skim(self, block: RecordBlock, start: int) -> int:
-        """Take the ordinary records from `start` on; return the first that is not."""
-        at = self._skimmer.skim(block, start)
-        if at > start:
-            self.last_lsn, self.decoded_lsn = Lsn(block.lsns[at - 1]), Lsn(block.ends[at - 1])
-        return at
-
-    def _decode_at(self, block: RecordBlock, index: int, journal: Journal | None) -> Decoded | None:
-        """Take the record that is not ordinary: most often a commit that is plain all the same."""
-        commit = self._skimmer.plain_commit
-        xid = Xid(block.xids[index])
-        transaction = self.transactions.get(xid)
-        if commit is None or transaction is None or not transaction.is_plain:
-            record = block.record(index)
-            decoded = self.decode(record)
-            if self.catalogs_changed and journal is not None:
-                journal(record)
-            return decoded
-        self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index]), Lsn(block.ends[index])
-        self.catalogs_changed = False
-        self._skimmer.forget((xid,))
-        self.transactions.leave(xid, ())
-        if transaction.is_empty:
-            return None
-        return self._committed(
-            Ended(xid, self.last_lsn, self.decoded_lsn, commit.time_us, commit.database), transaction
-        )
+            index = self._skimmer.skim(block, index)
+            for transaction, ended in self._skimmer.hand_over(block):
+                self.last_lsn, self.decoded_lsn = ended.commit_lsn, ended.end_lsn
+                if not transaction.is_empty:
+                    yield self._committed(ended, transaction)
+            if index > 0:
+                self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
+            if index < count and not self._skimmer.is_full:
+                record = block.record(index)
+                decoded = self.decode(record)
+                if self.catalogs_changed and journal is not None:
+                    journal(record)
+                if decoded is not None:
+                    yield decoded
+                index += 1
 
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""

@@ -3,8 +3,9 @@
 cimport cython
 
 cdef Py_ssize_t ROWS_MAX, IN_RECORD_MAX, STEP, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_ORDINARY, FILE_HAS_NO_ROWS, VERSION_BASE
+cdef long long XID_UNKNOWN, XID_ORDINARY, FILE_HAS_NO_ROWS, VERSION_BASE, NOT_A_COMMIT
 cdef unsigned int NO_TUPLE
+cdef long long ALL_XIDS, HALF_OF_XIDS
 cdef unsigned int RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
 cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
 cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
@@ -29,8 +30,12 @@ cdef class LookUp:
     cdef unsigned long long[::1] keys
     cdef long long[::1] values
 
-    @cython.locals(slot=Py_ssize_t)
     cpdef put(self, unsigned long long key, long long value)
+
+    cdef int has_room(self) except -1 nogil
+
+    @cython.locals(slot=Py_ssize_t)
+    cdef int enter(self, unsigned long long key, long long value) except -1 nogil
 
     cdef long long get(self, unsigned long long key) except? -2 nogil
 
@@ -40,22 +45,20 @@ cdef class LookUp:
 
 cdef class RowExtractor:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count
-    cdef readonly bint is_full, is_commit
-    cdef readonly long long commit_time
-    cdef readonly unsigned int commit_database
+    cdef readonly bint is_full
     cdef bint is_new
     cdef LookUp xids, files, tablespaces
     cdef unsigned int image_compressed
     cdef unsigned char[::1] entries, tuples
-    cdef long long[::1] run_xids, run_rows, run_bytes
-    cdef Py_ssize_t at, end, promised, data_at, data_length, image_length, main_at, main_length
+    cdef long long[::1] run_xids, run_rows, run_bytes, run_records, run_times, run_databases
+    cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks
-    cdef long long xid
+    cdef long long xid, whole_from
     cdef long long spc
     cdef unsigned long long db, rel
     cdef unsigned long long lsn
 
-    @cython.locals(at=Py_ssize_t)
+    @cython.locals(at=Py_ssize_t, full=bint)
     cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples, const long long[::1] lsns,
                              const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
                              const unsigned char[::1] infos, const long long[::1] offsets,
@@ -69,13 +72,18 @@ cdef class RowExtractor:
     cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                   unsigned int info) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t, flags="unsigned int", low="long long", high="long long")
-    cdef int read_commit(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length,
+    @cython.locals(at=Py_ssize_t, flags="unsigned int", low="long long", high="long long", run=Py_ssize_t)
+    cdef int take_commit(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length,
                          unsigned int info) except -1 nogil
+
+    @cython.locals(run=Py_ssize_t)
+    cdef int begin_run(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
     cdef int take_heap(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                        unsigned int info, long long state) except -1 nogil
+
+    cdef int is_whole(self) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
     cdef int take_rows(self, const unsigned char[::1] linear, unsigned int rmgr, unsigned int info,
@@ -107,7 +115,7 @@ cdef class RowExtractor:
     cdef int walk_tuples(self, const unsigned char[::1] linear, unsigned int count, long long relation,
                          bint write) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t, xid="long long")
+    @cython.locals(at=Py_ssize_t, run=Py_ssize_t, same=bint)
     cdef int add(self, const unsigned char[::1] linear, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

@@ -2,9 +2,9 @@
 
 Ordinary is an insert, multi-insert, update or delete of a row in a file that is known, by a transaction that has
 changed no catalog and has no TOASTed value to put together. Anything else stops the loop, and `Decoder.decode` takes
-that record: so the rules stand there once, and here is only what they come to in the ordinary case. A commit stops it
-as well, but where it is plain it is read here. What the loop takes over is told it in two tables: which files are which
-relation versions, and which xids are ordinary.
+that record: so the rules stand there once, and here is only what they come to in the ordinary case. The commit of such
+a transaction is taken too, in its place among the rows, if it says no more than when and in which database. What the
+loop takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
 
 Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
 well, for `parse_record` to say what is wrong with it.
@@ -32,6 +32,7 @@ SLOTS_MIN = 64  # a power of two
 UNKNOWN = 0  # of an xid: a top-level one, unless its first record says otherwise
 KNOWN = 1  # its rows are not ordinary, other records of it say nothing
 ORDINARY = 2
+NO_RECORD = -1  # of a run: it is not a commit
 NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
 FIRST_VERSION = 2  # of a file: from here on, number of the relation version plus this
 
@@ -41,9 +42,12 @@ IN_RECORD_MAX = RECORD_ROWS_MAX
 XID_UNKNOWN = UNKNOWN
 XID_ORDINARY = ORDINARY
 FILE_HAS_NO_ROWS = NO_ROWS
+NOT_A_COMMIT = NO_RECORD
 VERSION_BASE = FIRST_VERSION
 STEP = 32  # row_entries.ENTRY_BYTES
 NO_TUPLE = (1 << 32) - 1
+ALL_XIDS = (1 << 32) - 1
+HALF_OF_XIDS = 1 << 31
 RM_XLOG = 0
 RM_XACT = 1
 RM_RELMAP = 7
@@ -125,13 +129,22 @@ class LookUp:
 
     def put(self, key: int, value: int) -> None:
         """Set the value of `key`, which is not 0; the value 0 forgets it."""
-        if 2 * self.used >= self.slots:
+        if not self.has_room():
             self.rebuild()
+        self.enter(key, value)
+
+    def has_room(self) -> int:
+        """Tell if `enter` can be called."""
+        return 1 if 2 * self.used < self.slots else 0
+
+    def enter(self, key: int, value: int) -> int:
+        """Set the value of `key` without making room for it."""
         slot = self.find(key)
         if self.keys[slot] == 0:
             self.keys[slot] = key
             self.used += 1
         self.values[slot] = value
+        return 0
 
     def get(self, key: int) -> int:
         """Return the value of `key`."""
@@ -165,27 +178,32 @@ class RowExtractor:
     def __init__(
         self,
         image_compressed: int,
+        whole_from: int,
         entries: bytearray,
         run_xids: array[int],
         run_rows: array[int],
         run_bytes: array[int],
+        run_records: array[int],
+        run_times: array[int],
+        run_databases: array[int],
     ) -> None:
         self.xids = LookUp()  # xid to UNKNOWN, KNOWN or ORDINARY
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
+        self.whole_from = whole_from  # xid: of older ones the beginning was not seen; negative: there are none
         self.entries = entries  # room for RUN_ROWS_MAX
         self.run_xids = run_xids  # negative: of one that is not known yet
         self.run_rows = run_rows  # rows up to the run's end
         self.run_bytes = run_bytes  # bytes of tuples up to there
+        self.run_records = run_records  # of a commit, which is a run without rows: its record; NO_RECORD for rows
+        self.run_times = run_times  # of a commit: microseconds since 2000
+        self.run_databases = run_databases  # of a commit
         self.tuples = bytearray(1)
         self.row_count = 0
         self.tuple_count = 0  # bytes of tuples
         self.run_count = 0
         self.is_full = False
-        self.is_commit = False  # it stopped at a plain commit:
-        self.commit_time = 0  # microseconds since 2000
-        self.commit_database = 0
         # Of the record at hand.
         self.at = 0
         self.end = 0
@@ -199,6 +217,7 @@ class RowExtractor:
         self.spc = 0
         self.db = 0
         self.rel = 0
+        self.index = 0  # in its block
         self.xid = 0
         self.is_new = False  # the xid, to the caller
         self.lsn = 0
@@ -228,15 +247,18 @@ class RowExtractor:
         self.tuple_count = 0
         self.run_count = 0
         self.is_full = False
-        self.is_commit = False
         at = start
+        if not self.xids.has_room():
+            self.xids.rebuild()
         with cython.nogil:
             while at < stop:
-                if self.row_count + IN_RECORD_MAX > ROWS_MAX:
+                full = self.row_count + IN_RECORD_MAX > ROWS_MAX or self.run_count + IN_RECORD_MAX > ROWS_MAX
+                if full or not self.xids.has_room():
                     self.is_full = True
                     break
                 self.xid = xids[at]
                 self.lsn = lsns[at]
+                self.index = at
                 if not self.take(linear, offsets[at], lengths[at], rmgrs[at], infos[at]):
                     break
                 at += 1
@@ -268,15 +290,14 @@ class RowExtractor:
         if rmgr in (RM_HEAP, RM_HEAP2):
             return self.take_heap(linear, begin, length, rmgr, info, state)
         if rmgr == RM_XACT:
-            self.is_commit = self.read_commit(linear, begin, length, info) != 0
-            return 0
+            return self.take_commit(linear, begin, length, info) if state == XID_ORDINARY and self.xid != 0 else 0
         if rmgr in (RM_XLOG, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
         return self.read_headers(linear, begin, length) if state == XID_UNKNOWN else 1
 
-    def read_commit(self, linear: Buffer, begin: int, length: int, info: int) -> int:
-        """Read a commit record that says no more than when and in which database; 0 if it is another."""
+    def take_commit(self, linear: Buffer, begin: int, length: int, info: int) -> int:
+        """Take a commit that says no more than when and in which database."""
         at = begin + RECORD_HEADER
         if info & OPCODE != XACT_COMMIT or not info & XACT_HAS_INFO or length != RECORD_HEADER + 2 + COMMIT_MAIN:
             return 0
@@ -287,9 +308,23 @@ class RowExtractor:
             return 0
         low = read_u32(linear, at + 2)
         high = read_u32(linear, at + 6)
-        self.commit_time = low | high << 32
-        self.commit_database = read_u32(linear, at + 14)
+        run = self.run_count
+        self.begin_run(self.xid)
+        self.run_records[run] = self.index
+        self.run_times[run] = low | high << 32
+        self.run_databases[run] = read_u32(linear, at + 14)
+        self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
+
+    def begin_run(self, xid: int) -> int:
+        """Begin a run of rows, so far without any."""
+        run = self.run_count
+        self.run_xids[run] = xid
+        self.run_rows[run] = self.row_count
+        self.run_bytes[run] = self.tuple_count
+        self.run_records[run] = NOT_A_COMMIT
+        self.run_count += 1
+        return 0
 
     def take_heap(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Take a record about rows."""
@@ -305,10 +340,14 @@ class RowExtractor:
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
         if known == FILE_HAS_NO_ROWS or not changes_rows:
             return 1
-        if state not in (XID_ORDINARY, XID_UNKNOWN) or self.xid == 0:
-            return 0
         self.is_new = state == XID_UNKNOWN
+        if self.xid == 0 or (state != XID_ORDINARY and not (self.is_new and self.is_whole())):
+            return 0
         return self.take_rows(linear, rmgr, info, known - VERSION_BASE)
+
+    def is_whole(self) -> int:
+        """Tell if the beginning of the transaction, which is here, was to be seen (`xid_precedes`)."""
+        return 1 if self.whole_from < 0 or (self.xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
 
     def take_rows(self, linear: Buffer, rmgr: int, info: int, relation: int) -> int:
         """Take the row changes of a record whose parts are known."""
@@ -482,10 +521,14 @@ class RowExtractor:
             self.copy(linear, old_at, old_length)
         if new_length != NO_TUPLE:
             self.copy(linear, new_at, new_length)
-        xid = -self.xid if self.is_new else self.xid
-        if self.run_count == 0 or self.run_xids[self.run_count - 1] != xid:
-            self.run_xids[self.run_count] = xid
-            self.run_count += 1
+        run = self.run_count - 1
+        same = run >= 0 and self.run_records[run] == NOT_A_COMMIT and abs(self.run_xids[run]) == self.xid
+        if self.is_new:
+            self.begin_run(-self.xid)
+            self.xids.enter(self.xid, XID_ORDINARY)
+            self.is_new = False
+        elif not same:
+            self.begin_run(self.xid)
         self.row_count += 1
         self.run_rows[self.run_count - 1] = self.row_count
         self.run_bytes[self.run_count - 1] = self.tuple_count

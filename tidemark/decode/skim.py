@@ -6,13 +6,13 @@ chunks waiting for their row. Whoever is in doubt says nothing: the loop then st
 """
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import NamedTuple
 
 from tidemark.decode.extract import (
     FIRST_VERSION,
     KNOWN,
+    NO_RECORD,
     NO_ROWS,
     ORDINARY,
     RUN_ROWS_MAX,
@@ -20,7 +20,7 @@ from tidemark.decode.extract import (
     RowExtractor,
 )
 from tidemark.decode.row_entries import ENTRY_BYTES, LSN_AT
-from tidemark.decode.transactions import OpenTransaction, TransactionTable
+from tidemark.decode.transactions import Ended, OpenTransaction, TransactionTable
 from tidemark.model.lsn import INVALID_XID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
@@ -28,14 +28,8 @@ from tidemark.wal.versions import WalFormat
 
 FILES_MAX = 1 << 20  # told; then all are forgotten and looked at again
 POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
+XID_MASK = 0xFFFFFFFF
 _LSN = Struct("<Q")
-
-
-class PlainCommit(NamedTuple):
-    """A commit record without subtransactions and all else that a commit can say."""
-
-    time_us: int  # since 1970-01-01 UTC
-    database: Oid
 
 
 class Skimmer:
@@ -43,65 +37,89 @@ class Skimmer:
 
     def __init__(self, fmt: WalFormat, transactions: TransactionTable) -> None:
         self._transactions = transactions
+        self._begun = False
         self._file_count = 0  # told since they were forgotten
         self._entries = bytearray(RUN_ROWS_MAX * ENTRY_BYTES)
         self._tuples = bytearray()
-        self._run_xids = array("q", bytes(8 * RUN_ROWS_MAX))
-        self._run_rows = array("q", bytes(8 * RUN_ROWS_MAX))
-        self._run_bytes = array("q", bytes(8 * RUN_ROWS_MAX))
+        self._run_xids, self._run_rows, self._run_bytes, self._run_records, self._run_times, self._run_databases = (
+            array("q", bytes(8 * RUN_ROWS_MAX)) for _ in range(6)
+        )
         self._extractor = RowExtractor(
-            fmt.image_compressed, self._entries, self._run_xids, self._run_rows, self._run_bytes
+            fmt.image_compressed,
+            -1 if transactions.complete_from is None else transactions.complete_from & XID_MASK,
+            self._entries,
+            self._run_xids,
+            self._run_rows,
+            self._run_bytes,
+            self._run_records,
+            self._run_times,
+            self._run_databases,
         )
 
+    @property
+    def is_full(self) -> bool:
+        """Tell if the last skim stopped for want of room, not at a record that the decoder has to see."""
+        full: bool = self._extractor.is_full
+        return full
+
     def skim(self, block: RecordBlock, start: int) -> int:
-        """Take the records of `block` from `start` on; return the first that the decoder has to see, or the count."""
+        """Take the records of `block` from `start` on; return the first that is not ordinary, or the count.
+
+        What was taken is for `hand_over`, which comes next.
+        """
+        if not self._begun:  # those from before it are partial
+            self._begun = True
+            for transaction in self._transactions:
+                self.set_aside(transaction)
         if len(self._tuples) < len(block.linear):
             self._tuples = bytearray(len(block.linear))
-        extractor = self._extractor
-        while True:
-            start = extractor.extract(
-                block.linear,
-                self._tuples,
-                block.lsns,
-                block.xids,
-                block.rmgrs,
-                block.infos,
-                block.offsets,
-                block.lengths,
-                start,
-                len(block),
-            )
-            if extractor.run_count:
-                self._hand_over(extractor.run_count, extractor.row_count, extractor.tuple_count)
-            if not extractor.is_full:
-                return start
+        at: int = self._extractor.extract(
+            block.linear,
+            self._tuples,
+            block.lsns,
+            block.xids,
+            block.rmgrs,
+            block.infos,
+            block.offsets,
+            block.lengths,
+            start,
+            len(block),
+        )
+        return at
 
-    @property
-    def plain_commit(self) -> PlainCommit | None:
-        """What the record says at which the last skim stopped, if it is a commit that says no more than this."""
-        extractor = self._extractor
-        if not extractor.is_commit:
-            return None
-        return PlainCommit(extractor.commit_time + POSTGRES_EPOCH_US, Oid(extractor.commit_database))
-
-    def _hand_over(self, run_count: int, row_count: int, tuple_count: int) -> None:
+    def hand_over(self, block: RecordBlock) -> Iterator[tuple[OpenTransaction, Ended]]:
+        """Give the rows that were taken to their transactions; yield those that commit among them, in order."""
+        extractor, transactions = self._extractor, self._transactions
         entries, tuples = memoryview(self._entries), memoryview(self._tuples)
         row = byte = 0
-        for run in range(run_count):
-            stop, end = self._run_rows[run], self._run_bytes[run]
-            xid = self._run_xids[run]
-            transaction = self._transactions.of(Xid(xid)) if xid > 0 else self._enter(Xid(-xid), row)
-            if not transaction.partial:
-                transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
+        for run in range(extractor.run_count):
+            stop, end, xid = self._run_rows[run], self._run_bytes[run], self._run_xids[run]
+            record = self._run_records[run]
+            if record != NO_RECORD:
+                transaction = transactions.leave(Xid(xid), ())
+                assert transaction is not None, "only of open ones it is known that they are ordinary"
+                yield transaction, self._ended(block, run, record)
+                continue
+            transaction = transactions.of(Xid(xid)) if xid > 0 else self._enter(Xid(-xid), row)
+            transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
             row, byte = stop, end
-        self._transactions.grew(row_count * ENTRY_BYTES + tuple_count)
+        transactions.grew(row * ENTRY_BYTES + byte)
+
+    def _ended(self, block: RecordBlock, run: int, record: int) -> Ended:
+        return Ended(
+            Xid(self._run_xids[run]),
+            Lsn(block.lsns[record]),
+            Lsn(block.ends[record]),
+            self._run_times[run] + POSTGRES_EPOCH_US,
+            Oid(self._run_databases[run]),
+        )
 
     def _enter(self, xid: Xid, row: int) -> OpenTransaction:
         """Return the transaction that a row is the first of."""
         lsn: int = _LSN.unpack_from(self._entries, row * ENTRY_BYTES + LSN_AT)[0]
         transaction = self._transactions.enter(xid, INVALID_XID, Lsn(lsn))
-        assert transaction.partial or transaction.schema is None, "what has changed catalogs is known"
-        self.look_at(xid, transaction)
+        assert not transaction.partial, "what began before the first record is known"
+        assert transaction.schema is None, "what has changed catalogs is known"
         return transaction
 
     # --- what is ordinary

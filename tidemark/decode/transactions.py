@@ -20,7 +20,7 @@ from tidemark.decode.schema_changes import SchemaItem, SchemaTracker
 from tidemark.decode.toast import ToastChunks
 from tidemark.model.change import LogicalMessage, TransactionEnd, Truncation
 from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import FullXid, Lsn, Xid, format_lsn
+from tidemark.model.lsn import FullXid, Lsn, Oid, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation, RelFileLocator
 
@@ -84,6 +84,18 @@ class SpeculativeKey(NamedTuple):
     offset: int
 
 
+class Ended(NamedTuple):
+    """What a commit record says of its transaction, and where it stands."""
+
+    xid: Xid
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    time_us: int
+    database: Oid
+    origin: int = 0
+    gid: str | None = None
+
+
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
     """A top-level transaction without an end so far."""
@@ -104,11 +116,6 @@ class OpenTransaction:
         """Memory taken, about."""
         chunks = sum(chunks.byte_count for chunks in self.toast.values())
         return self.rows.byte_count + chunks + len(self.between) * ITEM_OVERHEAD_BYTES
-
-    @property
-    def is_plain(self) -> bool:
-        """Tell if its commit is of no concern to anybody else."""
-        return not self.partial and self.schema is None and not self.children
 
     @property
     def is_empty(self) -> bool:
@@ -207,7 +214,7 @@ class TransactionTable:
         self._memory_bytes_max = memory_bytes_max
         self._grown_bytes = 0  # at most this much since the last exact count
         self._counted_bytes = 0
-        self._complete_from = complete_from  # older transactions are partial
+        self.complete_from = complete_from  # older transactions are partial
         self.port = port
         self.versions = RelationVersions()
         self.spilled_bytes = 0  # ever
@@ -234,7 +241,7 @@ class TransactionTable:
         transaction = self._open.get(top)
         if transaction is None:
             self._advance(top)
-            old = self._complete_from is not None and self.full_xid(top) < self._complete_from
+            old = self.complete_from is not None and self.full_xid(top) < self.complete_from
             transaction = self._open[top] = OpenTransaction(top, lsn, RowLog(self.versions), partial=old)
         if top_xid and top_xid != xid and xid not in transaction.children:
             self._advance(xid)
@@ -260,10 +267,6 @@ class TransactionTable:
     def of(self, xid: Xid) -> OpenTransaction:
         """Return the open transaction to which `xid`, which is known, belongs."""
         return self._open[self._top_of.get(xid, xid)]
-
-    def get(self, xid: Xid) -> OpenTransaction | None:
-        """Return an open top-level transaction."""
-        return self._open.get(xid)
 
     def family(self, xid: Xid) -> set[Xid]:
         """Return a top-level transaction and its subtransactions, as far as seen and not aborted."""
