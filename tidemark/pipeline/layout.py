@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.model.errors import TidemarkError
-from tidemark.model.relation import Relation
+from tidemark.model.relation import Relation, ReplicaIdentity
 
 NUMBER = b"tidemark.number"
 Shapes = Callable[[Relation], pa.StructType]
@@ -65,13 +65,19 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     """Return the names of the columns that identify a row in the replica; () for a table that is log only.
 
     What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
-    the primary key among it. With NOTHING no old row is known, so no key is either.
+    the primary key among it. With NOTHING no old row is known, so no key is either. An array is no key in the lake:
+    neither Arrow nor delta-rs groups or joins by one.
     """
-    numbers = relation.identity_columns or (relation.primary_key if relation.replica_identity.value == "f" else ())
-    if relation.replica_identity.value == "n":
+    numbers = relation.identity_columns
+    if relation.replica_identity is ReplicaIdentity.FULL:
+        numbers = relation.primary_key
+    elif relation.replica_identity is ReplicaIdentity.NOTHING:
         numbers = ()
     names = {column.number: column.name for column in lake_columns(relation)}
-    return tuple(names[number] for number in numbers) if all(number in names for number in numbers) else ()
+    arrays = {c.number for c in relation.live_columns if c.type is not None and c.type.ultimate().element is not None}
+    if any(number in arrays or number not in names for number in numbers):
+        return ()
+    return tuple(names[number] for number in numbers)
 
 
 def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:

@@ -1,0 +1,200 @@
+"""A real server, a real sidecar, a real Spark: after anything that SQL can do the lake equals the source."""
+
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.captures import Sidecar, running
+from tests.support.postgres import Cluster
+from tests.support.spark_campaign import wait_for
+from tidemark.io.logs import get_log
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.pipeline.compare import compare
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.positions import Positions, TableState
+from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.runner import Pipeline, Settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+WAIT_S = 30.0
+SCHEMA = """
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+CREATE TABLE typed (
+  id bigint PRIMARY KEY, flag boolean, small smallint, real4 real, real8 double precision, amount numeric(12,2),
+  anything numeric, name varchar(40), fixed char(8), data bytea, day date, at timestamptz, local timestamp,
+  clock time, span interval, uid uuid, doc jsonb, plain json, feeling mood, numbers int[], words text[], address inet);
+CREATE TABLE toasted (id int PRIMARY KEY, counter int, body text);
+CREATE TABLE keyed_by_day (day date, kind text, total numeric(10,3), PRIMARY KEY (day, kind));
+CREATE TABLE keyed_by_bytes (key bytea PRIMARY KEY, value int);
+CREATE TABLE keyed_by_array (key int[] PRIMARY KEY, value int);
+CREATE TABLE full_identity (id int PRIMARY KEY, body text);
+ALTER TABLE full_identity REPLICA IDENTITY FULL;
+CREATE TABLE by_index (a int NOT NULL, b text NOT NULL, c int, UNIQUE (b));
+ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_b_key;
+CREATE TABLE keyless (n int, note text);
+CREATE TABLE parted (id int, region text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
+CREATE TABLE parted_eu PARTITION OF parted FOR VALUES IN ('eu');
+CREATE TABLE parted_us PARTITION OF parted FOR VALUES IN ('us');
+CREATE TABLE "Odd, 'Näme'" ("Id" int PRIMARY KEY, id int, "_op" text, "two words" text);
+CREATE TABLE empty_one (id int PRIMARY KEY, v text);
+INSERT INTO typed SELECT n, n % 2 = 0, n, n / 3.0, n / 7.0, n * 1.01, n * 1e10 + 0.5, 'name ' || n, 'fix', '\\x00ff',
+  date '2020-01-01' + n, timestamptz '2020-01-01 00:00+00' + n * interval '1 hour', now(), time '10:00',
+  interval '1 mon 2 days',
+  gen_random_uuid(), jsonb_build_object('n', n), '{"a": 1}', 'ok', ARRAY[n, NULL], ARRAY['a b', NULL], '10.0.0.1/24'
+  FROM generate_series(1, 200) n;
+INSERT INTO typed (id, day, at, local, anything, real8) VALUES
+  (1001, 'infinity', '-infinity', 'infinity', 'NaN', 'Infinity'),
+  (1002, '0044-03-15 BC', '12000-01-01', NULL, 0, '-0');
+INSERT INTO toasted SELECT n, 0, string_agg(md5(n::text || m::text), '')
+  FROM generate_series(1, 20) n, generate_series(1, 200) m GROUP BY n;
+INSERT INTO keyless SELECT n, 'note' FROM generate_series(1, 10) n;
+INSERT INTO parted SELECT n, CASE WHEN n % 2 = 0 THEN 'eu' ELSE 'us' END FROM generate_series(1, 10) n;
+"""
+FIRST = """
+UPDATE typed SET amount = amount + 1, name = NULL WHERE id % 3 = 0;
+DELETE FROM typed WHERE id % 10 = 0;
+UPDATE typed SET id = id + 5000 WHERE id BETWEEN 20 AND 25;
+UPDATE toasted SET counter = counter + 1;
+UPDATE toasted SET id = id + 100 WHERE id < 5;
+INSERT INTO toasted SELECT 500, 1, repeat('x', 100000);
+UPDATE toasted SET counter = 7 WHERE id = 500;
+INSERT INTO keyed_by_day VALUES ('2024-02-29', 'a', 1.5), ('2024-02-29', 'b', 2.5), ('infinity', 'c', 0);
+UPDATE keyed_by_day SET day = '2025-01-01' WHERE kind = 'b';
+INSERT INTO keyed_by_bytes VALUES ('\\x00', 1), ('\\xff', 2);
+UPDATE keyed_by_bytes SET value = 3 WHERE key = '\\xff';
+INSERT INTO keyed_by_array VALUES ('{1,2}', 1);
+INSERT INTO full_identity SELECT n, repeat('y', 5000 * n) FROM generate_series(1, 4) n;
+UPDATE full_identity SET id = id + 10 WHERE id > 2;
+DELETE FROM full_identity WHERE id = 1;
+INSERT INTO by_index VALUES (1, 'one', 1), (2, 'two', 2);
+UPDATE by_index SET b = 'uno', c = 5 WHERE a = 1;
+INSERT INTO keyless VALUES (11, 'more');
+UPDATE parted SET region = 'us' WHERE id = 2;
+INSERT INTO "Odd, 'Näme'" VALUES (1, 2, 'op', 'two'), (2, 3, NULL, NULL);
+"""
+DDL = """
+ALTER TABLE typed ADD COLUMN added text DEFAULT 'constant';
+ALTER TABLE typed ADD COLUMN stamped numeric(10,2) DEFAULT 1.25;
+ALTER TABLE typed RENAME COLUMN name TO label;
+ALTER TABLE typed DROP COLUMN fixed;
+ALTER TABLE typed ALTER COLUMN small TYPE int;
+ALTER TABLE typed ALTER COLUMN amount TYPE numeric(14,2);
+UPDATE typed SET added = 'changed' WHERE id = 3;
+ALTER TABLE toasted ADD COLUMN random float8 DEFAULT random();
+UPDATE toasted SET counter = -1 WHERE id = 10;
+ALTER TABLE by_index RENAME TO by_index_renamed;
+CREATE TABLE born AS SELECT n AS id, 'x' || n AS v FROM generate_series(1, 50) n;
+ALTER TABLE born ADD PRIMARY KEY (id);
+UPDATE born SET v = 'y' WHERE id < 5;
+TRUNCATE keyed_by_bytes;
+INSERT INTO keyed_by_bytes VALUES ('\\x01', 9);
+ALTER TABLE "Odd, 'Näme'" ALTER COLUMN id TYPE text;
+ALTER TABLE "Odd, 'Näme'" RENAME "two words" TO "_old";
+CREATE TABLE gone (id int PRIMARY KEY);
+INSERT INTO gone VALUES (1);
+DROP TABLE keyed_by_array;
+VACUUM FULL typed;
+ALTER TABLE empty_one ALTER COLUMN v TYPE int USING v::int;
+ALTER TABLE parted ADD COLUMN note text DEFAULT 'p';
+"""
+LAST = """
+BEGIN; INSERT INTO born VALUES (100, 'kept'); SAVEPOINT s; INSERT INTO born VALUES (101, 'not'); ROLLBACK TO s;
+UPDATE toasted SET body = body || '!' WHERE id = 6; COMMIT;
+BEGIN; DROP TABLE gone; ROLLBACK;
+BEGIN; ALTER TABLE full_identity ALTER COLUMN id TYPE bigint; INSERT INTO full_identity VALUES (77, 'z');
+UPDATE full_identity SET body = 'zz' WHERE id = 77; COMMIT;
+BEGIN; TRUNCATE born; INSERT INTO born VALUES (1, 'after'); COMMIT;
+DROP TABLE gone;
+UPDATE keyless SET note = 'which?' WHERE n = 3;
+"""
+
+
+class Stand:
+    """A source, a sidecar and a lake."""
+
+    def __init__(self, cluster: Cluster, database: str, sidecar: Sidecar, root: Path, spark: SparkSession) -> None:
+        self.cluster, self.database, self.sidecar, self.spark = cluster, database, sidecar, spark
+        self.lake = root / "lake"
+        self.checkpoint = root / "checkpoint"
+
+    def sql(self, script: str) -> None:
+        with self.cluster.connect(self.database) as session:
+            for statement in script.split(";\n"):
+                if statement.strip():
+                    session.execute(statement.encode())
+
+    def land(self) -> None:
+        """Bring everything that has been done so far into the lake."""
+        folder = self.sidecar.folder
+        with self.cluster.connect(self.database) as session:
+            found = session.execute("SELECT pg_logical_emit_message(true, 'landing', '')").fetchone()
+        assert found is not None
+        lsn = parse_lsn(found[0])
+        with StateStore.open(folder) as store:
+            wait_for(lambda: reached(store, lsn), "the sidecar to deliver")
+        settings = Settings(
+            folder.root, str(self.lake), str(self.checkpoint), "spark", 1 << 20, shared_with_group=False, once=True
+        )
+        with OutboxReader.open(folder) as outbox:
+            outbox.register("spark")
+            metrics, log = PipelineMetrics("main"), get_log("test")
+            progress = Progress(metrics, log, folder.root / "pipeline-spark.json", "spark", str(self.lake))
+            Pipeline(settings, outbox, metrics, progress, log).run(self.spark, threading.Event())
+
+    def differences(self) -> list[str]:
+        """Compare; return the tables that differ, after seeing that there were tables."""
+        _, tables = compare(self.cluster.dsn(self.database), self.sidecar.folder, self.lake, WAIT_S)
+        assert len(tables) >= 10, tables
+        return [str(table) for table in tables if not table.identical]
+
+    def states(self) -> dict[str, TableState]:
+        return {table.name: table.state for table in Positions(str(self.lake), "main").tables.values()}
+
+
+def reached(store: StateStore, lsn: Lsn) -> bool:
+    delivered = store.view().delivered
+    return delivered is not None and delivered.pointer.position.commit_lsn >= lsn
+
+
+@pytest.fixture
+def stand(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator[Stand]:
+    database = f"lake_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {database}")
+    try:
+        with cluster.connect(database) as session:
+            for statement in SCHEMA.split(";\n"):
+                if statement.strip():
+                    session.execute(statement.encode())
+        with running(cluster, database, tmp_path, copy=True) as sidecar:
+            yield Stand(cluster, database, sidecar, tmp_path, spark)
+    finally:
+        cluster.sql(f"DROP DATABASE {database} WITH (FORCE)")
+
+
+@pytest.mark.feature("P21")
+@pytest.mark.feature("P22")
+@pytest.mark.feature("X24")
+@pytest.mark.feature("X23")
+def test_the_lake_equals_the_source_through_changes_and_ddl(stand: Stand) -> None:
+    stand.land()
+    assert stand.differences() == []
+    stand.sql(FIRST)
+    stand.land()
+    assert stand.differences() == []
+    stand.sql(DDL)
+    stand.land()
+    assert stand.differences() == []
+    stand.sql(LAST)
+    stand.land()
+    assert stand.differences() == []
+    states = stand.states()
+    assert states["gone"] is states["keyed_by_array"] is TableState.DROPPED
+    assert states["keyless"] is TableState.BLOCKED
+    assert states["by_index_renamed"] is TableState.LIVE
+    assert "parted" not in states
