@@ -38,6 +38,7 @@ COMMITS_PER_WRITER = 1_000  # a second, at most
 QUICK_S, QUICK_TURNS = 2.0, 1
 LEAD_NS = 200_000_000  # from "go" to the first commit
 TURN_S_MAX = 120.0
+SECONDS_MAX = 60
 PUBLICATION = SLOT = "bench"
 
 
@@ -216,8 +217,8 @@ def main() -> None:
     arguments = parser.parse_args()
     seconds, turns = (QUICK_S, QUICK_TURNS) if arguments.quick else (arguments.seconds, arguments.turns)
     rates = tuple(dict.fromkeys(arguments.rate or RATES))
-    if min(rates) < 1 or seconds <= 0 or turns < 1:
-        parser.error("rates and turns are at least 1, seconds above 0")
+    if min(rates) < 1 or not 0 < seconds <= SECONDS_MAX or turns < 1:
+        parser.error(f"rates and turns are at least 1, seconds above 0 and at most {SECONDS_MAX}")
     started = time.monotonic()
     about: dict[str, object] = {
         "cpus": os.cpu_count(),

@@ -10,6 +10,7 @@ consumer is called, or when the read from the pipe returns.
 
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -118,8 +119,11 @@ def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         pending = bytearray()
+        deadline = time.monotonic() + TURN_S_MAX
         try:
             while not arrivals.ended:
+                if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
+                    raise SystemExit("the turn did not end")
                 chunk = os.read(process.stdout.fileno(), PIPE_BYTES)
                 arrived_ns = time.monotonic_ns()
                 if not chunk:
