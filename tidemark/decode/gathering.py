@@ -47,11 +47,15 @@ class GatheredRows:
     def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Take the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
-        begin = run.tuples_at + tuple_bytes(chunk.entries, run.start, start)
-        size = tuple_bytes(chunk.entries, start, stop)
-        self._entries += memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES]
-        self._tuples += memoryview(chunk.tuples)[begin : begin + size]
-        self._runs.append(len(self))
+        if stop - start == len(chunk):  # most transactions are small
+            self._entries += chunk.entries
+            self._tuples += chunk.tuples
+        else:
+            begin = run.tuples_at + tuple_bytes(chunk.entries, run.start, start)
+            size = tuple_bytes(chunk.entries, start, stop)
+            self._entries += memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES]
+            self._tuples += memoryview(chunk.tuples)[begin : begin + size]
+        self._runs.append(len(self._entries) // ENTRY_BYTES)
         self._runs.append(run.first_ordinal + start - run.start)
         self._timelines.append(end.timeline)
         self._commit_lsns.append(end.commit_lsn)

@@ -7,6 +7,7 @@ carry their positions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
@@ -15,7 +16,7 @@ from tidemark.decode.row_entries import rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
 from tidemark.model.change import MARKER_PREFIX, ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
-from tidemark.model.lsn import FullXid, Lsn, Oid
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 
@@ -36,6 +37,23 @@ def nothing_copied(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
 def all_tables(relation: Relation) -> bool:
     """Select every relation whose rows are captured; materialized views are not."""
     return relation.kind in CAPTURED_KINDS
+
+
+class _Reached(NamedTuple):
+    """How far a group goes: a pointer, made only when one is asked for."""
+
+    timeline: TimelineId
+    commit_lsn: Lsn
+    ordinal: int
+    restart_lsn: Lsn
+
+    @property
+    def position(self) -> Position:
+        return Position(self.timeline, self.commit_lsn, self.ordinal)
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(self.position, self.restart_lsn)
 
 
 class Grouper:
@@ -66,8 +84,8 @@ class Grouper:
         self._restart()
 
     def _restart(self) -> None:
-        self._first: Position | None = None
-        self._last: Pointer | None = None
+        self._first: _Reached | None = None
+        self._last: _Reached | None = None
         self._items: list[GroupItem] = []
         self._gathered: GatheredRows | None = None
         self._transactions: list[TransactionEnd] = []
@@ -92,7 +110,7 @@ class Grouper:
                     continue
                 if self._is_full:
                     yield self._close()
-                self._add_item(item, Pointer(item.position, transaction.inner_restart_lsn), end.full_xid)
+                self._add_item(item, transaction.inner_restart_lsn, end.full_xid)
                 continue
             row = min(item.stop, item.start + max(0, first - item.first_ordinal))
             while row < item.stop:
@@ -102,7 +120,7 @@ class Grouper:
         transaction.release()
         assert self._last is not None, end
         self._transactions.append(end)
-        self._last = Pointer(self._last.position, transaction.restart_lsn)
+        self._last = self._last._replace(restart_lsn=transaction.restart_lsn)
         if self._is_full:
             yield self._close()
 
@@ -110,7 +128,7 @@ class Grouper:
         """Take a message that belongs to no transaction; give out the group if it is full."""
         if self._after is not None and message.position <= self._after:
             return
-        self._add_item(message, Pointer(message.position, restart_lsn))
+        self._add_item(message, restart_lsn)
         if self._is_full:
             yield self._close()
 
@@ -131,8 +149,9 @@ class Grouper:
             return self._after.ordinal + 1
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
 
-    def _add_item(self, item: Item, pointer: Pointer, xid: FullXid | None = None) -> None:
-        self._reach(pointer)
+    def _add_item(self, item: Item, restart_lsn: Lsn, xid: FullXid | None = None) -> None:
+        position = item.position
+        self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
         if not self._wants_item(item, xid):
             return
         if not isinstance(item, LogicalMessage):
@@ -146,21 +165,24 @@ class Grouper:
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
             self._gathered = GatheredRows(run.versions)
-        entries, gathered = run.chunk.entries, self._gathered
+        gathered, chunk = self._gathered, run.chunk
         stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
-        stop = row + rows_within(entries, row, stop, self._bytes_max - self.byte_count)
-        first = run.first_ordinal - run.start
-        for ordinal in (first + row, first + stop - 1):
-            self._reach(Pointer(Position(end.timeline, end.commit_lsn, ordinal), transaction.inner_restart_lsn))
-        for begin, finish in self._not_copied(run, row, stop, end):
-            gathered.take(run, begin, finish, end)
+        room = self._bytes_max - self.byte_count
+        if chunk.byte_count >= room:
+            stop = row + rows_within(chunk.entries, row, stop, room)
+        ordinal = run.first_ordinal + row - run.start
+        here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
+        self._reach(here)
+        self._last = here._replace(ordinal=ordinal + stop - row - 1)
+        if self._copied is nothing_copied:
+            gathered.take(run, row, stop, end)
+        else:
+            for begin, finish in self._not_copied(run, row, stop, end):
+                gathered.take(run, begin, finish, end)
         return stop
 
     def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
         """Give out the ranges of rows that no first copy has brought already."""
-        if self._copied is nothing_copied:
-            yield start, stop
-            return
         oids = [relation.oid for relation in run.versions.relations]
         begin = start
         for row, number in enumerate(run.chunk.numbers(start, stop), start):
@@ -188,10 +210,10 @@ class Grouper:
             wanted = self._selection[relation] = all_tables(relation) and self._selected(relation)
         return wanted
 
-    def _reach(self, pointer: Pointer) -> None:
+    def _reach(self, reached: _Reached) -> None:
         if self._first is None:
-            self._first = pointer.position
-        self._last = pointer
+            self._first = reached
+        self._last = reached
 
     def _end_batches(self) -> None:
         gathered, self._gathered = self._gathered, None
@@ -212,6 +234,13 @@ class Grouper:
         self._end_batches()
         assert self._first is not None, "a full group has items"
         assert self._last is not None, "a full group has items"
-        group = ChangeGroup(self._first, self._last, self._items, self._transactions, self._row_count, self._byte_count)
+        group = ChangeGroup(
+            self._first.position,
+            self._last.pointer,
+            self._items,
+            self._transactions,
+            self._row_count,
+            self._byte_count,
+        )
         self._restart()
         return group
