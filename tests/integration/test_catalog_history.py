@@ -44,7 +44,7 @@ def state(store: CatalogStore) -> tuple[object, ...]:
     """Return all that decides what a store shows from here on."""
     opened = {
         xid: (
-            *(changes.subjects, changes.rewriting, changes.expected),
+            *(changes.subjects, changes.rewriting),
             {locator: (pending.owner, state_of(pending.heap)) for locator, pending in changes.pending.items()},
             {catalog: view.file for catalog, view in changes.views.items()},
         )

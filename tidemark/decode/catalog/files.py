@@ -75,15 +75,20 @@ class CatalogFiles:
 
     # --- what tells of a rewrite
 
-    def note_class(self, changes: OpenChanges, packed: bytes, xid: Xid) -> None:
-        """Look at a row that `xid` put into pg_class: a transient heap may be one of a catalog."""
+    def note_relation(self, changes: OpenChanges, packed: bytes, xid: Xid) -> None:
+        """Look at a new relation that `xid` put into pg_class: a transient heap may be one of a catalog."""
         assert self._class_row is not None, "pg_class is in this store"
         _oid, relfilenode, tablespace, rewritten = self._class_row.unpack_from(packed, data_at(packed))
-        if rewritten in self.heaps:
-            changes.rewriting[rewritten] = xid
-            if relfilenode != INVALID_OID:
-                locator = RelFileLocator(tablespace or self.tablespace, self.database, relfilenode)
-                changes.expected[locator] = rewritten
+        if rewritten not in self.heaps:
+            return
+        changes.rewriting[rewritten] = xid
+        if relfilenode != INVALID_OID:
+            locator = RelFileLocator(tablespace or self.tablespace, self.database, relfilenode)
+            self._add_copy(changes, locator, rewritten, xid)
+
+    def _add_copy(self, changes: OpenChanges, locator: RelFileLocator, catalog: Oid, xid: Xid) -> None:
+        heap = self._by_file[locator] = CatalogHeap(self.heaps[catalog].layout, locator)
+        changes.pending[locator] = PendingFile(heap, xid)
 
     def copy(self, record: Record, top_xid: Xid) -> bool:
         """Take pages of a file that may be the new file of a catalog; tell if it may."""
@@ -118,27 +123,24 @@ class CatalogFiles:
                 return None
             changes = OpenChanges(top_xid)
         if locator not in changes.pending:
-            old = self._copied_catalog(changes, record)
-            if old is None:
+            catalog = self._copied_catalog(changes, record)
+            if catalog is None:
                 return None
             self._open.setdefault(top_xid, changes)
-            self._by_file[locator] = CatalogHeap(old.layout, locator)
-            changes.pending[locator] = PendingFile(self._by_file[locator], record.xid)
+            self._add_copy(changes, locator, catalog, record.xid)
         return changes.pending[locator].heap
 
-    def _copied_catalog(self, changes: OpenChanges, record: Record) -> CatalogHeap | None:
-        """Return the catalog that the unknown file of `record` is a copy of."""
+    def _copied_catalog(self, changes: OpenChanges, record: Record) -> Oid | None:
+        """Return the mapped catalog that the unknown file of `record` is a copy of."""
         block = record.blocks[0]
-        if block.locator in changes.expected:
-            return self.heaps[changes.expected[block.locator]]
-        if block.fork != MAIN_FORK or not (changes.rewriting or self.database == INVALID_OID):
+        is_shared = self.database == INVALID_OID
+        if block.fork != MAIN_FORK or not (changes.rewriting or is_shared):
             return None
-        told = set(changes.expected.values())
         shape = shape_of(block.restore_page())
         for catalog, heap in self.heaps.items():
-            marked = catalog in changes.rewriting and catalog not in told
-            if (marked or self.database == INVALID_OID) and shape == len(heap.layout.columns):
-                return heap
+            likely = heap.layout.catalog.mapped and (catalog in changes.rewriting or is_shared)
+            if likely and shape == len(heap.layout.columns):
+                return catalog
         return None
 
     def _learn_copy(self, record: Record) -> bool:
@@ -188,7 +190,6 @@ class CatalogFiles:
         """Forget the rewrites of aborted subtransactions."""
         for catalog in [catalog for catalog, xid in changes.rewriting.items() if xid in gone]:
             del changes.rewriting[catalog]
-            changes.expected = {file: oid for file, oid in changes.expected.items() if oid != catalog}
         for locator in [locator for locator, pending in changes.pending.items() if pending.owner in gone]:
             heap = changes.pending.pop(locator).heap
             del self._by_file[locator]
@@ -215,8 +216,8 @@ class CatalogFiles:
         if writer is not None:
             new = writer.pending.pop(locator).heap
             writer.views.pop(catalog, None)
-        elif any(catalog in changes.rewriting for changes in self._open.values()):
-            new = CatalogHeap(old.layout, locator)  # a copy without rows has no pages
+            if old.layout.catalog.mapped and not old.learning and not old.shows_as_many_rows_as(new):
+                raise CatalogDiverged(f"{name} was copied to a new file at {format_lsn(lsn)}, and rows are missing")
         elif self._marks.learning and locator in self._by_file:
             new = self._by_file[locator]
         elif self._marks.learning:

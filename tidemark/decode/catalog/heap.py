@@ -226,6 +226,10 @@ class CatalogHeap:
             if packed and self._visible(tid, sight):
                 yield tid, packed
 
+    def shows_as_many_rows_as(self, other: "CatalogHeap") -> bool:
+        """Tell if everybody sees as many rows here as in `other`, as has to be where one is a copy of the other."""
+        return sum(1 for _ in self.scan(EVERYBODY)) == sum(1 for _ in other.scan(EVERYBODY))
+
     def _visible(self, tid: Tid, sight: Sight) -> bool:
         inserter = self.inserter.get(tid)
         if inserter is not None and not sight.owns(inserter):

@@ -102,7 +102,6 @@ class _OpenJson(TypedDict):
     xid: int
     subjects: list[tuple[int, int]]
     rewriting: list[tuple[int, int]]
-    expected: list[tuple[tuple[int, int, int], int]]
     pending: list[_PendingJson]
 
 
@@ -188,7 +187,6 @@ def _dump_open(changes: OpenChanges, sections: list[bytes]) -> _OpenJson:
         "xid": changes.xid,
         "subjects": [(subject.kind, subject.oid) for subject in changes.subjects],
         "rewriting": list(changes.rewriting.items()),
-        "expected": [(_numbers(locator), oid) for locator, oid in changes.expected.items()],
         "pending": [
             {
                 "owner": pending.owner,
@@ -256,7 +254,6 @@ class _Loader:
         changes = OpenChanges(Xid(told["xid"]))
         changes.subjects.update(Subject(Oid(kind), Oid(oid)) for kind, oid in told["subjects"])
         changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in told["rewriting"])
-        changes.expected.update((_locator(locator), Oid(oid)) for locator, oid in told["expected"])
         for pending in told["pending"]:
             heap = self._heap(pending["heap"])
             changes.pending[heap.file] = PendingFile(heap, Xid(pending["owner"]))

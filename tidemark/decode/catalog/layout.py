@@ -37,12 +37,15 @@ class Catalog:
     name: str
     subject: str  # the column that says whose description a row belongs to
     keys: tuple[str, ...]  # columns that rows are looked up by
+    mapped: bool = False  # its file stands in the relation map, not in pg_class
 
 
-PG_TYPE = Catalog(Oid(1247), "pg_type", "oid", ("oid", "typelem", "typbasetype", "typnamespace", "typrelid"))
-PG_ATTRIBUTE = Catalog(Oid(1249), "pg_attribute", "attrelid", ("attrelid", "atttypid"))
-PG_CLASS = Catalog(Oid(1259), "pg_class", "oid", ("oid", "relfilenode", "relnamespace"))
-PG_DATABASE = Catalog(Oid(1262), "pg_database", "oid", ("oid",))
+PG_TYPE = Catalog(
+    Oid(1247), "pg_type", "oid", ("oid", "typelem", "typbasetype", "typnamespace", "typrelid"), mapped=True
+)
+PG_ATTRIBUTE = Catalog(Oid(1249), "pg_attribute", "attrelid", ("attrelid", "atttypid"), mapped=True)
+PG_CLASS = Catalog(Oid(1259), "pg_class", "oid", ("oid", "relfilenode", "relnamespace"), mapped=True)
+PG_DATABASE = Catalog(Oid(1262), "pg_database", "oid", ("oid",), mapped=True)
 PG_INDEX = Catalog(Oid(2610), "pg_index", "indrelid", ("indrelid",))
 PG_INHERITS = Catalog(Oid(2611), "pg_inherits", "inhrelid", ("inhrelid",))
 PG_NAMESPACE = Catalog(Oid(2615), "pg_namespace", "oid", ("oid",))

@@ -2,8 +2,8 @@
 
 VACUUM FULL and CLUSTER copy a catalog into a transient heap and swap the files when they commit:
 
-  pg_class row with relrewrite     marks the transaction: it rewrites that catalog
-  page images of an unknown file   the copy; that it is a heap page with rows of that catalog's shape gives it away
+  pg_class row with relrewrite     marks the transaction: it rewrites that catalog, into that file if it tells one
+  page images of that file         the copy; a mapped catalog's is unknown: rows of its shape give it away
   heap records on that file        the transaction itself goes on in the new file: its private view from here on
   relation map, or the commit      the file becomes the catalog's (mapped catalogs; all others by their pg_class row)
 

@@ -18,6 +18,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, MAIN_FORK, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_RELMAP, RM_XLOG, xlog
+from tidemark.wal.rmgr.heap import INSERT, OPCODE_MASK
 from tidemark.wal.versions import WalFormat
 
 GLOBAL_TABLESPACE = Oid(1664)
@@ -132,8 +133,9 @@ class CatalogStore:
                 changes.subjects.add(subject_of(heap, packed))
             if isinstance(change, RowInserted):
                 heap.insert(change.tid, change.packed, record.xid)
-                if heap.layout.catalog is PG_CLASS:
-                    self.files.note_class(changes, change.packed, record.xid)
+                # NB: an update is none: the row of a transient heap comes again when the files are swapped.
+                if heap.layout.catalog is PG_CLASS and record.info & OPCODE_MASK == INSERT:
+                    self.files.note_relation(changes, change.packed, record.xid)
             elif isinstance(change, RowDeleted):
                 heap.deleter[change.tid] = record.xid
             self.marks.add(record.xid, heap, change.tid)

@@ -69,7 +69,6 @@ class OpenChanges:
     subjects: set[Subject] = field(default_factory=set)
     version: int = 0  # grows with every change, so that what was seen through it can be known to be old
     rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and which xid said so
-    expected: dict[RelFileLocator, Oid] = field(default_factory=dict)  # files of unmapped ones, told beforehand
     pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
     views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs that it sees in its own new file
 

@@ -1,0 +1,82 @@
+"""Which records of a block a catalog follower has to see, told from their first bytes: most are rows of user tables.
+
+A record is parsed if it may matter, and only then: a seed replays all WAL since the last checkpoint. What is left out:
+
+  HEAP, HEAP2, hint images   of files that no mirror tracks
+  all others of no interest  to a mirror (`follower.INTEREST`)
+
+but the first record of any xid passes always: it alone can name the top-level transaction.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct
+
+from tidemark.decode.catalog.follower import INTEREST
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.record import INFO_MASK, Record
+from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_XLOG, xlog
+from tidemark.wal.versions import RECORD_HEADER_BYTES, WalFormat
+
+XIDS_MAX = 1 << 20  # remembered; then all are forgotten, and their next records pass once more
+_LOCATOR = Struct("<III")
+_BLOCK_HEADER_BYTES = 4  # id, flags, data length
+_IMAGE_HEADER_BYTES = 5
+_HOLE_BYTES = 2
+_BLOCK_ID_MAX = 32
+_HAS_IMAGE = 0x10
+_IMAGE_HAS_HOLE = 0x01
+_SAME_REL = 0x80
+
+
+class RecordSieve:
+    """Lets through what `mirrors` may need."""
+
+    def __init__(self, fmt: WalFormat, mirrors: Iterable[CatalogMirror]) -> None:
+        self._compressed = fmt.image_compressed
+        self._mirrors: Sequence[CatalogMirror] = tuple(mirrors)
+        self._xids: set[int] = set()  # of which a record has passed
+
+    def records(self, block: RecordBlock, stop: int) -> Iterator[Record]:
+        """Yield the records before index `stop` that may matter.
+
+        NB: each must have been followed before the next is drawn: it may change which files are tracked.
+        """
+        xids = self._xids
+        for index in range(stop):
+            xid = block.xids[index]
+            if xid and xid not in xids:
+                if len(xids) >= XIDS_MAX:
+                    xids.clear()
+                xids.add(xid)
+                yield block.record(index)
+            elif block.rmgrs[index] in INTEREST and self._matters(block, index):
+                yield block.record(index)
+
+    def _matters(self, block: RecordBlock, index: int) -> bool:
+        rmgr = block.rmgrs[index]
+        if rmgr not in (RM_HEAP, RM_HEAP2) and not (
+            rmgr == RM_XLOG and block.infos[index] & INFO_MASK == xlog.FPI_FOR_HINT
+        ):
+            return True
+        locator = self._first_file(block, index)
+        return locator is None or any(mirror.tracks(locator) for mirror in self._mirrors)
+
+    def _first_file(self, block: RecordBlock, index: int) -> RelFileLocator | None:
+        """Return the file of the first block that a record names; None if it names none, or does not add up."""
+        data = block.linear
+        at = block.offsets[index] + RECORD_HEADER_BYTES
+        end = block.offsets[index] + block.lengths[index]
+        if at + _BLOCK_HEADER_BYTES + _IMAGE_HEADER_BYTES > end or data[at] > _BLOCK_ID_MAX:
+            return None
+        flags = data[at + 1]
+        at += _BLOCK_HEADER_BYTES
+        if flags & _HAS_IMAGE:
+            info = data[at + _IMAGE_HEADER_BYTES - 1]
+            at += _IMAGE_HEADER_BYTES
+            if info & self._compressed and info & _IMAGE_HAS_HOLE:
+                at += _HOLE_BYTES
+        if flags & _SAME_REL or at + _LOCATOR.size > end:
+            return None
+        return RelFileLocator._make(_LOCATOR.unpack_from(data, at))
