@@ -4,8 +4,8 @@ A writer commits one-row INSERTs at a rate. Ours is the sidecar's capture (netwo
 confirmed position in LMDB after every group) with a consumer that notes when it is called; the peer is
 pg_recvlogical's output, read from a pipe. Each reads alone in its turn, unless --together. Latency is arrival less
 the commit's return at the writer, and can be below zero: a stream may be faster than the answer to the writer. "From
-stamp" counts from before the INSERT: the commit itself is in it. Only the comparison means anything on a shared
-machine.
+stamp" counts from before the INSERT: the commit itself is in it. CPU time is the reader's, without the walsender's.
+Only the comparison means anything on a shared machine.
 """
 
 import argparse
@@ -44,7 +44,7 @@ PUBLICATION = SLOT = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One reader's turn at one rate; times in milliseconds."""
+    """One reader's turn at one rate; times in milliseconds, the reader's CPU time in microseconds a commit."""
 
     reader: str
     rate: int
@@ -53,6 +53,7 @@ class Turn:
     p99: float
     stamp_p50: float
     stamp_p99: float
+    cpu_us: float
 
 
 class Child:
@@ -152,6 +153,7 @@ def _turn(reader: str, rate: int, written: Sequence[dict[str, list[int]]], read:
         quantile(since_return, 0.99),
         quantile(since_stamp, 0.50),
         quantile(since_stamp, 0.99),
+        read["cpu_us"][0] / len(rows),
     )
 
 
@@ -168,8 +170,8 @@ def told(values: Sequence[float], digits: int = 2) -> str:
 
 def show(turns: Sequence[Turn]) -> None:
     """Print the table."""
-    heads = ("commits/s", "", "achieved", "p50 ms", "p99 ms", "from stamp p50", "from stamp p99")
-    print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}".format(*heads))
+    heads = ("commits/s", "", "achieved", "p50 ms", "p99 ms", "from stamp p50", "from stamp p99", "CPU us a commit")
+    print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(*heads))
     for rate in dict.fromkeys(turn.rate for turn in turns):
         for reader in READERS:
             own = [turn for turn in turns if (turn.rate, turn.reader) == (rate, reader)]
@@ -179,8 +181,9 @@ def show(turns: Sequence[Turn]) -> None:
                 told([turn.p99 for turn in own]),
                 told([turn.stamp_p50 for turn in own]),
                 told([turn.stamp_p99 for turn in own]),
+                told([turn.cpu_us for turn in own], 0),
             )
-            print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}".format(rate, reader, *cells))
+            print("{:>9}  {:15}{:>22}{:>24}{:>24}{:>24}{:>24}{:>22}".format(rate, reader, *cells))
 
 
 def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[Turn]:

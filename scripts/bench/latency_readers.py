@@ -10,6 +10,7 @@ consumer is called, or when the read from the pipe returns.
 
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
@@ -47,12 +48,14 @@ class Arrivals:
         self.ended = False
         self.rows: list[int] = []
         self.times_ns: list[int] = []
+        self._cpu_us_before = 0
 
     def take(self, turn: int, row: int, arrived_ns: int) -> None:
         """Note a row; rows of other turns are left over from while nobody read."""
         if turn != self.turn:
             return
         if row == READY:
+            self._cpu_us_before = _cpu_us(resource.RUSAGE_SELF)
             print("ready", flush=True)
         elif row == END:
             self.ended = True
@@ -61,8 +64,14 @@ class Arrivals:
             self.times_ns.append(arrived_ns)
 
     def report(self) -> None:
-        """Print all."""
-        print(json.dumps({"rows": self.rows, "times_ns": self.times_ns}), flush=True)
+        """Print all, and the CPU time since READY: of this process, and of all that its children took."""
+        cpu_us = _cpu_us(resource.RUSAGE_SELF) - self._cpu_us_before + _cpu_us(resource.RUSAGE_CHILDREN)
+        print(json.dumps({"rows": self.rows, "times_ns": self.times_ns, "cpu_us": [cpu_us]}), flush=True)
+
+
+def _cpu_us(whose: int) -> int:
+    usage = resource.getrusage(whose)
+    return int((usage.ru_utime + usage.ru_stime) * 1e6)
 
 
 class ArrivalConsumer(NullConsumer):
