@@ -1,0 +1,172 @@
+"""`cdcctl tail` on a stranger's node: from now on with nothing but a DSN, or from the past with a state folder."""
+
+import json
+import re
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.cdcctl import cdcctl, command, environment, refused, running, succeeded
+from tests.support.oracle import ROLE, ServerSide, ensure_role
+from tests.support.postgres import Cluster, sql
+from tidemark.model.errors import ExitCode
+
+FOLLOWING = "changes follow from here on"
+INTERRUPTED = 130
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"tail_{uuid.uuid4().hex[:8]}"
+    ensure_role(cluster)
+    cluster.sql(f"CREATE DATABASE {name}")
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", name)
+    cluster.sql("CHECKPOINT")  # a seed replays WAL from here
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def insert(cluster: Cluster, database: str, number: int, note: str = "x") -> None:
+    cluster.sql(f"INSERT INTO account VALUES ({number}, '{note}')", database)
+
+
+def test_the_first_line_is_the_first_commit_after_the_start(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    insert(cluster, database, 1, "before")
+    with running(tmp_path, "tail", cluster.dsn(database, ROLE)) as tail:
+        tail.wait_for_err(FOLLOWING)
+        insert(cluster, database, 2, "after")
+        cluster.sql("ALTER TABLE account ADD COLUMN more int DEFAULT 7", database)
+        insert(cluster, database, 3)
+        items = [json.loads(line) for line in tail.wait_for_lines(3)]
+        assert tail.stop() == INTERRUPTED
+    assert [item["op"] for item in items] == ["i", "schema", "i"]
+    assert items[0]["after"] == {"id": 2, "note": "after"}
+    assert items[2]["after"] == {"id": 3, "note": "x", "more": 7}
+    assert "Traceback" not in tail.err
+
+
+def test_until_ends_it_before_the_first_commit_at_that_lsn(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    """The LSN lies ahead when tail starts: two segments are skipped, so that a commit is known to stand beyond it."""
+    ((ahead,),) = cluster.sql("SELECT pg_current_wal_insert_lsn() + 2 * 16 * 1024 * 1024")
+    arguments = ("tail", cluster.dsn(database, ROLE), "--format", "test_decoding", "--until", str(ahead))
+    with running(tmp_path, *arguments) as tail:
+        tail.wait_for_err(FOLLOWING)
+        insert(cluster, database, 1, "below")
+        for _ in range(3):
+            cluster.sql("SELECT pg_logical_emit_message(true, 'filler', ''), pg_switch_wal()")
+        insert(cluster, database, 2, "beyond")
+        done = succeeded(tail.ended())
+    kept = [line for line in done.lines if line.startswith("table ")]
+    assert kept == ["table public.account: INSERT: id[integer]:1 note[text]:'below'"]
+
+
+def test_it_names_the_older_transactions_that_it_waits_for(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    gid = f"left over {uuid.uuid4().hex[:8]}"
+    cluster.sql(f"BEGIN; INSERT INTO account VALUES (1, 'prepared'); PREPARE TRANSACTION '{gid}'", database)
+    try:
+        with (
+            cluster.connect(database, autocommit=False) as session,
+            running(tmp_path, "tail", cluster.dsn(database, ROLE)) as tail,
+        ):
+            sql(session, "INSERT INTO account VALUES (2, 'open')")
+            tail.wait_for_err(f"prepared transaction '{gid}'")
+            assert f"process {session.info.backend_pid} (" in tail.err
+            session.commit()
+            tail.wait_for(lambda: len(told_waits(tail.err)) > 1, "that one is left")
+            assert tail.out == []
+            cluster.sql(f"COMMIT PREPARED '{gid}'", database)
+            tail.wait_for_err(FOLLOWING)
+            insert(cluster, database, 3)
+            (line,) = tail.wait_for_lines(1)
+            tail.stop()
+    finally:
+        for (left,) in cluster.sql("SELECT gid FROM pg_prepared_xacts", database):
+            cluster.sql(f"ROLLBACK PREPARED '{left}'", database)
+    assert json.loads(line)["after"]["id"] == 3  # the others had ended before the changes began
+    both, one = told_waits(tail.err)
+    assert "process" in both
+    assert "process" not in one
+
+
+def told_waits(err: str) -> list[str]:
+    """Return the lines that name who is waited for: one for each set of transactions, not one a second."""
+    return re.findall("^waiting for older transactions to end: (.*)$", err, re.MULTILINE)
+
+
+def test_a_wait_that_takes_too_long_ends_with_the_names(cluster: Cluster, database: str) -> None:
+    with cluster.connect(database, autocommit=False) as session:
+        sql(session, "INSERT INTO account VALUES (1, 'open')")
+        done = cdcctl("tail", cluster.dsn(database, ROLE), "--wait-s", "0.2")
+        refused(done, ExitCode.NODE_UNFIT, f"process {session.info.backend_pid}")
+
+
+def test_a_state_gives_the_past_and_then_the_present(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    state, dsn = tmp_path / "state", cluster.dsn(database, ROLE)
+    server = ServerSide(cluster, database)
+    succeeded(cdcctl("init", "--state", state, "--dsn", dsn))
+    server.lines()
+    insert(cluster, database, 1, "skipped")
+    skipped = server.lines()
+    ((begin,),) = cluster.sql("SELECT pg_current_wal_insert_lsn()")
+    with cluster.connect(database) as session:
+        sql(session, "BEGIN; INSERT INTO account VALUES (2, 'past'); SAVEPOINT s; DELETE FROM account")
+        sql(session, "ROLLBACK TO s; UPDATE account SET id = 5 WHERE id = 2; COMMIT")
+        sql(session, "ALTER TABLE account ADD COLUMN more int DEFAULT 7")
+        sql(session, "INSERT INTO account VALUES (3, 'past', 8)")
+    past = server.lines()
+    until = cluster.flush_lsn()
+    in_the_past = ("tail", "--state", state, "--from", str(begin), "--format", "test_decoding")
+    assert succeeded(cdcctl(*in_the_past, "--until", until)).lines == past
+    with running(tmp_path, "tail", "--state", state, "--format", "test_decoding") as tail:
+        assert tail.wait_for_lines(len(skipped + past)) == skipped + past
+        insert(cluster, database, 4, "present")
+        present = server.lines()
+        assert tail.wait_for_lines(len(skipped + past + present)) == skipped + past + present
+        assert tail.stop() == INTERRUPTED
+    server.drop()
+
+
+def test_a_stream_that_breaks_is_said_and_made_again(new_cluster: NewCluster, tmp_path: Path) -> None:
+    cluster = new_cluster(15)
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    with running(tmp_path, "tail", cluster.dsn()) as tail:
+        tail.wait_for_err(FOLLOWING)
+        cluster.restart()
+        tail.wait_for_err("the stream broke, connecting again: ")
+        insert(cluster, "postgres", 1)
+        (line,) = tail.wait_for_lines(1)
+        tail.stop()
+    assert json.loads(line)["after"]["id"] == 1
+
+
+def test_a_reader_that_has_seen_enough_ends_it_without_an_error(cluster: Cluster, database: str) -> None:
+    tail = subprocess.Popen(
+        command("tail", cluster.dsn(database, ROLE)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert tail.stdout is not None
+    assert tail.stderr is not None
+    try:
+        while FOLLOWING.encode() not in tail.stderr.readline():
+            assert tail.poll() is None
+        tail.stdout.close()
+        insert(cluster, database, 1)
+        assert tail.wait(timeout=60) == ExitCode.SUCCESS
+        assert tail.stderr.read() == b""
+    finally:
+        tail.kill()
+        tail.wait(timeout=60)
+        tail.stderr.close()
+
+
+def test_arguments_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
+    refused(cdcctl("tail"), ExitCode.CONFIG, "no node is named")
+    refused(cdcctl("tail", "dbname=x", "--from", "0/1000000"), ExitCode.CONFIG, "--from goes with --state only")
+    refused(cdcctl("tail", "dbname=x", "--until", "here"), ExitCode.CONFIG, "not an LSN: 'here'")
+    refused(cdcctl("tail", "--state", tmp_path, "--database", "x"), ExitCode.CONFIG, "--database")
