@@ -17,6 +17,7 @@ Needs a LOGIN REPLICATION role with CONNECT. Writes one empty message into WAL, 
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.sieve import RecordSieve
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
@@ -167,7 +169,7 @@ def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedOb
         mirrors: list[CatalogMirror] = []
         for session in sessions:
             mirrors.append(session.begin(fmt, Xid(redo.next_xid & 0xFFFFFFFF), mirrors[0].shared if mirrors else None))
-        replay = stack.enter_context(_Replay(dsn, facts, redo, CatalogFollower(fmt, mirrors)))
+        replay = stack.enter_context(_Replay(dsn, facts, redo, mirrors))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn = first.flush_all()
@@ -200,13 +202,15 @@ def _wait_for_older(
 class _Replay:
     """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
 
-    def __init__(self, dsn: str, facts: NodeFacts, redo: RedoPoint, follower: CatalogFollower) -> None:
-        self.follower = follower
+    def __init__(self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: Sequence[CatalogMirror]) -> None:
+        fmt = wal_format(facts.major)
+        self.follower = CatalogFollower(fmt, mirrors)
+        self._sieve = RecordSieve(fmt, mirrors)
         self._dsn = dsn
         self._facts = facts
         self._timeline = redo.timeline
         self._framer = Framer(
-            wal_format(facts.major),
+            fmt,
             system_identifier=facts.system_identifier,
             segment_bytes=facts.segment_bytes,
             timeline=redo.timeline,
@@ -266,8 +270,10 @@ class _Replay:
         while not isinstance(block := self._framer.next_block(), NeedMore):
             if isinstance(block, Invalid):
                 raise CorruptWal(f"the stream: {block}")
-            for record in block.records():
-                if stop_lsn is not None and record.lsn >= stop_lsn:
-                    return
+            stop = len(block) if stop_lsn is None else bisect_left(block.lsns, stop_lsn, 0, len(block))
+            for record in self._sieve.records(block, stop):
                 self.follower.follow(record)
-                self._lsn = record.end_lsn
+            if stop:
+                self._lsn = Lsn(block.ends[stop - 1])
+            if stop < len(block):
+                return
