@@ -60,7 +60,7 @@ class Place:
         for _ in world.groups(groups):
             pass
         for table in world.tables:
-            folder = folder_of(DATABASE, table.relation)
+            folder = f"{DATABASE}/{folder_of(table.relation)}"
             assert replica_rows(self.lake, folder) == table.expected()
             log = log_rows(self.lake, folder)
             assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes

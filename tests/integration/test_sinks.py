@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.support.lakes import CAPTURE, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
-from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.lsn import Lsn, TimelineId, Xid
+from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.failpoints import Failpoint, arm
@@ -264,3 +264,18 @@ def test_the_positions_table_says_how_far_all_tables_are_also_quiet_ones(tmp_pat
     assert again.positions.held == Held(Sequence(40), later)
     assert again.positions.tables[DATABASE, RELATION].sequence == 1
     assert again.positions.outbox == "outbox-1"
+
+
+def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    names = {1: "positions", 2: "..", 3: "a b", 4: "a_b", 5: "A_b", 6: "a-b"}
+    (told,) = table.delivered()
+    assert isinstance(told.item, ChangeBatch)
+    databases = {Oid(oid): name for oid, name in names.items()}
+    lake = Lake(str(tmp_path), CAPTURE, shape_of, constants_of, databases)
+    items = [Delivered(Sequence(n), replace(told.item, database=Oid(n))) for n in (*names, 7)]
+    lake.apply(batch(items))
+    folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
+    assert folders == ["..-2", "7", "A_b-5", "a-b-6", "a_b", "a_b-3", "positions"]
+    assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}

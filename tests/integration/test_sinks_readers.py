@@ -10,6 +10,7 @@ from tests.support.lakes import CAPTURE, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, Value
 from tidemark.pipeline import sinks
 from tidemark.pipeline.held import read_held
+from tidemark.pipeline.positions import FOLDER as FOLDER_OF_POSITIONS
 from tidemark.pipeline.sinks import Lake
 from tidemark.pipeline.steps import Delivered
 from tidemark.pipeline.types import constants_of, shape_of
@@ -73,7 +74,7 @@ def test_the_positions_table_pairs_positions_with_versions_that_hold_exactly_tha
     _, batches, after = story()
     for some in batches:
         new_lake(tmp_path).apply(batch(some))
-    positions = DeltaTable(str(tmp_path / "positions"))
+    positions = DeltaTable(str(tmp_path / FOLDER_OF_POSITIONS))
     for number, expected in enumerate(after, start=1):
         positions.load_as_version(number)
         (row,) = (row for row in positions.to_pyarrow_table().to_pylist() if row["relation"] == RELATION)

@@ -135,7 +135,7 @@ class Campaign:
             pass
         found = {}
         for table in world.tables:
-            folder = folder_of(DATABASE, table.relation)
+            folder = f"{DATABASE}/{folder_of(table.relation)}"
             known = Lake(str(self.lake), CAPTURE, shape_of, constants_of).positions.tables[DATABASE, table.oid]
             assert known.folder == folder
             assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"

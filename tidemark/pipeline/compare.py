@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,13 +24,14 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import AFTER
 from tidemark.model.errors import ExitCode, TidemarkError
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.layout import key_names, lake_columns
 from tidemark.pipeline.positions import Positions, TablePosition, TableState
 from tidemark.wal.versions import wal_format
+from tidemark.wire.state import CopyProgress
 
 LINES_MAX = 50_000  # of COPY, turned into Arrow at once
 POLL_S = 0.2
@@ -83,14 +84,12 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
 
 
 def compare_table(source: CopySource, table: TablePosition, lake: Path) -> Compared | None:
-    """Compare one table; None: it is gone at the source, or has no key and so no replica."""
+    """Compare one table; None: it is gone at the source."""
     known = source.table(table.relation)
     if known is None:
         return None
     with source.held(known) as snapshot:
         relation = snapshot.relation
-        if not key_names(relation):
-            return None
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect)
         batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in _slices(source.rows(relation))]
     expected = _source_table(relation, batches, builder)
@@ -124,14 +123,23 @@ def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder
 
 
 def _hash(table: pa.Table, key: Sequence[str]) -> str:
-    """Return a hash of the rows in key order, columns by name: how a table is laid out does not matter."""
+    """Return a hash of the rows in key order, columns by name: how a table is laid out does not matter.
+
+    Rows without a key stand in the order of their own text: equal ones beside each other.
+    """
     names = sorted(table.column_names)
-    ordered = table.select(names).sort_by([(name, "ascending") for name in key])
     digest = hashlib.sha256(repr(names).encode())
-    for batch in ordered.to_batches(max_chunksize=LINES_MAX):
-        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            digest.update(repr(values).encode("utf-8", "surrogateescape"))
+    ordered = table.select(names)
+    rows = _texts(ordered.sort_by([(name, "ascending") for name in key])) if key else sorted(_texts(ordered))
+    for row in rows:
+        digest.update(row.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def _texts(table: pa.Table) -> Iterator[str]:
+    for batch in table.to_batches(max_chunksize=LINES_MAX):
+        for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield repr(values)
 
 
 def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[Lsn, list[Compared]]:
@@ -149,7 +157,21 @@ def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[L
             tables = [known for known in positions.tables.values() if known.database == database]
             results = (compare_table(source, table, lake) for table in tables if table.state is TableState.LIVE)
             compared += [result for result in results if result is not None]
+            compared += _missing(source, database, view.copies, positions)
     return lsn, sorted(compared, key=lambda one: one.table)
+
+
+def _missing(
+    source: CopySource, database: Oid, copies: Mapping[tuple[Oid, Oid], CopyProgress], positions: Positions
+) -> list[Compared]:
+    """Return the tables that were copied and that the lake does not know: worse than different."""
+    return [
+        Compared(
+            f"{table.namespace}.{table.name}", copies[database, table.oid].row_count, 0, "copied", "not in the lake"
+        )
+        for table in source.tables()
+        if (database, table.oid) in copies and (database, table.oid) not in positions.tables
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

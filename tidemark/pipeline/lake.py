@@ -17,6 +17,7 @@ from deltalake.exceptions import CommitFailedError
 from tidemark.model.errors import Fenced, InternalError
 from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
 
+LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 days"}  # of commits: some a second make many in 30 days
 FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
 
 
@@ -91,7 +92,9 @@ class LakeTable:
 
     def create(self, schema: pa.Schema, held: Held) -> None:
         """Create the table without rows."""
-        self._delta = DeltaTable.create(self.uri, schema, commit_properties=commit_properties(self.app, held))
+        self._delta = DeltaTable.create(
+            self.uri, schema, configuration=LOG_RETENTION, commit_properties=commit_properties(self.app, held)
+        )
         self.held = held
 
     def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
@@ -157,11 +160,11 @@ class LakeTable:
         """Delete the files that no row has needed for `hours`; with 0 not for tables that anybody else reads."""
         self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
-    def compact(self) -> None:
-        """Put small files together, and delete those that none of the last week's snapshots has."""
+    def compact(self, keep_hours: int) -> None:
+        """Put small files together, and delete those that no row has needed for `keep_hours`."""
         with _fenced(self.uri):
             self.delta.optimize.compact(target_size=FILE_BYTES)
-        self.delta.vacuum(dry_run=False)
+        self.forget_files(keep_hours)
 
     def _settle(self, version: int, held: Held) -> None:
         if self.version == version:

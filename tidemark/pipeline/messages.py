@@ -26,12 +26,12 @@ SCHEMA = pa.schema(
 )
 
 
-def append_messages(uri: str, app: str, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> None:
-    """Append what of `messages`, in stream order, the log does not hold yet."""
+def append_messages(uri: str, app: str, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> LakeTable:
+    """Append what of `messages`, in stream order, the log does not hold yet; return the log."""
     table = LakeTable(uri, app)
     late = [(sequence, message) for sequence, message in messages if message.position > table.held.position]
     if not late:
-        return
+        return table
     if not table.exists:
         table.create(SCHEMA, table.held)
     rows = [
@@ -53,3 +53,4 @@ def append_messages(uri: str, app: str, messages: Sequence[tuple[OutboxSequence,
         pa.Table.from_pylist(rows, schema=SCHEMA), replace(table.held, sequence=sequence, position=last.position)
     )
     passed(Failpoint.LOG_APPENDED)
+    return table

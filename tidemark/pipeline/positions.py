@@ -1,8 +1,9 @@
 """The positions table: how far every table of the lake is, and where a new checkpoint starts.
 
 It is written last in every batch, so it never says more than the tables hold. One row stands for each table, with its
-present name, its folder and the versions of log and replica that belong together; the row of relation 0 stands for
-all: everything up to it is in the lake, in quiet tables too. Its commit carries that as application transactions.
+present name, its folder and the versions of log and replica that belong together, and one, with relation 0, for the
+messages of each database. The row of database 0 stands for all: everything up to it is in the lake, in quiet tables
+too. The commit carries that as application transactions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable
 
-FOLDER = "positions"
+FOLDER = "_positions"
 SCHEMA = pa.schema(
     [
         pa.field("database", pa.int64()),
@@ -86,13 +87,13 @@ class Positions:
     """The positions table as last written."""
 
     def __init__(self, root: str, capture: str) -> None:
-        self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{capture}:{FOLDER}")
+        self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{capture}:positions")
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
         rows = self._table.scan().read_all().to_pylist() if self._table.exists else []
         for row in rows:
             self.outbox = row["outbox"]
-            if row["relation"] != INVALID_OID:
+            if row["database"] != INVALID_OID:
                 self.tables[Oid(row["database"]), Oid(row["relation"])] = _parse(row)
 
     @property

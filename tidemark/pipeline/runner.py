@@ -7,6 +7,7 @@ checkpoint, a repeated batch and a killed helper process change nothing but the 
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.failpoints import Failpoint, passed
 from tidemark.pipeline.failures import named_failure
@@ -69,6 +73,7 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._outbox = outbox
+        self._databases = _database_names(StateFolder(settings.state, settings.shared_with_group))
         self._metrics = metrics
         self._progress = progress
         self._log = log
@@ -93,7 +98,7 @@ class Pipeline:
                 return
 
     def _open_lake(self) -> Lake:
-        return Lake(self._settings.lake, self._outbox.identity.capture, shape_of, constants_of)
+        return Lake(self._settings.lake, self._outbox.identity.capture, shape_of, constants_of, self._databases)
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
@@ -163,6 +168,12 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **describe_error(failure or self._failure or error))
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_line(str(error))}") from error
+
+
+def _database_names(folder: StateFolder) -> Mapping[Oid, str]:
+    with StateStore.open(folder) as store:
+        beginning = store.view().beginning
+    return beginning.databases if beginning is not None else {}
 
 
 def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:

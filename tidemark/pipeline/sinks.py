@@ -1,18 +1,20 @@
 """A batch of outbox values into the lake: each table its log and then its replica, the positions last.
 
-    <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/positions
+    <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
+
+A folder keeps the name that its table and database had at first; present names stand in the positions table.
 
 Every target guards itself, so a kill anywhere is harmless: what is asked for again is left out where it is held.
 Tables go through a small pool of threads, since each costs some tens of milliseconds and most of that is waiting.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
@@ -29,7 +31,10 @@ from tidemark.wire.items import relation_of
 
 TABLES_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
+LOG_KEEP_HOURS = 168  # files that compaction replaced, for readers of older versions
+REPLICA_KEEP_HOURS = 1  # each merge replaces whole files: a week of them may be a thousand times the table
 PARTITIONED = "p"  # pg_class.relkind
+_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
 
 
@@ -56,9 +61,18 @@ class _Split:
 class Lake:
     """All targets of one capture."""
 
-    def __init__(self, root: str, capture: str, shapes: Shapes, constants: Constants) -> None:
+    def __init__(
+        self,
+        root: str,
+        capture: str,
+        shapes: Shapes,
+        constants: Constants,
+        databases: Mapping[Oid, str] | None = None,
+    ) -> None:
+        """`databases` are their names; one without a name is called by its OID."""
         self.root = root.rstrip("/")
         self.capture = capture
+        self._databases = databases or {}
         self.positions = Positions(self.root, capture)
         self._shapes = shapes
         self._constants = constants
@@ -67,7 +81,7 @@ class Lake:
         """Bring every table up to the end of `batch`, and say so in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
         split = _split(batch.items)
-        jobs: list[Callable[[], TablePosition | None]] = [
+        jobs: list[Callable[[], TablePosition]] = [
             *(lambda table=table, items=items: self._table(table, items) for table, items in split.tables.items()),
             *(lambda of=of, items=items: self._messages(of, items) for of, items in split.messages.items()),
         ]
@@ -77,20 +91,20 @@ class Lake:
         held = replace(self.positions.held, sequence=batch.end, position=batch.position)
         if held.position < self.positions.held.position:
             held = replace(held, position=self.positions.held.position)
-        self.positions.write(batch.outbox, [position for position in touched if position], held)
+        self.positions.write(batch.outbox, touched, held)
         passed(Failpoint.POSITIONS_WRITTEN)
 
     def _table(self, table: TableId, items: Sequence[Delivered]) -> TablePosition:
         known = self.positions.tables.get(table)
         relation = _latest(items)
-        folder = known.folder if known else folder_of(table[0], _first(items))
+        folder = known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
         app = f"tidemark:{self.capture}:{table[0]}.{table[1]}"
         log = ChangeLog(f"{self.root}/{folder}/log", f"{app}:log", self._shapes).apply(items)
         uri = f"{self.root}/{folder}/replica"
         replica = Replica(uri, f"{app}:replica", self._shapes, self._constants).apply(items)
-        for written in (log, replica):
-            if written.version and written.version % COMPACT_EVERY == 0:
-                written.compact()
+        for written, keep_hours in ((log, LOG_KEEP_HOURS), (replica, REPLICA_KEEP_HOURS)):
+            if written.version > 0 and written.version % COMPACT_EVERY == 0:
+                written.compact(keep_hours)
         held = max(log.held, replica.held, key=lambda held: held.position)
         return TablePosition(
             database=table[0],
@@ -106,15 +120,42 @@ class Lake:
             replica_version=replica.version,
         )
 
-    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> None:
+    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> TablePosition:
+        known = self.positions.tables.get((database, INVALID_OID))
+        folder = known.folder if known else f"{self._database(database)}/{MESSAGES}"
         app = f"tidemark:{self.capture}:{database}:{MESSAGES}"
-        append_messages(f"{self.root}/{database}/{MESSAGES}", app, messages)
+        log = append_messages(f"{self.root}/{folder}", app, messages)
+        if log.version > 0 and log.version % COMPACT_EVERY == 0:
+            log.compact(LOG_KEEP_HOURS)
+        return TablePosition(
+            database=database,
+            relation=INVALID_OID,
+            namespace="",
+            name=MESSAGES,
+            folder=folder,
+            state=TableState.LIVE,
+            sequence=log.held.sequence,
+            position=log.held.position,
+            generation=0,
+            log_version=log.version,
+            replica_version=-1,
+        )
+
+    def _database(self, database: Oid) -> str:
+        # Three forms that never meet, nor the positions table's: an OID, a plain name, any other name with its OID.
+        name = self._databases.get(database)
+        if name is None:
+            return str(database)
+        return name if _PLAIN.fullmatch(name) else f"{_safe(name)}-{database}"
 
 
-def folder_of(database: Oid, relation: Relation) -> str:
-    """Return the folder of a table that is met for the first time, below the lake's root."""
-    name = re.sub(r"[^A-Za-z0-9_.-]", "_", relation.qualified_name)[:_NAME_LENGTH]
-    return f"{database}/{relation.oid}-{name}"
+def folder_of(relation: Relation) -> str:
+    """Return the folder of a table that is met for the first time, below its database's."""
+    return f"{relation.oid}-{_safe(relation.qualified_name)}"
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_NAME_LENGTH]
 
 
 def _split(items: Sequence[LakeItem]) -> _Split:
