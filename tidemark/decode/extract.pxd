@@ -59,8 +59,8 @@ cdef class RowExtractor:
     cdef unsigned long long lsn
 
     @cython.locals(at=Py_ssize_t, full=bint)
-    cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples, const long long[::1] lsns,
-                             const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
+    cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples,
+                             const long long[::1] lsns, const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
                              const unsigned char[::1] infos, const long long[::1] offsets,
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop) except -1
 
