@@ -132,5 +132,9 @@ def test_the_outbox_holds_every_change_exactly_once_however_often_the_sidecar_is
 
 def newest_copy(rows: list[dict[str, object]]) -> list[dict[str, object]]:
     """Leave out the rows of copies that were begun anew: those of a smaller generation."""
-    generations = [int(str(row["_ordinal"])) >> 40 for row in rows if row["_op"] == "c"]
-    return [row for row in rows if row["_op"] != "c" or int(str(row["_ordinal"])) >> 40 == max(generations)]
+    newest = max((_generation(row) for row in rows if row["_op"] == "c"), default=0)
+    return [row for row in rows if row["_op"] != "c" or _generation(row) == newest]
+
+
+def _generation(row: dict[str, object]) -> int:
+    return int(str(row["_ordinal"])) >> 40
