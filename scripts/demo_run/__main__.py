@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from rich.console import Console
@@ -17,12 +18,15 @@ from rich.table import Table
 
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
+from scripts.demo_run.lag import LagWatch, quantile
 from scripts.demo_run.processes import CTL, Process, run
+from tidemark.model.lsn import Lsn, parse_lsn
 
 SECONDS_DEFAULT = 70  # of workload
 FIRST_BATCH_S_MAX = 90  # for Spark to start
 SETTLE_S_MAX = 90  # for the lake to catch up after the workload
 TELL_EVERY_S = 5.0
+LOOK_EVERY_S = 0.1
 COMPARE = "tidemark.pipeline.compare"
 ROLE = "cdc"
 GRANTS = (
@@ -41,8 +45,10 @@ class Demonstration:
     server: embedded.Server
     sidecar: Process = field(init=False)
     spark: Process = field(init=False)
+    lag: LagWatch = field(init=False)
 
     def __post_init__(self) -> None:
+        self.lag = LagWatch(self.server.dsn(), self.landed)
         state = ("--state", str(self.state))
         self.sidecar = Process("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
         run_spark = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]")
@@ -66,24 +72,26 @@ class Demonstration:
         """Return where everything is, in a line."""
         told = json.loads(run(CTL, "status", "--state", str(self.state), "--json"))
         delivered = told["delivered"] or {}
-        lake = self.landed()
-        lag = f"{lake.get('rows', 0)} events, lag p50 {_seconds(lake.get('lag_p50_s'))}"
         return (
-            f"mode {told['mode']}, delivered {delivered.get('position', '-')}, "
-            f"outbox at {told['outbox']['head']}, lake at {lake.get('sequence', 0)} ({lag})"
+            f"mode {told['mode']}, delivered {delivered.get('position', '-')}, outbox at {told['outbox']['head']}, "
+            f"lake {_behind(told)} values behind, lag {self.lag.recent()}"
         )
 
-    def landed(self) -> dict[str, int | float | str | None]:
-        """Return what the pipeline says of itself."""
+    def is_drained(self) -> bool:
+        """Tell if the lake holds all that is in the outbox."""
+        return not _behind(json.loads(run(CTL, "status", "--state", str(self.state), "--json")))
+
+    def landed(self) -> Lsn | None:
+        """Return up to which LSN the lake holds everything, by the pipeline's own word; None before its first batch."""
         try:
-            told: dict[str, int | float | str | None] = json.loads((self.state / "pipeline-spark.json").read_text())
+            told: dict[str, str] = json.loads((self.state / "pipeline-spark.json").read_text())
         except FileNotFoundError:
-            return {}
-        return told
+            return None
+        return parse_lsn(told["lsn"])
 
 
-def _seconds(value: float | str | None) -> str:
-    return f"{value:.2f} s" if isinstance(value, float) else "-"
+def _behind(status: dict[str, Any]) -> int:
+    return max((reader["behind"] for reader in status["readers"].values()), default=0)
 
 
 @contextmanager
@@ -96,6 +104,7 @@ def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstra
         yield demonstration
         kept = keep
     finally:
+        demonstration.lag.close()
         if kept:
             _say_where(demonstration)
         else:
@@ -146,19 +155,30 @@ def _play(demonstration: Demonstration, work: shop.Workload, seconds: float) -> 
         if time.monotonic() - told >= TELL_EVERY_S:
             told = time.monotonic()
             demonstration.say(f"[{passed:5.1f} s] {work.rate():.0f} transactions/s; {demonstration.status()}")
-        time.sleep(0.1)
+        demonstration.lag.look()
+        time.sleep(LOOK_EVERY_S)
 
 
 def _wait_for_lake(demonstration: Demonstration) -> None:
     """Wait until Spark has brought its first batch: before that there is nothing to kill."""
     deadline = time.monotonic() + FIRST_BATCH_S_MAX
-    while not demonstration.landed():
+    while demonstration.landed() is None:
         for process in (demonstration.sidecar, demonstration.spark):
             process.check()
         if time.monotonic() > deadline:
             raise SystemExit(f"Spark has brought nothing in {FIRST_BATCH_S_MAX} s; see {demonstration.spark.log}")
         time.sleep(0.5)
     demonstration.say("Spark has brought the first batch to the lake")
+
+
+def _catch_up(demonstration: Demonstration) -> None:
+    """Wait until the lake holds all that is in the outbox."""
+    deadline = time.monotonic() + SETTLE_S_MAX
+    while not demonstration.is_drained() and time.monotonic() < deadline:
+        for process in (demonstration.sidecar, demonstration.spark):
+            process.check()
+        demonstration.lag.settle()
+    demonstration.lag.settle(everything=True)
 
 
 def _alter(demonstration: Demonstration, statement: str) -> None:
@@ -178,17 +198,17 @@ def _report(demonstration: Demonstration, work: shop.Workload) -> bool:
     ]
     compared = json.loads(run(COMPARE, *arguments, "--wait-s", str(SETTLE_S_MAX), "--json", fine=(0, 1)))
     table = Table(title=f"source and lake at {compared['lsn']}")
-    for heading in ("table", "rows", "replica rows", "content"):
+    for heading in ("table", "rows", "replica rows", "events", "content"):
         table.add_column(heading, justify="left" if heading in {"table", "content"} else "right")
     for one in compared["tables"]:
         verdict = "identical" if one["identical"] else "DIFFERENT"
-        table.add_row(one["table"], str(one["source_rows"]), str(one["replica_rows"]), verdict)
+        counts = (one["source_rows"], one["replica_rows"], one["events"])
+        table.add_row(one["table"], *map(str, counts), verdict)
     demonstration.console.print(table)
-    lake = demonstration.landed()
+    lags = demonstration.lag.lags_s
     demonstration.say(
-        f"{work.transactions} transactions ({work.rolled_back} rolled back), {work.rate():.0f}/s; "
-        f"{lake.get('rows')} events in the lake since Spark's last start; commit to visible in the lake: "
-        f"p50 {_seconds(lake.get('lag_p50_s'))}, p99 {_seconds(lake.get('lag_p99_s'))}"
+        f"{work.transactions} transactions ({work.rolled_back} rolled back), {work.rate():.0f}/s; commit to visible in "
+        f"the lake, kills and restarts included: p50 {quantile(lags, 0.5):.1f} s, p99 {quantile(lags, 0.99):.1f} s"
     )
     return bool(compared["tables"]) and all(one["identical"] for one in compared["tables"])
 
@@ -211,8 +231,7 @@ def main() -> int:
         _play(demonstration, work, given.seconds)
         work.stop()
         demonstration.say("the workload has stopped; waiting for the lake")
-        for process in (demonstration.sidecar, demonstration.spark):
-            process.check()
+        _catch_up(demonstration)
         identical = _report(demonstration, work)
         demonstration.say(f"{'identical' if identical else 'DIFFERENT'}, after {time.monotonic() - begun:.0f} s")
     return 0 if identical else 1

@@ -42,7 +42,7 @@ RAW_TYPES = (
     "|int4range|int8range|numrange|tsrange|tstzrange|daterange"
     "|int4multirange|int8multirange|nummultirange|tsmultirange|tstzmultirange|datemultirange"
     "|regclass|regtype|regnamespace|regproc|regprocedure|regoper|regoperator|regrole|regconfig|regdictionary|regcollation"
-    "|aclitem|xid|xid8|cid|tid|raw_[a-z]+"
+    "|aclitem|tid|raw_[a-z]+"
 )
 _RAW_VALUE = re.compile(rf"\[({RAW_TYPES})((?:\[\])?\]):(?:B?'(?:[^']|'')*')")
 

@@ -46,18 +46,21 @@ class LakeBehind(TidemarkError):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One table; hashes are SHA-256 over the rows in key order."""
+    """One table; hashes are SHA-256 over the rows in key order, events are rows of the change log."""
 
     table: str
     source_rows: int
     replica_rows: int
     source_hash: str
     replica_hash: str
+    events: int = 0
+    repeated_events: int = 0  # by position: more than none is an error of ours
 
     @property
     def identical(self) -> bool:
-        """Tell if both sides hold the same rows."""
-        return (self.source_rows, self.source_hash) == (self.replica_rows, self.replica_hash)
+        """Tell if both sides hold the same rows, and the log no change twice."""
+        same = (self.source_rows, self.source_hash) == (self.replica_rows, self.replica_hash)
+        return same and not self.repeated_events
 
 
 def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> Positions:
@@ -100,7 +103,18 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path) -> Compa
         found.num_rows,
         _hash(expected, key_names(relation)),
         _hash(found, key_names(relation)),
+        *_count_events(f"{lake.absolute()}/{table.folder}/log"),
     )
+
+
+def _count_events(uri: str) -> tuple[int, int]:
+    """Return how many changes the log holds, and how many of them it holds again."""
+    log = LakeTable(uri, "")
+    if not log.exists:
+        return 0, 0
+    places = pa.table(log.scan(["_commit_lsn", "_ordinal"]).read_all())
+    distinct = places.group_by(places.column_names).aggregate([]).num_rows
+    return places.num_rows, places.num_rows - distinct
 
 
 def _slices(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
@@ -194,7 +208,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         for one in tables:
             verdict = "identical" if one.identical else "DIFFERENT"
-            print(f"{one.table}: {one.source_rows} rows, replica {one.replica_rows}: {verdict}")  # noqa: T201
+            rows = f"{one.source_rows} rows, replica {one.replica_rows}"
+            print(f"{one.table}: {rows}, {one.events} events ({one.repeated_events} twice): {verdict}")  # noqa: T201
     return ExitCode.SUCCESS if all(one.identical for one in tables) else ExitCode.UNEXPECTED
 
 
