@@ -6,11 +6,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from rich.console import Console
@@ -74,12 +73,12 @@ class Demonstration:
         delivered = told["delivered"] or {}
         return (
             f"mode {told['mode']}, delivered {delivered.get('position', '-')}, outbox at {told['outbox']['head']}, "
-            f"lake {_behind(told)} values behind, lag {self.lag.recent()}"
+            f"lake {_behind(told['readers'])} values behind, lag {self.lag.recent()}"
         )
 
     def is_drained(self) -> bool:
         """Tell if the lake holds all that is in the outbox."""
-        return not _behind(json.loads(run(CTL, "status", "--state", str(self.state), "--json")))
+        return not _behind(json.loads(run(CTL, "status", "--state", str(self.state), "--json"))["readers"])
 
     def landed(self) -> Lsn | None:
         """Return up to which LSN the lake holds everything, by the pipeline's own word; None before its first batch."""
@@ -90,8 +89,8 @@ class Demonstration:
         return parse_lsn(told["lsn"])
 
 
-def _behind(status: dict[str, Any]) -> int:
-    return max((reader["behind"] for reader in status["readers"].values()), default=0)
+def _behind(readers: Mapping[str, Mapping[str, int]]) -> int:
+    return max((reader["behind"] for reader in readers.values()), default=0)
 
 
 @contextmanager
@@ -148,7 +147,7 @@ def _play(demonstration: Demonstration, work: shop.Workload, seconds: float) -> 
     begun = time.monotonic()
     told = begun
     while (passed := time.monotonic() - begun) < seconds:
-        while scenes and passed >= scenes[0][0] * seconds:
+        if scenes and passed >= scenes[0][0] * seconds:
             _, title, act = scenes.pop(0)
             demonstration.say(f"[{passed:5.1f} s] >> {title}")
             act()

