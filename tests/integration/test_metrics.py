@@ -37,6 +37,12 @@ def served(sidecar: Sidecar) -> str:
     return f"{event['host']}:{event['port']}"
 
 
+def scrape(sidecar: Sidecar) -> str:
+    """Return what it serves now."""
+    with urllib.request.urlopen(f"http://{served(sidecar)}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
 @contextmanager
 def busy(cluster: Cluster, database: str, root: Path) -> Iterator[Sidecar]:
     """Run a sidecar that has copied, delivered, and been confirmed."""
@@ -54,11 +60,13 @@ def busy(cluster: Cluster, database: str, root: Path) -> Iterator[Sidecar]:
 def test_a_running_sidecar_serves_every_metric_there_is(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster(15)
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    rows = re.compile(r'^tidemark_rows_delivered_total\{capture="main"\} 20\.0$', re.MULTILINE)
     with busy(cluster, "postgres", tmp_path) as sidecar:
-        text = urllib.request.urlopen(f"http://{served(sidecar)}/metrics", timeout=10).read().decode()
+        deadline = time.monotonic() + DEADLINE_S
+        while not rows.search(text := scrape(sidecar)):  # counted once they are delivered
+            assert time.monotonic() < deadline, text
     found = set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
     assert {name.removesuffix("_total") for name in NAMES} <= {name.removesuffix("_total") for name in found}
-    assert re.search(r'^tidemark_rows_delivered_total\{capture="main"\} 20\.0$', text, re.MULTILINE)
     assert re.search(r'^tidemark_node_connected\{capture="main"\} 1\.0$', text, re.MULTILINE)
     assert "account" not in text, "no relation name is a label"
 
