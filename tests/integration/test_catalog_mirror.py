@@ -1,6 +1,8 @@
 """The catalog mirror beside real servers: its rows are compared with SQL, row by row, by ctid."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
 import psycopg
@@ -18,6 +20,7 @@ from tidemark.decode.catalog.shared import NotFollowed
 from tidemark.model.lsn import Oid, Xid
 
 SEED_ATTEMPTS = 20
+WAIT_S = 30
 _numbers = count(1)
 
 
@@ -36,6 +39,13 @@ def new_database(cluster: Cluster) -> str:
 
 def current_xid(session: psycopg.Connection[TupleRow]) -> Xid:
     return Xid(int(sql(session, "SELECT pg_current_xact_id()::text")[0][0]))
+
+
+def until_waiting(cluster: Cluster, query: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not cluster.sql(f"SELECT 1 FROM pg_stat_activity WHERE query = '{query}' AND wait_event_type = 'Lock'"):
+        assert time.monotonic() < deadline, f"{query} waits for nothing"
+        time.sleep(0.01)
 
 
 def assert_equal(observed: Observed) -> None:
@@ -111,6 +121,20 @@ def test_a_seed_taken_in_a_storm_of_ddl_is_exact_and_stays_so(
     cluster.configure(autovacuum="off")
     cluster.restart()
     assert_equal(observed)
+
+
+def test_a_relation_map_written_before_the_copy_of_another_catalog_leaves_that_one_alone(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    with quiet.connect(database, autocommit=False) as reader, quiet.connect(database) as session:
+        sql(session, "REINDEX INDEX pg_catalog.pg_proc_oid_index")  # fills its caches: pg_namespace will be locked
+        sql(reader, "SELECT count(*) FROM pg_toast.pg_toast_2615")  # the copy waits for this lock, its new file is made
+        with ThreadPoolExecutor(1) as pool:
+            rewriting = pool.submit(quiet.sql, "VACUUM FULL pg_namespace", database)
+            until_waiting(quiet, "VACUUM FULL pg_namespace")
+            sql(session, "REINDEX INDEX pg_catalog.pg_proc_oid_index")  # writes the relation map
+            reader.rollback()
+            rewriting.result(WAIT_S)
+    assert_equal(observe(quiet, database))
 
 
 def test_a_role_that_may_only_log_in_and_replicate_can_take_a_seed(quiet: Cluster) -> None:
