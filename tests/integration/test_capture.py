@@ -158,6 +158,16 @@ def test_a_node_that_restarts_is_connected_to_again(new_cluster: NewCluster, tmp
     assert "connection to the node lost" in [event["event"] for event in sidecar.events()]
 
 
+def test_a_forced_segment_switch_is_passed_with_nothing_open_though_its_padding_comes_in_many_slices(
+    sidecar: Sidecar, cluster: Cluster, database: str
+) -> None:
+    for number in range(3):
+        cluster.sql(f"INSERT INTO account VALUES ({number}, 'x')", database)
+        sidecar.catch_up()
+        cluster.sql("SELECT pg_switch_wal()")
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {0, 1, 2}
+
+
 def test_the_control_socket_says_how_capture_does(sidecar: Sidecar) -> None:
     sidecar.catch_up()
     status = sidecar.status()

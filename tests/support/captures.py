@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +137,13 @@ class Sidecar:
     def events(self) -> list[dict[str, Json]]:
         """Return the log."""
         return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something holds that this process brings about."""
+        deadline = time.monotonic() + CAUGHT_UP_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come\n{self.log_path.read_text()[-4000:]}"
+            time.sleep(POLL_S)
 
     def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
         """Wait until the log has an event of that name and these fields; return the first one."""
