@@ -8,9 +8,9 @@ import click
 
 from sidecar.app import run
 from tidemark.io.config import load_config
-from tidemark.io.logs import configure_logs, describe_error, get_log
+from tidemark.io.ending import tell_ending
+from tidemark.io.logs import configure_logs, get_log
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import ExitCode, TidemarkError
 
 
 @click.command()
@@ -24,12 +24,8 @@ def main(config_path: Path | None, state: Path) -> None:
         config = load_config(config_path, os.environ)
         configure_logs(config.log.format, config.log.level)
         run(config, StateFolder(state.resolve(), shared_with_group=bool(config.capture.group)), log)
-    except TidemarkError as error:
-        log.error("sidecar ends", exit_code=int(error.exit_code), **describe_error(error))  # noqa: TRY400 - an event
-        sys.exit(error.exit_code)
-    except Exception:
-        log.exception("sidecar ends by an error of its own", exit_code=int(ExitCode.INTERNAL))
-        sys.exit(ExitCode.INTERNAL)
+    except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+        sys.exit(tell_ending(log, "sidecar ends", error))
 
 
 if __name__ == "__main__":

@@ -158,6 +158,34 @@ def test_a_node_that_restarts_is_connected_to_again(new_cluster: NewCluster, tmp
     assert "connection to the node lost" in [event["event"] for event in sidecar.events()]
 
 
+@pytest.mark.feature("P10")
+def test_messages_come_with_prefix_and_bytes_the_transactional_ones_only_if_they_commit(
+    sidecar: Sidecar, cluster: Cluster, database: str
+) -> None:
+    with cluster.connect(database) as session:
+        for ending in ("COMMIT", "ROLLBACK"):
+            session.execute("BEGIN")
+            session.execute("SELECT pg_logical_emit_message(true, 'with', %s::bytea)", (b"\x00\xff" + ending.encode(),))
+            session.execute("SELECT pg_logical_emit_message(false, 'at once', %s)", (ending,))
+            session.execute(ending.encode())
+    told = [item for item in sidecar.catch_up() if isinstance(item, LogicalMessage)]
+    assert [(item.prefix, bytes(item.content), item.transactional) for item in told] == [
+        ("at once", b"COMMIT", False),
+        ("with", b"\x00\xffCOMMIT", True),
+        ("at once", b"ROLLBACK", False),
+    ]
+
+
+def test_a_forced_segment_switch_is_passed_with_nothing_open_though_its_padding_comes_in_many_slices(
+    sidecar: Sidecar, cluster: Cluster, database: str
+) -> None:
+    for number in range(3):
+        cluster.sql(f"INSERT INTO account VALUES ({number}, 'x')", database)
+        sidecar.catch_up()
+        cluster.sql("SELECT pg_switch_wal()")
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {0, 1, 2}
+
+
 def test_the_control_socket_says_how_capture_does(sidecar: Sidecar) -> None:
     sidecar.catch_up()
     status = sidecar.status()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from tidemark.io.control import request
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
+from tidemark.model.errors import ExitCode
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.control import Json
@@ -26,6 +27,7 @@ from tidemark.wire.items import ValueKind
 
 READY_S = 60.0
 CAUGHT_UP_S = 60.0
+ENDED_S = 60.0
 POLL_S = 0.02
 
 
@@ -98,6 +100,23 @@ class Sidecar:
         """Ask the process how it does."""
         return request(self.folder.socket("sidecar"), {"command": "status"})
 
+    def refuses(self, code: ExitCode, *said: str) -> dict[str, Json]:
+        """Start it, and see that it ends by itself; return its last event."""
+        self.start(wait=False)
+        return self.ended(code, *said)
+
+    def ended(self, code: ExitCode, *said: str) -> dict[str, Json]:
+        """See that it ends by itself with `code` and one event that says these words and what to do; return that."""
+        assert self.process is not None
+        found = self.process.wait(timeout=ENDED_S)
+        last = self.events()[-1]
+        assert (found, last["event"], last["exit_code"]) == (code, "sidecar ends", code), last
+        for words in said:
+            assert words in str(last["error"]), last
+        assert last["hint"], last
+        assert "Traceback" not in self.log_path.read_text()
+        return last
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self.process is not None
@@ -118,6 +137,23 @@ class Sidecar:
     def events(self) -> list[dict[str, Json]]:
         """Return the log."""
         return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something holds that this process brings about."""
+        deadline = time.monotonic() + CAUGHT_UP_S
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come\n{self.log_path.read_text()[-4000:]}"
+            time.sleep(POLL_S)
+
+    def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
+        """Wait until the log has an event of that name and these fields; return the first one."""
+        deadline = time.monotonic() + CAUGHT_UP_S
+        while True:
+            for event in self.events():
+                if event["event"] == name and fields.items() <= event.items():
+                    return event
+            assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
+            time.sleep(POLL_S)
 
     def catch_up(self) -> list[GroupItem]:
         """Wait until a message written now is in the outbox; return all other items."""

@@ -69,10 +69,11 @@ class ControlServer:
 
     def _answer(self, connection: socket.socket) -> Mapping[str, Json]:
         try:
+            line = _receive_line(connection)  # first: who is refused while still sending would not hear why
             _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
             if uid not in (0, os.geteuid()):
                 raise Fenced(f"user {uid} may not control this process", hint="be root, or the user that it runs as")
-            request = decode_line(_receive_line(connection))
+            request = decode_line(line)
             command = request.get("command")
             handler = self._handlers.get(command) if isinstance(command, str) else None
             if handler is None:

@@ -4,6 +4,10 @@ A DSN comes in as an argument or from a configuration file, where others can rea
 libpq takes that from PGPASSFILE, a service file or the environment.
 """
 
+import os
+import stat
+from pathlib import Path
+
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -30,6 +34,12 @@ class SecretInDsn(ConfigError):
     )
 
 
+class SecretFileUnusable(ConfigError):
+    """A password file that cannot be read, or that others can read: libpq leaves it out and says so at most aside."""
+
+    hint = "the file that PGPASSFILE or passfile names must be readable for this user and nobody else: chmod 0600"
+
+
 def parse_dsn(dsn: str) -> dict[str, str]:
     """Return the keywords of `dsn`; raise if libpq does not know them or one of them is a secret."""
     try:
@@ -46,6 +56,7 @@ def parse_dsn(dsn: str) -> dict[str, str]:
 def complete_dsn(dsn: str, *, database: str | None = None, options: str = "", **keywords: str | int) -> str:
     """Return `dsn` with our name, a connect time-out where it has none, and `keywords` over its own."""
     parsed = parse_dsn(dsn)
+    _check_passfile(parsed.get("passfile") or os.environ.get("PGPASSFILE"))
     parsed.setdefault("connect_timeout", str(CONNECT_TIMEOUT_S))
     parsed.setdefault("fallback_application_name", APPLICATION_NAME)
     if database is not None:
@@ -59,6 +70,20 @@ def describe_dsn(dsn: str) -> str:
     """Return what may be shown of `dsn`: where it leads and as whom."""
     keywords = parse_dsn(dsn)
     return " ".join(f"{name}={keywords[name]}" for name in _SHOWN if name in keywords) or "libpq's defaults"
+
+
+def _check_passfile(named: str | None) -> None:
+    """Raise for a password file that is named and would be left out."""
+    if not named:
+        return
+    path = Path(named)
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+    except OSError as error:
+        raise SecretFileUnusable(f"cannot read the password file {path}: {error.strerror}") from error
+    if stat.S_ISREG(mode) and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SecretFileUnusable(f"the password file {path} is open to others: mode {stat.S_IMODE(mode):04o}")
 
 
 def _without_text(error: psycopg.Error) -> Exception:

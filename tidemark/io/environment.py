@@ -28,6 +28,9 @@ MAP_BYTES_MIN = 1 << 30
 DATABASES = ("state", "outbox", "schemas", "readers", "copies")
 
 
+DAMAGED_HINT = "restore the state folder from a copy, or make a new first copy: `cdcctl init` with a new state folder"
+
+
 class StateMissing(StateError):
     """There is no state in the folder."""
 
@@ -79,6 +82,7 @@ class Environment:
                 writemap=False,
                 readahead=False,
             )
+            _check_whole(opened, folder.lmdb / "data.mdb")
             databases = {name: opened.open_db(name.encode(), create=create) for name in DATABASES}
         except lmdb.Error as error:
             raise _translated(error, folder.root) from error
@@ -155,6 +159,15 @@ _OPEN: dict[tuple[int, Path], Environment] = {}
 _OPEN_LOCK = threading.Lock()
 
 
+def _check_whole(opened: lmdb.Environment, path: Path) -> None:
+    """Raise for a file that ends before its last page. NB: LMDB maps it, and would die of SIGBUS at the first touch."""
+    needed = (int(opened.info()["last_pgno"]) + 1) * int(opened.stat()["psize"])
+    found = path.stat().st_size
+    if found < needed:
+        opened.close()
+        raise StateError(f"{path} is truncated: {found} of {needed} bytes", hint=DAMAGED_HINT)
+
+
 def map_bytes_for(outbox_bytes_max: int) -> int:
     """Return the map size for an outbox of this bound."""
     return max(MAP_BYTES_MIN, MAP_FACTOR * outbox_bytes_max)
@@ -166,4 +179,6 @@ def _translated(error: lmdb.Error, root: Path) -> StateError:
         return StateFull(f"no room in the state folder {root}: {error}")
     if isinstance(error, lmdb.ReadersFullError):
         return StateError(f"{READERS_MAX} readers are in the state folder {root} already: {error}")
+    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.VersionMismatchError):
+        return StateError(f"{root / 'lmdb' / 'data.mdb'} is damaged: {error}", hint=DAMAGED_HINT)
     return StateError(f"state folder {root}: {error}", hint="see that the folder is on a local disk and is ours alone")

@@ -177,10 +177,11 @@ class HistoryWriter:
     def _begin_file(self, lsn: Lsn, timeline: TimelineId) -> None:
         journals = self.index.journals
         if self._descriptor >= 0:
-            os.fsync(self._descriptor)
+            last = journals[-1]
+            with writing(self._folder / last.file):
+                os.fsync(self._descriptor)
             self._unsynced = False
             os.close(self._descriptor)
-            last = journals[-1]
             journals = (*journals[:-1], JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
         name = f"journal-{timeline:08X}-{lsn:016X}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
@@ -207,11 +208,12 @@ class HistoryWriter:
             for entry in journal:
                 self._end_lsn = entry.end_lsn
             whole = journal.whole_bytes
-        else:  # torn while its head was written
-            path.write_bytes(self._head)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        os.ftruncate(self._descriptor, whole)
-        os.fsync(self._descriptor)
+        with writing(path):
+            if len(data) < whole:  # torn while its head was written
+                path.write_bytes(self._head)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            os.ftruncate(self._descriptor, whole)
+            os.fsync(self._descriptor)
         self._file_bytes = whole
 
     def _remove_strangers(self) -> None:

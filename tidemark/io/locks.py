@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tidemark.io.clock import boot_id, host_name, own_start_ticks
+from tidemark.io.disk import writing
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced
 from tidemark.wire.state import Owner
@@ -35,7 +36,8 @@ class RoleLock:
     def take(cls, folder: StateFolder, role: str) -> Self:
         """Take the lock of `role`; raise `AlreadyRunning`, naming the holder, where it is taken."""
         path = folder.lock(role)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
+        with writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -43,8 +45,13 @@ class RoleLock:
             os.close(descriptor)
             raise AlreadyRunning(f"a {role} runs on {folder.root} already: {holder}") from None
         owner = Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
+        try:
+            with writing(path):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
         return cls(owner, descriptor)
 
     @staticmethod

@@ -34,6 +34,15 @@ class AuthenticationFailed(NodeUnfit):
     hint = "check the role's name, its LOGIN attribute, and the password in the file that PGPASSFILE names"
 
 
+class TlsFailed(NodeUnfit):
+    """The node's certificate is not accepted, or ours, or there is no TLS where the DSN asks for it."""
+
+    hint = (
+        "see sslmode, sslrootcert, sslcert and sslkey in the DSN: sslrootcert must hold the root that signed the "
+        "node's certificate, the certificate must name the host of the DSN, and a key file has mode 0600"
+    )
+
+
 class DatabaseMissing(NodeUnfit):
     """The database does not exist, or the role may not connect to it."""
 
@@ -90,6 +99,8 @@ class WrongNode(NodeUnfit):
 
 _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
     (r"pg_hba\.conf", NoHbaLine),
+    (r"certificate verify failed|server certificate for|(certificate|private key) file|not support SSL|v\d alert",
+     TlsFailed),
     (r"max_wal_senders|too many clients|remaining connection slots|too many connections", NoFreeConnection),
     (r"authentication failed|no password supplied|role \".*\" (does not exist|is not permitted to log in)|certificate",
      AuthenticationFailed),

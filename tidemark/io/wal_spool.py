@@ -129,15 +129,23 @@ class WalSpool:
 
     def _begin_file(self, lsn: Lsn, timeline: TimelineId) -> None:
         path = self._folder / f"{_PREFIX}{timeline:08X}-{lsn:016X}"
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode))
-        (self._folder / "boot").write_text(boot_id(), encoding="ascii")
+        for name, content in ((path, b""), (self._folder / "boot", boot_id().encode())):
+            with writing(name):
+                descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
+                try:
+                    write_whole(descriptor, content)
+                finally:
+                    os.close(descriptor)
         self._files.append(_File(path, timeline, lsn, lsn))
 
     def _end_file(self) -> None:
         if self._descriptor >= 0:
-            os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            try:
+                with writing(self._files[-1].path):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _found(self) -> list[_File]:
         files: list[_File] = []

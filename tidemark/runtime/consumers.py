@@ -12,6 +12,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch, Partition, Pointer
 
 STANDARD_OUTPUT = "-"
+WRITABLE = "see deliver.jsonl_file and the room there; what was not confirmed comes again after a restart"
 
 
 class NullConsumer:
@@ -60,7 +61,7 @@ class JsonlConsumer(NullConsumer):
             try:
                 self._stream = Path(file).open("a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115 - kept
             except OSError as error:
-                raise ConsumerFailed(f"cannot write {file}: {error.strerror}") from error
+                raise ConsumerFailed(f"cannot write {file}: {error.strerror}", hint=WRITABLE) from error
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
         """Write the lines of all groups that are there."""
@@ -72,7 +73,7 @@ class JsonlConsumer(NullConsumer):
                 self.groups += 1
             self._stream.flush()
         except OSError as error:
-            raise ConsumerFailed(f"cannot write to {self._file}: {error.strerror}") from error
+            raise ConsumerFailed(f"cannot write to {self._file}: {error.strerror}", hint=WRITABLE) from error
         return True
 
     def stop(self) -> None:

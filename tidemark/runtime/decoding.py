@@ -190,7 +190,9 @@ class DecodeThread:
             self._ring.release(len(segment.data))
             decoder = self.reader.decoder
             if self.reader.last_record_lsn:
-                self._progress.decode(min(decoder.decoded_lsn, segment.end_lsn), decoder.restart_lsn)
+                # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
+                end_lsn = segment.end_lsn
+                self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
         if self._handoff.is_wanted:
             waiting = self.reader.flush(also_empty=False)
             if waiting is not None:

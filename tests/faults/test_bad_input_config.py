@@ -1,0 +1,75 @@
+"""A configuration that cannot be used: every door of it, by the programs, with the file and the key named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar
+from tests.support.cdcctl import cdcctl, refused
+from tests.support.postgres import Cluster
+from tidemark.model.errors import ExitCode
+
+BAD = (
+    ("[capture]\nnaem = 'x'", "unknown key capture.naem"),
+    ("[ring]\nbytes_max = -1", "ring.bytes_max: Input should be greater than or equal to 0"),
+    ("[copy]\nenabled = 'perhaps'", "copy.enabled: Input should be a valid boolean"),
+    ("[select]\ntables = 7", "select.tables: "),
+    ("ring = 5", "ring: "),
+    ("[ring", "is no TOML"),
+)
+
+
+def inserted(lines: Path) -> list[int]:
+    """Return the keys that a file of JSON lines says were inserted."""
+    items = [json.loads(line) for line in lines.read_text().splitlines()]
+    return [item["after"]["id"] for item in items if item["op"] == "i"]
+
+
+@pytest.mark.parametrize(("text", "told"), BAD)
+def test_init_names_file_and_key_of_a_bad_configuration(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(text)
+    refused(cdcctl("init", "--state", tmp_path / "state", "--config", path), ExitCode.CONFIG, str(path), told)
+    assert not (tmp_path / "state").exists()
+
+
+def test_the_sidecar_names_file_and_key_and_a_typo_in_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(BAD[0][0])
+    command = ("run", "sidecar", "--state", tmp_path / "state")
+    for more, variables, told in (
+        (("--config", path), {}, f"{path}: {BAD[0][1]}"),
+        (("--config", tmp_path / "none.toml"), {}, f"cannot read the configuration {tmp_path / 'none.toml'}"),
+        (("--config", tmp_path), {}, f"cannot read the configuration {tmp_path}"),
+        ((), {"TIDEMARK_OUTBOX__BYTE": "1"}, "unknown key outbox.byte"),
+        ((), {"TIDEMARK_METRICS__PORT": "web"}, "metrics.port: "),
+    ):
+        done = cdcctl(*command, *more, **variables)
+        assert done.code == ExitCode.CONFIG, done.err
+        assert told in done.err
+        assert '"hint": ' in done.err
+        assert "Traceback" not in done.err
+
+
+def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_all_afterwards(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.sql("CREATE DATABASE consumed")
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", "consumed")
+    sidecar = Sidecar(cluster, "consumed", tmp_path, TIDEMARK_DELIVER__CONSUMER="jsonl")
+    sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = "/dev/full"
+    sidecar.init()
+    try:
+        sidecar.start()
+        cluster.sql("INSERT INTO account VALUES (1)", "consumed")
+        sidecar.ended(ExitCode.CONSUMER_FAILED, "/dev/full", "No space left on device")
+        lines = tmp_path / "lines"
+        sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = str(lines)
+        sidecar.start()
+        cluster.sql("INSERT INTO account VALUES (2)", "consumed")
+        sidecar.wait_until(lambda: inserted(lines) == [1, 2], "two lines")
+        assert sidecar.stop() == ExitCode.SUCCESS
+    finally:
+        sidecar.close()
+        cluster.sql("DROP DATABASE consumed WITH (FORCE)")

@@ -1,0 +1,130 @@
+"""A disk that is full under the state folder: what is said, and that all changes arrive once there is room again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.postgres import Cluster, new_cluster
+from tests.support.small_disk import SmallDisk, needs_mount, small_disk
+from tidemark.model.errors import ExitCode
+
+pytestmark = needs_mount
+MB = 1 << 20
+KEPT_BACK = 64 * MB  # what the product keeps free for confirmations
+ROWS = 2000
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Cluster]:
+    with new_cluster() as made:
+        made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        yield made
+
+
+@pytest.fixture
+def disk(tmp_path: Path, node: Cluster) -> Iterator[SmallDisk]:
+    node.sql("TRUNCATE account")
+    with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as made:
+        yield made
+
+
+def insert(node: Cluster, begin: int) -> None:
+    node.sql(
+        f"INSERT INTO account SELECT n, repeat(md5(n::text), 40) FROM generate_series({begin}, {begin + ROWS - 1}) n"
+    )
+
+
+def assert_all_arrived(sidecar: Sidecar, count: int) -> None:
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, count + 1))
+
+
+@pytest.mark.parametrize("free_bytes", [0, 16 << 10, 64 << 10])
+def test_init_on_a_full_disk_says_so_and_succeeds_once_there_is_room(
+    node: Cluster, disk: SmallDisk, free_bytes: int
+) -> None:
+    state = disk.root / "state"
+    disk.fill(leave_bytes=free_bytes)
+    refused(cdcctl("init", "--state", state, "--dsn", node.dsn()), ExitCode.STATE, "no room", str(state))
+    disk.empty()
+    succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn()))
+    succeeded(cdcctl("status", "--state", state))
+
+
+def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk: SmallDisk) -> None:
+    sidecar = Sidecar(node, "postgres", disk.root)
+    sidecar.log_path = disk.root.parent / "sidecar.log"
+    sidecar.init()
+    try:
+        sidecar.start()
+        insert(node, 1)
+        sidecar.catch_up()
+        disk.fill(leave_bytes=KEPT_BACK)
+        insert(node, ROWS + 1)
+        told = sidecar.wait_for_event("outbox is full, delivery waits")
+        assert str(disk.root) in str(told["reason"])
+        succeeded(cdcctl("status", "--state", sidecar.folder.root))
+        disk.empty()
+        assert_all_arrived(sidecar, 2 * ROWS)
+        assert sidecar.stop() == ExitCode.SUCCESS
+    finally:
+        sidecar.close()
+
+
+def test_a_disk_without_a_byte_ends_or_stalls_the_sidecar_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
+    """DDL goes to the journal of catalogs, whose end is the sidecar's; with room again the next start goes on."""
+    sidecar = Sidecar(node, "postgres", disk.root)
+    sidecar.log_path = disk.root.parent / "sidecar.log"
+    sidecar.init()
+    try:
+        sidecar.start()
+        insert(node, 1)
+        sidecar.catch_up()
+        disk.fill()
+        for number in range(10):
+            node.sql(f"CREATE TABLE more_{number} (id int PRIMARY KEY, a text, b text, c text)")
+        insert(node, ROWS + 1)
+        sidecar.ended(ExitCode.STATE, "no room", str(sidecar.folder.root))
+        sidecar.refuses(ExitCode.STATE, "no room", str(sidecar.folder.root))
+        disk.empty()
+        sidecar.start()
+        assert_all_arrived(sidecar, 2 * ROWS)
+    finally:
+        sidecar.close()
+        for number in range(10):
+            node.sql(f"DROP TABLE IF EXISTS more_{number}")
+
+
+def test_wal_that_waits_for_the_first_copy_and_finds_no_room_is_streamed_again(node: Cluster, disk: SmallDisk) -> None:
+    sidecar = Sidecar(node, "postgres", disk.root, copy=True)
+    sidecar.log_path = disk.root.parent / "sidecar.log"
+    sidecar.init()
+    insert(node, 1)
+    disk.fill()
+    try:
+        sidecar.refuses(ExitCode.STATE, "no room", str(sidecar.folder.root))
+        disk.empty()
+        sidecar.start()
+        assert_all_arrived(sidecar, ROWS)
+    finally:
+        sidecar.close()
+
+
+def test_a_transaction_that_finds_no_room_to_spill_ends_the_sidecar_and_comes_whole_later(
+    node: Cluster, disk: SmallDisk
+) -> None:
+    sidecar = Sidecar(node, "postgres", disk.root, TIDEMARK_DECODE__MEMORY_BYTES=str(MB))
+    sidecar.log_path = disk.root.parent / "sidecar.log"
+    sidecar.init()
+    try:
+        sidecar.start()
+        disk.fill()
+        insert(node, 1)
+        sidecar.ended(ExitCode.STATE, str(sidecar.folder.spill))
+        disk.empty()
+        sidecar.start()
+        assert_all_arrived(sidecar, ROWS)
+    finally:
+        sidecar.close()

@@ -1,0 +1,165 @@
+"""A node that lacks something, is away, or is another one: what `init`, the sidecar and `tail` say, and that nothing
+of a refusal stands in the way once the cause is mended.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.middlemen import as_major, proxy, silence
+from tests.support.postgres import HBA, HBA_REPLICATION, Cluster, free_port, new_cluster
+from tidemark.model.errors import ExitCode
+
+ROLE = "cdc"
+TABLE = "CREATE TABLE account (id int PRIMARY KEY, note text)"
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Cluster]:
+    with new_cluster() as made:
+        made.sql(f"CREATE ROLE {ROLE} LOGIN REPLICATION")
+        made.sql("CREATE ROLE plain LOGIN")
+        made.sql("CREATE DATABASE app")
+        made.sql(TABLE, "app")
+        made.sql("CHECKPOINT")
+        yield made
+
+
+def init_refused(state: Path, dsn: str, code: ExitCode, *said: str) -> None:
+    """See that `init` refuses a node by these words, and left nothing behind."""
+    refused(cdcctl("init", "--state", state, "--dsn", dsn), code, *said)
+    assert not state.exists()
+
+
+def test_a_node_without_logical_wal_is_refused_until_it_has_it(new_cluster: NewCluster, tmp_path: Path) -> None:
+    made = new_cluster(15, wal_level="replica")
+    made.sql(TABLE)
+    state = tmp_path / "state"
+    init_refused(state, made.dsn(), ExitCode.NODE_UNFIT, "wal_level = replica", str(made.folder))
+    made.configure(reload=False, wal_level="logical")
+    made.restart()
+    succeeded(cdcctl("init", "--state", state, "--dsn", made.dsn()))
+
+
+def test_privileges_that_are_missing_are_named_until_they_are_granted(node: Cluster, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    init_refused(state, node.dsn("app", "plain"), ExitCode.NODE_UNFIT, "the role plain", "no REPLICATION")
+    node.sql("REVOKE CONNECT ON DATABASE app FROM PUBLIC")
+    try:
+        init_refused(state, node.dsn("app", ROLE), ExitCode.NODE_UNFIT, 'permission denied for database "app"')
+    finally:
+        node.sql("GRANT CONNECT ON DATABASE app TO PUBLIC")
+    init_refused(state, node.dsn("nowhere", ROLE), ExitCode.NODE_UNFIT, 'database "nowhere" does not exist')
+    init_refused(state, node.dsn("app", "stranger"), ExitCode.NODE_UNFIT, 'role "stranger" does not exist')
+    succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn("app", ROLE)))
+
+
+def test_a_missing_hba_line_is_named_for_sql_and_for_the_stream(node: Cluster, tmp_path: Path) -> None:
+    state, dsn = tmp_path / "state", node.dsn("app", ROLE)
+    try:
+        node.hba(HBA)
+        init_refused(state, dsn, ExitCode.NODE_UNFIT, "no pg_hba.conf entry for replication", f'user "{ROLE}"')
+        refused(cdcctl("tail", dsn), ExitCode.NODE_UNFIT, "no pg_hba.conf entry for replication")
+        node.hba(HBA_REPLICATION)
+        init_refused(state, dsn, ExitCode.NODE_UNFIT, "no pg_hba.conf entry for host", 'database "app"')
+    finally:
+        node.hba(HBA_REPLICATION + HBA)
+    succeeded(cdcctl("init", "--state", state, "--dsn", dsn))
+
+
+def test_a_node_that_is_away_is_named_and_taken_for_away(tmp_path: Path) -> None:
+    port = free_port()
+    init_refused(
+        tmp_path / "state", f"host=127.0.0.1 port={port}", ExitCode.NODE_UNREACHABLE, f"port={port}", "refused"
+    )
+    with silence() as port:
+        dsn = f"host=127.0.0.1 port={port} connect_timeout=2"
+        init_refused(tmp_path / "state", dsn, ExitCode.NODE_UNREACHABLE, f"port={port}", "timeout")
+    init_refused(tmp_path / "state", "host=no-such-host.invalid", ExitCode.NODE_UNREACHABLE, "no-such-host.invalid")
+
+
+@pytest.mark.parametrize("major", [13, 19])
+def test_a_server_of_an_unsupported_major_is_refused_by_its_number(node: Cluster, tmp_path: Path, major: int) -> None:
+    with proxy(node.port, as_major(major, node.major)) as port:
+        dsn = f"host=127.0.0.1 port={port} user={ROLE} dbname=app sslmode=disable gssencmode=disable"
+        init_refused(tmp_path / "state", dsn, ExitCode.NODE_UNFIT, str(major))
+        refused(cdcctl("tail", dsn), ExitCode.NODE_UNFIT, str(major))
+
+
+def test_what_the_node_loses_while_the_sidecar_is_down_is_named_and_nothing_is_lost(
+    node: Cluster, tmp_path: Path
+) -> None:
+    """Each loss ends the sidecar at once, with what was written meanwhile still to come."""
+    dsn = node.dsn("app", ROLE)
+    node.sql("GRANT SELECT ON account TO cdc", "app")
+    sidecar = Sidecar(node, "app", tmp_path, copy=True, TIDEMARK_CAPTURE__DSN=dsn)
+    sidecar.init()
+    try:
+        node.sql("INSERT INTO account VALUES (1, 'while away')", "app")
+        node.sql(f"ALTER ROLE {ROLE} NOREPLICATION")
+        sidecar.refuses(ExitCode.NODE_UNFIT, "replication role to start walsender")
+        node.sql(f"ALTER ROLE {ROLE} REPLICATION")
+        node.sql("INSERT INTO account VALUES (2, 'while away')", "app")
+        node.hba(HBA)
+        sidecar.refuses(ExitCode.NODE_UNFIT, "no pg_hba.conf entry for replication")
+        node.hba(HBA_REPLICATION + HBA)
+        node.sql("INSERT INTO account VALUES (3, 'while away')", "app")
+        sidecar.start()
+        node.sql("INSERT INTO account VALUES (4, 'present')", "app")
+        assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2, 3, 4}
+    finally:
+        sidecar.close()
+        node.hba(HBA_REPLICATION + HBA)
+        node.sql("TRUNCATE account", "app")
+
+
+def test_a_sidecar_waits_for_a_node_that_is_away_and_loses_nothing(new_cluster: NewCluster, tmp_path: Path) -> None:
+    made = new_cluster()
+    made.sql(TABLE)
+    sidecar = Sidecar(made, "postgres", tmp_path)
+    sidecar.init()
+    made.sql("INSERT INTO account VALUES (1, 'before')")
+    made.stop()
+    try:
+        sidecar.start()
+        sidecar.wait_for_event("connection to the node lost", kind="NodeUnreachable")
+        made.start()
+        made.sql("INSERT INTO account VALUES (2, 'after')")
+        assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}
+        assert sidecar.stop() == ExitCode.SUCCESS
+    finally:
+        sidecar.close()
+
+
+def test_another_cluster_in_the_nodes_place_is_refused_everywhere_and_the_right_one_goes_on(
+    node: Cluster, new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    other = new_cluster()
+    other.sql("CREATE DATABASE app")
+    ((ours,),) = node.sql("SELECT system_identifier FROM pg_control_system()")
+    ((theirs,),) = other.sql("SELECT system_identifier FROM pg_control_system()")
+    sidecar = Sidecar(node, "app", tmp_path)
+    sidecar.init()
+    state = sidecar.folder.root
+    right, sidecar.options["TIDEMARK_CAPTURE__DSN"] = sidecar.options["TIDEMARK_CAPTURE__DSN"], other.dsn("app")
+    try:
+        sidecar.refuses(ExitCode.NODE_UNFIT, f"is the cluster {theirs}, not {ours}")
+        refused(
+            cdcctl("tail", "--state", state, other.dsn("app")), ExitCode.NODE_UNFIT, f"the cluster {theirs}, not {ours}"
+        )
+        config = tmp_path / "other.toml"
+        config.write_text(f'[capture]\ndsn = "{other.dsn("app")}"\n')
+        refused(
+            cdcctl("init", "--state", state, "--config", config), ExitCode.STATE, str(state), str(theirs), str(ours)
+        )
+        sidecar.options["TIDEMARK_CAPTURE__DSN"] = right
+        node.sql("INSERT INTO account VALUES (1, 'x')", "app")
+        sidecar.start()
+        assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1}
+    finally:
+        sidecar.close()
+        node.sql("TRUNCATE account", "app")

@@ -1,0 +1,210 @@
+"""A state folder that is missing, damaged, full, too new or taken: what each command says, and that it changes nothing.
+
+Damage is done to the files from outside, as a disk, a copy or another program does it; put back, all changes arrive.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl, refused
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.io.environment import Environment
+from tidemark.io.state import StateStore
+from tidemark.model.errors import ExitCode
+from tidemark.wire.envelope import seal
+from tidemark.wire.keys import named
+from tidemark.wire.state import HISTORY, IDENTITY
+
+PAGE_BYTES = 4096
+MAP_BYTES_AT = 32  # in each of LMDB's two meta pages: mm_mapsize, behind a page header of 16 and 16 bytes of MDB_meta
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Cluster]:
+    with new_cluster() as made:
+        made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        yield made
+
+
+@pytest.fixture
+def sidecar(node: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
+    """A state with one delivered row, whose sidecar is stopped while a second row is written."""
+    node.sql("TRUNCATE account")
+    made = Sidecar(node, "postgres", tmp_path)
+    made.init()
+    try:
+        made.start()
+        node.sql("INSERT INTO account VALUES (1, 'delivered')")
+        made.catch_up()
+        assert made.stop() == ExitCode.SUCCESS
+        node.sql("INSERT INTO account VALUES (2, 'while down')")
+        yield made
+    finally:
+        made.close()
+
+
+def assert_goes_on(sidecar: Sidecar) -> None:
+    """See that what was refused loses and doubles nothing once the cause is mended."""
+    sidecar.start()
+    sidecar.cluster.sql("INSERT INTO account VALUES (3, 'at last')")
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2, 3}
+    assert sidecar.stop() == ExitCode.SUCCESS
+
+
+def every_command(state: Path) -> list[tuple[str, ...]]:
+    """Return the commands that work on a state without a node."""
+    at = ("--state", str(state))
+    lake = ("--lake", str(state.parent / "lake"))
+    return [
+        ("status", *at),
+        ("reader", "list", *at),
+        ("decode", *at, "--archive", str(state)),
+        ("spark", "run", *at, *lake),
+    ]
+
+
+def test_without_a_state_every_command_names_the_folder_and_init(tmp_path: Path) -> None:
+    state = tmp_path / "nothing"
+    for command in every_command(state)[:-1]:
+        refused(cdcctl(*command), ExitCode.STATE, f"no state in {state}")
+    for command in (("run", "sidecar", "--state", str(state)), every_command(state)[-1]):
+        done = cdcctl(*command)
+        assert done.code == ExitCode.STATE, done.err
+        assert f"no state in {state}" in done.err
+        assert "cdcctl init" in done.err
+        assert "Traceback" not in done.err
+    assert not state.exists()
+
+
+def damage(path: Path, change: Callable[[bytes], bytes]) -> Callable[[], object]:
+    """Change a file; return what puts it back."""
+    kept = path.read_bytes()
+    path.write_bytes(change(kept))
+    return lambda: path.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda content: content[: len(content) // 2], "is truncated"),
+        (lambda content: bytes(2 * PAGE_BYTES) + content[2 * PAGE_BYTES :], "is damaged"),
+        (lambda _: b"no LMDB file at all", "is damaged"),
+    ],
+    ids=["truncated", "overwritten", "foreign"],
+)
+def test_a_data_file_that_is_damaged_is_named_and_left_alone(
+    sidecar: Sidecar, change: Callable[[bytes], bytes], told: str
+) -> None:
+    path = sidecar.folder.lmdb / "data.mdb"
+    mend = damage(path, change)
+    broken = path.read_bytes()
+    sidecar.refuses(ExitCode.STATE, str(path), told)
+    assert path.read_bytes() == broken
+    mend()
+    assert_goes_on(sidecar)
+
+
+def exchange(environment: Environment, place: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Change a value of the state; return what was there."""
+    database = environment.database("state")
+    with environment.write() as transaction:
+        before = bytes(transaction.get(place, db=database) or b"")
+        transaction.put(place, change(before), db=database)
+    return before
+
+
+def newer(stored: bytes) -> bytes:
+    """Seal it as a program of the future does."""
+    return seal(stored[5:], 200)
+
+
+def torn(stored: bytes) -> bytes:
+    """Turn one bit of it around."""
+    return stored[:-1] + bytes([stored[-1] ^ 1])
+
+
+@pytest.mark.feature("I24")
+@pytest.mark.parametrize(
+    ("key", "change", "told"),
+    [(IDENTITY.name, newer, "has format 200"), (HISTORY.name, torn, "checksum mismatch")],
+)
+def test_a_value_that_is_damaged_or_newer_is_named_and_never_begun_anew(
+    sidecar: Sidecar, key: str, change: Callable[[bytes], bytes], told: str
+) -> None:
+    with StateStore.open(sidecar.folder) as store:
+        environment, place = store.environment, named(store.scope, key)
+        before = exchange(environment, place, change)
+        refused(cdcctl("status", "--state", sidecar.folder.root), ExitCode.STATE, key, told)
+        sidecar.refuses(ExitCode.STATE, key, told)
+        exchange(environment, place, lambda _: before)
+    assert_goes_on(sidecar)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [("base-", lambda content: content[:-3] + b"\0\0\0"), ("journal-", lambda _: b"")],
+    ids=["base", "journal"],
+)
+def test_a_file_of_the_catalog_history_that_is_damaged_is_named(
+    sidecar: Sidecar, kind: str, change: Callable[[bytes], bytes]
+) -> None:
+    sidecar.start()
+    sidecar.cluster.sql("CREATE TABLE more (a int); DROP TABLE more")
+    sidecar.catch_up()
+    assert sidecar.stop() == ExitCode.SUCCESS
+    path = max(sidecar.folder.history.glob(f"{kind}*"))
+    mend = damage(path, change)
+    sidecar.refuses(ExitCode.STATE, path.name)
+    mend()
+    assert_goes_on(sidecar)
+
+
+def test_a_full_map_stops_delivery_by_name_and_a_larger_one_goes_on(sidecar: Sidecar) -> None:
+    path = sidecar.folder.lmdb / "data.mdb"
+    used = path.stat().st_size
+    sizes = [set_map_bytes(path, used + 8 * PAGE_BYTES)]
+    sidecar.cluster.sql("INSERT INTO account SELECT n, repeat(md5(n::text), 40) FROM generate_series(11, 500) n")
+    sidecar.start()
+    told = sidecar.wait_for_event("outbox is full, delivery waits")
+    assert str(sidecar.folder.root) in str(told["reason"])
+    assert sidecar.stop() == ExitCode.SUCCESS
+    set_map_bytes(path, *sizes)
+    sidecar.start()
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2, *range(11, 501)}
+
+
+def set_map_bytes(path: Path, size: int) -> int:
+    """Write the map's size into both meta pages, which hold no checksum; return the one before."""
+    before = 0
+    with path.open("r+b") as file:
+        for page in range(2):
+            file.seek(page * PAGE_BYTES + MAP_BYTES_AT)
+            (before,) = struct.unpack("<Q", file.read(8))
+            file.seek(page * PAGE_BYTES + MAP_BYTES_AT)
+            file.write(struct.pack("<Q", size))
+    return int(before)
+
+
+@pytest.mark.feature("I38")
+def test_a_second_sidecar_names_the_first_which_goes_on_undisturbed(sidecar: Sidecar) -> None:
+    sidecar.start()
+    assert sidecar.process is not None
+    done = cdcctl("run", "sidecar", "--state", sidecar.folder.root, **sidecar.options)
+    assert done.code == ExitCode.FENCED
+    assert f"a sidecar runs on {sidecar.folder.root} already" in done.err
+    assert str(sidecar.process.pid) in done.err
+    assert "Traceback" not in done.err
+    sidecar.cluster.sql("INSERT INTO account VALUES (3, 'undisturbed')")
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2, 3}
+
+
+def test_a_file_in_the_folders_place_is_refused(tmp_path: Path, node: Cluster) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("not a folder")
+    refused(cdcctl("init", "--state", taken, "--dsn", node.dsn()), ExitCode.STATE, str(taken))
+    refused(cdcctl("status", "--state", taken), ExitCode.STATE, str(taken))
+    assert taken.read_text() == "not a folder"

@@ -1,0 +1,123 @@
+"""WAL that is gone, damaged or foreign: named with its LSN or file, and once it is put right nothing is missing."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import TimelineId, format_lsn, parse_lsn
+from tidemark.wal.segments import segment_name
+
+MB = 1 << 20
+FOREIGN_MAGIC = b"\x06\xd1"  # XLOG_PAGE_MAGIC of PostgreSQL 13
+
+
+@pytest.fixture
+def node() -> Iterator[Cluster]:
+    small: dict[str, str | int] = {"wal_keep_size": 0, "max_wal_size": "2MB", "min_wal_size": "2MB"}
+    with new_cluster(15, small, initdb=["--wal-segsize=1"]) as made:
+        made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        yield made
+
+
+@pytest.fixture
+def sidecar(node: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
+    """A state with one delivered row, its sidecar stopped."""
+    made = Sidecar(node, "postgres", tmp_path)
+    made.init()
+    try:
+        made.start()
+        node.sql("INSERT INTO account VALUES (1, 'delivered')")
+        made.catch_up()
+        assert made.stop() == ExitCode.SUCCESS
+        yield made
+    finally:
+        made.close()
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if len(path.name) == 24)
+
+
+def test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_is_put_back(
+    node: Cluster, sidecar: Sidecar, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for number in range(2, 8):
+        node.sql(f"INSERT INTO account VALUES ({number}, 'while down')")
+        node.sql("SELECT pg_switch_wal()")
+        for path in segments(node.data / "pg_wal"):
+            shutil.copy2(path, kept)  # as an archive does
+        node.sql("CHECKPOINT")
+    told = sidecar.refuses(ExitCode.GAP, "already been removed", "streaming timeline 1 at 0/")
+    assert "wal_keep_size" in str(told["hint"])
+    node.stop()
+    owner = node.data.stat()
+    for path in segments(kept):
+        back = node.data / "pg_wal" / path.name
+        if not back.exists():
+            shutil.copy2(path, back)
+            shutil.chown(back, owner.st_uid, owner.st_gid)
+    node.configure(reload=False, wal_keep_size="1GB")
+    node.start()
+    sidecar.start()
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, 8))
+
+
+def test_wal_that_is_damaged_on_the_node_stops_the_sidecar_at_its_lsn_until_it_is_whole(
+    node: Cluster, sidecar: Sidecar
+) -> None:
+    at = parse_lsn(node.flush_lsn())
+    node.sql("INSERT INTO account SELECT n, repeat('x', 100) FROM generate_series(2, 50) n")
+    path = node.data / "pg_wal" / segment_name(TimelineId(1), at // MB, MB)
+    whole = path.read_bytes()
+    spoilt = bytearray(whole)
+    spoilt[at % MB + 2000] ^= 0xFF
+    path.write_bytes(spoilt)
+    told = sidecar.refuses(ExitCode.CORRUPT_WAL, format_lsn(at)[:3])
+    assert "CRC" in str(told["error"]) or "invalid" in str(told["error"])
+    path.write_bytes(whole)
+    sidecar.start()
+    assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, 51))
+
+
+def test_spoilt_archives_are_named_by_file_and_give_every_line_once_they_are_mended(
+    node: Cluster, tmp_path: Path
+) -> None:
+    state, archive = tmp_path / "state", tmp_path / "archive"
+    node.configure(wal_keep_size="1GB")
+    succeeded(cdcctl("init", "--state", state, "--dsn", node.dsn()))
+    for number in range(4):
+        node.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal()")
+    node.sql("INSERT INTO account VALUES (9, 'x')")
+    node.stop()
+    shutil.copytree(node.data / "pg_wal", archive, ignore=shutil.ignore_patterns("archive_status"))
+    arguments = ("decode", "--state", state, "--archive", archive, "--format", "test_decoding")
+    expected = succeeded(cdcctl(*arguments)).out
+    assert expected.count(b"INSERT") == 5
+    path = segments(archive)[-4]
+    whole = path.read_bytes()
+    for code, said, spoilt in (
+        (ExitCode.CORRUPT_WAL, "first page is damaged", FOREIGN_MAGIC + whole[2:]),
+        (ExitCode.CORRUPT_WAL, "is truncated", whole[:5000]),
+        (ExitCode.CORRUPT_WAL, "invalid WAL at 0/", whole[:60] + b"\xff" * 20 + whole[80:]),
+        (ExitCode.GAP, "WAL from 0/", None),
+    ):
+        path.unlink()
+        if spoilt is not None:
+            path.write_bytes(spoilt)
+        done = cdcctl(*arguments)
+        assert done.code == code, done.err
+        assert said in done.err
+        assert (path.name if spoilt is not None else str(archive)) in done.err
+        path.write_bytes(whole)
+    assert succeeded(cdcctl(*arguments)).out == expected
+    for foreign in segments(archive):
+        foreign.write_bytes(FOREIGN_MAGIC + foreign.read_bytes()[2:])
+    refused(cdcctl(*arguments), ExitCode.NODE_UNFIT, str(archive), "D106")

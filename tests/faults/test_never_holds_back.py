@@ -1,0 +1,145 @@
+"""A capture holds nothing of the node back, alive or not: no slot, no xmin, no WAL, no shutdown, no speed."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl, succeeded
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.io.replication import WAL_SENDER_TIMEOUT_S
+
+MB = 1 << 20
+MAX_WAL_MB = 32
+ROUNDS = 2
+ROUND_S = 2
+
+
+@contextmanager
+def node_without_slots(**settings: str | int) -> Iterator[Cluster]:
+    """Give a node on which no slot can be made, and which logs whoever asks for one."""
+    frugal: dict[str, str | int] = {
+        "max_replication_slots": 0,
+        "log_replication_commands": "on",
+        "log_statement": "all",
+    }
+    with new_cluster(15, {**frugal, **settings}) as made:
+        made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        yield made
+
+
+@contextmanager
+def stopped(sidecar: Sidecar) -> Iterator[None]:
+    """Hold a sidecar still, as a machine that swaps or a debugger does."""
+    assert sidecar.process is not None
+    sidecar.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        sidecar.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.feature("N01")
+def test_a_capture_lives_through_kills_on_a_node_that_has_no_slots_and_asks_for_none(tmp_path: Path) -> None:
+    with node_without_slots() as node:
+        sidecar = Sidecar(node, "postgres", tmp_path, copy=True)
+        node.sql("INSERT INTO account VALUES (0, 'old')")
+        sidecar.init()
+        try:
+            for number in range(1, 4):
+                sidecar.start()
+                node.sql(f"INSERT INTO account VALUES ({number}, 'x')")
+                sidecar.catch_up()
+                held = node.sql("SELECT backend_xmin FROM pg_stat_replication")
+                assert held == [(None,)]
+                sidecar.kill()
+            sidecar.start()
+            assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {0, 1, 2, 3}
+        finally:
+            sidecar.close()
+        asked = [line for line in node.log.splitlines() if "replication command" in line or "statement:" in line]
+        assert any("START_REPLICATION PHYSICAL" in line for line in asked)
+        assert not [line for line in asked if "slot" in line.lower()]
+
+
+@pytest.mark.feature("I03")
+@pytest.mark.feature("N01")
+def test_a_stopped_sidecar_holds_no_wal_and_delays_a_fast_shutdown_by_our_own_time_out_at_most(tmp_path: Path) -> None:
+    """The node's own `wal_sender_timeout` is off, which would let a stopped client delay a shutdown for ever."""
+    small: dict[str, str | int] = {
+        "wal_keep_size": 0,
+        "max_wal_size": f"{MAX_WAL_MB}MB",
+        "min_wal_size": f"{MAX_WAL_MB}MB",
+    }
+    with node_without_slots(wal_sender_timeout=0, **small) as node:
+        sidecar = Sidecar(node, "postgres", tmp_path)
+        sidecar.init()
+        try:
+            sidecar.start()
+            with stopped(sidecar):
+                for number in range(8):
+                    node.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal(); CHECKPOINT")
+                kept = sum(path.stat().st_size for path in (node.data / "pg_wal").iterdir() if path.is_file())
+                assert kept <= (MAX_WAL_MB + 16) * MB
+                began_s = time.monotonic()
+                node.stop()
+                assert time.monotonic() - began_s < WAL_SENDER_TIMEOUT_S + 5
+        finally:
+            sidecar.close()
+
+
+@pytest.mark.feature("I03")
+def test_a_node_is_as_fast_with_a_stopped_capture_as_with_none(tmp_path: Path) -> None:
+    """Both in one run, in turns, the best of each: a machine that others use is slower at times, never faster."""
+    with node_without_slots(log_statement="none", wal_keep_size="2GB") as node:
+        node.client("pgbench", "--initialize", "--quiet", "postgres")
+        sidecar = Sidecar(node, "postgres", tmp_path)
+        sidecar.init()
+        alone, beside = [], []
+        try:
+            for _ in range(ROUNDS):
+                alone.append(transactions(node))
+                sidecar.start()
+                with stopped(sidecar):
+                    beside.append(transactions(node))
+                sidecar.kill()
+        finally:
+            sidecar.close()
+        assert max(beside) > 0.6 * max(alone), (alone, beside)
+
+
+def transactions(node: Cluster) -> int:
+    """Return how many transactions pgbench makes in a round."""
+    said = node.client("pgbench", "--time", str(ROUND_S), "--client", "2", "--no-vacuum", "postgres")
+    (line,) = [line for line in said.splitlines() if "number of transactions actually processed" in line]
+    return int(line.rpartition(":")[2].split("/")[0])
+
+
+@pytest.mark.feature("I41")
+def test_status_tells_mode_pointers_and_lag_with_daemon_and_node_both_dead(tmp_path: Path) -> None:
+    with node_without_slots() as node:
+        sidecar = Sidecar(node, "postgres", tmp_path)
+        sidecar.init()
+        try:
+            sidecar.start()
+            node.sql("INSERT INTO account VALUES (1, 'x')")
+            sidecar.catch_up()
+            alive = json.loads(succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root)).out)
+            assert sidecar.process is not None
+            assert alive["sidecar"]["pid"] == sidecar.process.pid
+            running = sidecar.status()
+            sidecar.kill()
+        finally:
+            sidecar.close()
+    told = json.loads(succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root)).out)
+    assert told["sidecar"] == "not running"
+    assert told["mode"] == "realtime"
+    assert told["delivered"]["position"] == running["delivered"]
+    assert told["delivered"]["commit_age_s"] > 0
+    assert told["outbox"]["head"] == alive["outbox"]["head"] > told["outbox"]["trimmed"]
+    assert told["catalog_bases"]

@@ -1,0 +1,102 @@
+"""What the network thread hands to the ring, beside the segment files: the same bytes, in order, once (I02)."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.replication import WalStream
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
+from tidemark.runtime.network import NetworkThread
+from tidemark.runtime.signal import Signal
+from tidemark.wal.page import Framer, NeedMore
+from tidemark.wal.segments import ReadSegment, segment_name
+
+MB = 1 << 20
+DEADLINE_S = 60.0
+
+
+class Collector:
+    """A sink that keeps everything."""
+
+    capacity = free_bytes = 1 << 30
+
+    def __init__(self, begin: Lsn) -> None:
+        self.begin = self.write_lsn = begin
+        self.content = bytearray()
+
+    def put(self, segment: ReadSegment) -> None:
+        assert segment.start_lsn == self.write_lsn
+        self.content += segment.data
+        self.write_lsn = segment.end_lsn
+
+
+def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
+    """Run a network thread into `collector` until it has everything below `upto`; each call is a start of its own."""
+    with WalStream(node.dsn()) as stream:
+        identity = stream.identify()
+    thread = NetworkThread(
+        node.dsn(),
+        collector,
+        system_identifier=identity.system_identifier,
+        timeline=TimelineId(1),
+        progress=Progress(),
+        arrived=Signal(),
+        metrics=Metrics("main"),
+        log=get_log("test"),
+        backoff=Backoff(0.1, 1.0),
+        free_share=0.25,
+    )
+    thread.start()
+    deadline = time.monotonic() + DEADLINE_S
+    while collector.write_lsn < upto:
+        assert thread.error is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    thread.stop()
+
+
+@pytest.mark.feature("I02")
+def test_what_is_captured_is_the_segment_files_across_switches_and_restarts_and_parses_as_whole_records() -> None:
+    with new_cluster(initdb=["--wal-segsize=1"], settings={"wal_keep_size": "1GB"}) as node:
+        node.sql("CREATE TABLE t (a int, b text)")
+        node.sql("SELECT pg_switch_wal()")
+        collector = Collector(Lsn(parse_lsn(node.flush_lsn()) // MB * MB))
+        first_record = parse_lsn(node.flush_lsn())
+        for number in range(3):
+            node.sql("INSERT INTO t SELECT n, repeat('x', 300) FROM generate_series(1, 6000) n")  # natural switches
+            if number == 1:
+                node.sql("SELECT pg_switch_wal()")
+                node.sql("INSERT INTO t VALUES (0, 'after a forced switch')")
+            collect(node, collector, parse_lsn(node.flush_lsn()))
+        end = collector.write_lsn
+        assert end - collector.begin > 5 * MB
+        folder = node.data / "pg_wal"
+        names = [segment_name(TimelineId(1), number, MB) for number in range(collector.begin // MB, -(-end // MB))]
+        files = b"".join((folder / name).read_bytes() for name in names)
+        assert bytes(collector.content) == files[: len(collector.content)]
+        assert records_of(node, collector, first_record) == told_by_waldump(node, folder, first_record, end)
+
+
+def records_of(node: Cluster, collector: Collector, begin: Lsn) -> list[str]:
+    with WalStream(node.dsn()) as stream:
+        fmt, identifier = stream.format, stream.identify().system_identifier
+    framer = Framer(fmt, system_identifier=identifier, segment_bytes=MB, timeline=TimelineId(1), start_lsn=begin)
+    framer.feed(collector.begin, bytes(collector.content))
+    found: list[str] = []
+    while not isinstance(block := framer.next_block(), NeedMore):
+        assert not hasattr(block, "reason"), block
+        found += [format_lsn(Lsn(lsn)) for lsn in block.lsns[: len(block)]]
+    return found
+
+
+def told_by_waldump(node: Cluster, folder: Path, begin: Lsn, end: Lsn) -> list[str]:
+    waldump = node.server.client("pg_waldump")
+    said = node.run(waldump, "-p", str(folder), "-s", format_lsn(begin), "-e", format_lsn(end))
+    lsns = [parse_lsn(line.partition("lsn: ")[2].partition(",")[0]) for line in said.splitlines() if "lsn: " in line]
+    return [format_lsn(lsn) for lsn in lsns]

@@ -1,0 +1,54 @@
+"""A disk of a few megabytes that fills up for real: a tmpfs, which can be made larger while it is used.
+
+Mounting takes root, as CI and containers are.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MOUNT_S = 10
+BLOCK_BYTES = 4096
+needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
+
+
+class SmallDisk:
+    """A mounted tmpfs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._ballast = root / "ballast"
+
+    def resize(self, size_bytes: int) -> None:
+        """Make it larger or smaller."""
+        _run("mount", "-o", f"remount,size={size_bytes}", str(self.root))
+
+    def fill(self, *, leave_bytes: int = 0) -> None:
+        """Have somebody else take all that is free, but for `leave_bytes`."""
+        stat = os.statvfs(self.root)
+        wanted = stat.f_bfree * stat.f_frsize - leave_bytes
+        with self._ballast.open("ab") as file:
+            os.posix_fallocate(file.fileno(), file.tell(), wanted)
+
+    def empty(self) -> None:
+        """Give that room back."""
+        self._ballast.unlink()
+
+
+@contextmanager
+def small_disk(root: Path, size_bytes: int) -> Iterator[SmallDisk]:
+    """Mount a disk at `root`; it is gone at the end."""
+    root.mkdir()
+    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "tmpfs", str(root))
+    try:
+        yield SmallDisk(root)
+    finally:
+        _run("umount", "--lazy", str(root))  # lazy: a process that a failed test left must not keep it
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, timeout=MOUNT_S)

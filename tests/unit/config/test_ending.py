@@ -1,0 +1,45 @@
+"""How a daemon's log tells its end."""
+
+import errno
+import io
+import json
+
+import pytest
+
+from tidemark.io.ending import tell_ending
+from tidemark.io.logs import configure_logs, get_log
+from tidemark.model.errors import ExitCode, InternalError, WalGap
+
+VALUE = "a row's value"
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.feature("I40")
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (WalGap("gone", hint="restore it"), ExitCode.GAP, "gone"),
+        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), ExitCode.UNEXPECTED, "/some/file"),
+        (InternalError("would move back"), ExitCode.INTERNAL, "would move back"),
+        (ValueError(VALUE), ExitCode.INTERNAL, "an error of its own"),
+    ],
+)
+def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code: ExitCode, told: str) -> None:
+    assert code in (ExitCode.GAP, ExitCode.UNEXPECTED, ExitCode.INTERNAL)
+    stream = io.StringIO()
+    configure_logs("json", "info", stream)
+    try:
+        with pytest.raises(type(error)) as caught:
+            fail(error)
+        assert tell_ending(get_log("sidecar"), "sidecar ends", caught.value) == code
+    finally:
+        configure_logs("json", "info")
+    event = json.loads(stream.getvalue())
+    assert (event["event"], event["exit_code"]) == ("sidecar ends", code)
+    assert told in event["error"]
+    assert event["hint"]
+    assert ("test_ending.py" in str(event.get("passed"))) == (code is not ExitCode.GAP)
+    assert VALUE not in stream.getvalue()

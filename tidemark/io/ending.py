@@ -1,0 +1,47 @@
+"""How a daemon ends by an error: one event in its log, one exit code (I40).
+
+An error of ours says what, where and what to do. Of any other, its class and the lines that it passed are told, never
+its text, which may hold a row's values: such an error is a bug, and the lines are what its report needs.
+"""
+
+import traceback
+from pathlib import Path
+
+from tidemark.io.logs import Log, describe_error
+from tidemark.model.errors import ExitCode, InternalError, TidemarkError
+
+
+def tell_ending(log: Log, event: str, error: Exception) -> ExitCode:
+    """Log what ends this process; return the code to end with."""
+    if isinstance(error, TidemarkError):
+        code, fields = error.exit_code, describe_error(error)
+    elif isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        code, fields = (
+            ExitCode.UNEXPECTED,
+            {
+                "error": f"{where}{error.strerror or type(error).__name__}",
+                "kind": type(error).__name__,
+                "hint": "see permissions, free space and limits of the host",
+            },
+        )
+    else:
+        code, fields = (
+            ExitCode.INTERNAL,
+            {
+                "error": "an error of its own",
+                "kind": type(error).__name__,
+                "hint": InternalError.hint,
+            },
+        )
+    if code in (ExitCode.UNEXPECTED, ExitCode.INTERNAL):
+        log.error(event, exit_code=int(code), **fields, passed=_passed(error))
+    else:
+        log.error(event, exit_code=int(code), **fields)
+    return code
+
+
+def _passed(error: BaseException) -> list[str]:
+    """Return the lines that an error passed, innermost last, as far as they tell: no values, no paths of the host."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames]
