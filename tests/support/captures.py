@@ -98,6 +98,11 @@ class Sidecar:
         """Ask the process how it does."""
         return request(self.folder.socket("sidecar"), {"command": "status"})
 
+    @property
+    def running(self) -> bool:
+        """Tell if the process lives."""
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self.process is not None
@@ -112,7 +117,7 @@ class Sidecar:
 
     def close(self) -> None:
         """See that nothing is left running."""
-        if self.process is not None and self.process.poll() is None:
+        if self.running:
             self.kill()
 
     def events(self) -> list[dict[str, Json]]:
