@@ -66,6 +66,13 @@ class SparkProcess:
             return []
         return [child for child in children if _name(child).startswith(program)]
 
+    def kill_running(self, module: str) -> bool:
+        """SIGKILL the helpers that run a module; tell if there was one."""
+        helpers = [helper for helper in self.family(PROGRAMS[HELPER]) if module in _arguments(helper)]
+        for helper in helpers:
+            helper.kill()
+        return bool(helpers)
+
     def kill_driver(self) -> None:
         """SIGKILL of the process itself; what it started lives on for a moment."""
         assert self._process is not None
@@ -127,6 +134,13 @@ def _name(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
     except psutil.NoSuchProcess:
         return ""
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def wait_for(is_so: Callable[[], bool], what: str, log: Callable[[], str] = str) -> None:
