@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.captures import Sidecar, running
 from tests.support.postgres import Cluster
-from tests.support.spark_campaign import wait_for
+from tests.support.spark_process import wait_for
 from tidemark.io.logs import get_log
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore

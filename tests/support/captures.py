@@ -117,6 +117,11 @@ class Sidecar:
         assert "Traceback" not in self.log_path.read_text()
         return last
 
+    @property
+    def running(self) -> bool:
+        """Tell if the process lives."""
+        return self.process is not None and self.process.poll() is None
+
     def kill(self) -> None:
         """SIGKILL."""
         assert self.process is not None
@@ -131,7 +136,7 @@ class Sidecar:
 
     def close(self) -> None:
         """See that nothing is left running."""
-        if self.process is not None and self.process.poll() is None:
+        if self.running:
             self.kill()
 
     def events(self) -> list[dict[str, Json]]:

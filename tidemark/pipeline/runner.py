@@ -30,10 +30,11 @@ from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.positions import Positions
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.source import FORMAT
+from tidemark.pipeline.source import FORMAT, OutboxSource
 from tidemark.pipeline.types import constants_of, shape_of
 
 QUERY = "tidemark"
+ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch in between
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
@@ -116,6 +117,7 @@ class Pipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         start = starting_sequence(self._lake.positions, self._outbox)
+        register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox.outbox_id, after=start)
         rows = (
             spark.readStream.format(FORMAT)
@@ -174,6 +176,19 @@ def _database_names(folder: StateFolder) -> Mapping[Oid, str]:
     with StateStore.open(folder) as store:
         beginning = store.view().beginning
     return beginning.databases if beginning is not None else {}
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the format known to a session that did not find it by itself.
+
+    Spark looks for data sources once, by a helper process; where that dies or is late, it believes for good that there
+    are none. What it did find must not be registered again.
+    """
+    try:
+        spark.dataSource.register(OutboxSource)
+    except PySparkException as error:
+        if error.getCondition() != ALREADY_KNOWN:
+            raise
 
 
 def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
