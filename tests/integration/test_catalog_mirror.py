@@ -267,6 +267,18 @@ def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluste
         observed.catch_up()
 
 
+def test_a_page_image_beside_the_visibility_map_tells_the_rows_of_a_seed() -> None:
+    with new_cluster(15, {"autovacuum": "off"}, initdb=["--data-checksums"]) as cluster:
+        cluster.sql("CREATE TABLE t AS SELECT generate_series(1, 1000)")
+        cluster.sql("VACUUM FULL pg_class")  # nothing is left to be pruned, nor hints to be set
+        cluster.sql("CHECKPOINT")
+        observed = observe(cluster)
+        cluster.sql("CHECKPOINT")
+        cluster.sql("VACUUM pg_class")  # with checksums, that a page is all visible is logged with its image
+        cluster.sql("VACUUM t")  # writes relpages in place
+        assert_equal(observed)
+
+
 def test_moving_a_database_to_another_tablespace_is_refused_by_name(new_cluster: NewCluster) -> None:
     cluster = new_cluster(15, allow_in_place_tablespaces="on")
     cluster.sql("CREATE TABLESPACE elsewhere LOCATION ''")

@@ -105,12 +105,13 @@ class CatalogStore:
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
         if is_page and top_xid and self.files.may_be_copy(block.locator, top_xid, record.lsn):
             return self._count(self.files.copy(record, top_xid))
-        if heap is None or block.fork != MAIN_FORK:
+        if heap is None:
             return False
-        changed = record.rmgr != RM_XLOG and self._change_rows(heap, record, top_xid)
+        on_rows = block.fork == MAIN_FORK  # a record on the visibility map may bring an image of the rows' page, too
+        changed = on_rows and record.rmgr != RM_XLOG and self._change_rows(heap, record, top_xid)
         refreshed = refresh(heap, record)
         self._count(changed or refreshed)
-        return True
+        return on_rows or refreshed
 
     def _count(self, changed: bool) -> bool:  # noqa: FBT001 - the answer is passed on
         self.revision += changed
