@@ -7,6 +7,12 @@ until COMMIT PREPARED. A crash leaves transactions without an end: the next RUNN
 
 *Partial* transactions began before the first record that was read. They can never be given out whole, so nothing of
 them is kept but their names; whoever starts a decoder sees to it that none of them is wanted.
+
+A transaction in *doubt* is one that cannot be read, and of which its end only will tell whether it is wanted. After a
+restart that is an ordinary thing: WAL is read again from the first record of what was open at the last delivery, and
+there others are on their way whose beginning is not read again. All of them have ended by the time of that delivery.
+A *stray* is a subtransaction of such a one: its top-level xid stood in the part that is not read, so it looks like a
+top-level transaction until the end of the real one names it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +25,7 @@ from tidemark.decode.rowlog import RelationVersions, Row, RowChunk, RowLog
 from tidemark.decode.schema_changes import SchemaItem, SchemaTracker
 from tidemark.decode.toast import ToastChunks
 from tidemark.model.change import LogicalMessage, TransactionEnd, Truncation
-from tidemark.model.errors import TidemarkError
+from tidemark.model.errors import CorruptWal, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation, RelFileLocator
@@ -36,6 +42,12 @@ class TransactionTooLarge(TidemarkError):
     """Open transactions need more memory than is allowed, and there is nowhere to put them."""
 
     hint = "raise decode.memory_bytes, or let Tidemark spill to disk"
+
+
+class UnseenStart(CorruptWal):
+    """A transaction is wanted whose first records are not among those that were read."""
+
+    hint = "decode from an earlier LSN; if this comes at a restart, please report it, and make a new first copy"
 
 
 def xid_precedes(left: int, right: int) -> bool:
@@ -104,6 +116,7 @@ class OpenTransaction:
     first_lsn: Lsn
     rows: RowLog
     partial: bool = False
+    doubt: CorruptWal | None = None  # why it cannot be given out, should it be wanted
     gid: str | None = None  # of a prepared one
     schema: SchemaTracker | None = None  # once it has changed a catalog
     children: set[Xid] = field(default_factory=set)  # not aborted, as far as seen
@@ -121,6 +134,20 @@ class OpenTransaction:
     def is_empty(self) -> bool:
         """Tell if there is nothing to give out."""
         return not self.between and not self.rows.surviving_count
+
+    @property
+    def is_kept(self) -> bool:
+        """Tell if what it does is kept: if not, its end is all that matters."""
+        return not self.partial and self.doubt is None
+
+    def give_up(self, doubt: CorruptWal, port: SpillPort | None) -> None:
+        """Keep of the transaction nothing but why it cannot be read."""
+        self.doubt = doubt
+        self.schema = None
+        self.rows.release(port)
+        self.between.clear()
+        self.toast.clear()
+        self.speculative.clear()
 
     def add_item(self, xid: Xid, item: Item) -> None:
         """Take an item that is no row."""
@@ -247,22 +274,45 @@ class TransactionTable:
             self._advance(xid)
             transaction.children.add(xid)
             self._top_of[xid] = top_xid
-            self._forget_strays((xid,))
+            self._fold_strays((xid,), transaction)
         return transaction
 
-    def _forget_strays(self, xids: Iterable[Xid]) -> None:
-        """Forget subtransactions that were taken for top-level ones: they began before the first record read.
+    def _fold_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
+        """Take strays for what they are, a part of `top`; return it, or a stray in its place if that is all there is.
 
-        That is so after a restart only, and in transactions that ended before what is to be given out.
+        What a stray did cannot be put into its place among the rows of the others: so all of it is in doubt.
         """
+        for xid in xids:
+            stray = self._open.pop(xid, None)
+            if stray is None:
+                continue
+            stray.give_up(stray.doubt or self._unseen_start(xid), self.port)
+            if top is None:
+                top = stray
+            elif top.is_kept:
+                assert stray.doubt is not None, "just given up"
+                top.give_up(stray.doubt, self.port)
+        return top
+
+    def _forget_strays(self, xids: Iterable[Xid]) -> None:
         for xid in xids:
             stray = self._open.pop(xid, None)
             if stray is not None:
                 stray.rows.release(self.port)
 
     def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
-        """Note a transaction that began before the first record to be read."""
+        """Note a transaction that began before the first record to be read, and is not wanted whenever it ends."""
         self.enter(xid, top_xid, first_lsn).partial = True
+
+    def enter_unseen(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
+        """Note a transaction that began before the first record to be read, and should end before what is wanted."""
+        transaction = self.enter(xid, top_xid, first_lsn)
+        if transaction.is_kept:
+            transaction.give_up(self._unseen_start(transaction.xid), self.port)
+
+    @staticmethod
+    def _unseen_start(xid: Xid) -> UnseenStart:
+        return UnseenStart(f"transaction {xid} began before the first record that was read")
 
     def of(self, xid: Xid) -> OpenTransaction:
         """Return the open transaction to which `xid`, which is known, belongs."""
@@ -279,8 +329,7 @@ class TransactionTable:
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
         """Take out a transaction that ended, less those subtransactions that are not `committed`."""
-        self._forget_strays(committed)
-        transaction = self._open.pop(xid, None)
+        transaction = self._fold_strays(committed, self._open.pop(xid, None))
         if transaction is None:
             return None
         for child in transaction.children:
@@ -303,6 +352,7 @@ class TransactionTable:
             self._forget_strays(subxids)
             return {xid, *subxids, *children}
         gone = {xid, *subxids}
+        self._forget_strays(gone)
         transaction = self._open.get(top)
         if transaction is not None:
             transaction.drop(gone)

@@ -28,13 +28,14 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore, StateView
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
-from tidemark.model.lsn import TimelineId
+from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
 from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due, takes_time
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import Link, NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
@@ -257,7 +258,9 @@ class Capture:
             memory_bytes=config.decode.memory_bytes,
             spill=SpillFolder(self._store.folder.spill),
             complete_from=beginning.complete_from,
+            wanted_from=Lsn(start.position.commit_lsn + 1),
         )
+        enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
         grouper = Grouper(
             {oid: mirror.dialect for oid, mirror in base.mirrors.items()},
             selected=config.select.selection().selects,

@@ -130,7 +130,9 @@ class WalReader:
         self._spilled_bytes = spilled
         self._metrics.journal_bytes.inc(self._history.written_bytes - self._journal_bytes)
         self._journal_bytes = self._history.written_bytes
-        if self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes:
+        # NB: until then some of what is open would be told with a later first LSN than it has.
+        due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
+        if due and self.decoder.has_reached_wanted:
             self.write_base()
 
 
