@@ -220,3 +220,20 @@ def test_decoding_an_archive_begins_in_the_middle_of_any_transaction_that_is_not
         "table public.account: INSERT: id[integer]:9999 note[text]:'asked for'",
         "table public.slow: INSERT: id[integer]:1 note[text]:'long open'",
     ]
+
+
+def test_waiting_for_wal_while_it_is_read_again_never_moves_delivered_back(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    with (
+        running(cluster, database, tmp_path, TIDEMARK_DELIVER__IDLE_POINTER_S="0.001") as sidecar,
+        ExitStack() as stack,
+    ):
+        slow = stack.enter_context(cluster.connect(database, autocommit=False))
+        sql(slow, "INSERT INTO slow VALUES (0, 'long open')")
+        cluster.sql("INSERT INTO slow SELECT n, repeat('x', 500) FROM generate_series(1, 30000) n", database)
+        sidecar.catch_up()
+        sidecar.kill()
+        sidecar.start()
+        slow.commit()
+        assert len(replayed(change_log(sidecar.catch_up(), "slow"))) == 30_001

@@ -236,6 +236,7 @@ class Capture:
             self._arrived,
             self._make_reader(config, base, beginning, start),
             self._handoff,
+            delivered=start.position,
             progress=self.progress,
             idle_pointer_s=config.deliver.idle_pointer_s,
         )

@@ -146,9 +146,11 @@ class DecodeThread:
         reader: WalReader,
         handoff: Handoff,
         *,
+        delivered: Position,
         progress: Progress,
         idle_pointer_s: float,
     ) -> None:
+        """`delivered` is where the last run came to: what is read again below moves no pointer."""
         self.error: BaseException | None = None
         self._ring = ring
         self._arrived = arrived
@@ -157,7 +159,7 @@ class DecodeThread:
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
         self._clock = SystemClock()
-        self._handed: Position | None = None
+        self._handed = delivered
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
@@ -206,7 +208,7 @@ class DecodeThread:
         if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
             return
         group = self.reader.flush(also_empty=True) or self.reader.idle_group()
-        if self._handed is None or group.last.position > self._handed:
+        if group.last.position > self._handed:
             self._hand_over(group)
         self._handed_s = self._clock.monotonic_s()
 
