@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
+from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
 from tidemark.decode.skim import Skimmer
@@ -196,7 +197,7 @@ class Decoder:
         """Return a transaction that committed, if there is anything to give out."""
         if transaction.is_kept and not transaction.is_empty:
             return self._committed(ended, transaction)
-        transaction.rows.release(self.transactions.port)
+        transaction.release(self.transactions.port)
         if transaction.doubt is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
             raise transaction.doubt
         return None
@@ -254,7 +255,7 @@ class Decoder:
     def _add_message(self, transaction: OpenTransaction, told: LogicalMessage, xid: Xid) -> None:
         tell_schema(transaction)
         transaction.add_item(xid, told)
-        self.transactions.grew(len(told.content))
+        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(told.content))
 
     def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
         catalog = self._catalogs.get(record.blocks[0].locator.db) if record.blocks else None
