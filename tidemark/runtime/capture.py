@@ -148,15 +148,17 @@ class Capture:
         self._stopping.set()
         self._input.stop()
         self._handoff.close()
-        if self._decoding is not None:
-            self._decoding.stop()
+        decoding_ended = self._decoding is None or self._decoding.stop()
         if not self._application.join(self._stop_s):
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
                 f"the consumer did not end its batch within {self._stop_s} s",
                 hint="what it was given comes again after the restart",
             )
-        self._history.close()
+        if decoding_ended:
+            self._history.close()
+        else:  # it may be writing to the journal still; what it leaves torn is cut off at the next start
+            self._log.warning("decoding did not stop in time")
         self._log.info(
             "stopped",
             delivered=str(self.progress.delivered.position) if self.progress.delivered else None,

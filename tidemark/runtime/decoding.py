@@ -168,12 +168,13 @@ class DecodeThread:
         """Start decoding."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop after the slice in hand."""
+    def stop(self, timeout_s: float = STOP_S) -> bool:
+        """Stop after the slice in hand; tell if that came to its end in time."""
         self._stopping.set()
         self._arrived.set()
         if self._thread.ident is not None:
-            self._thread.join(STOP_S)
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
