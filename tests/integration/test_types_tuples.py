@@ -146,7 +146,7 @@ def test_toasted_values_put_back_make_the_whole_row(
             chunks = session.execute(
                 f"SELECT chunk_data FROM {row[0]} WHERE chunk_id = %s ORDER BY chunk_seq", [pointer.value_id]
             )
-            datums[index] = reassembled_datum(pointer, b"".join(chunk for (chunk,) in chunks))
+            datums[index] = reassembled_datum(pointer, [chunk for (chunk,) in chunks])
         whole.append(replace_external(one, layout, datums))
     whole.sort(key=lambda one: deform(one, layout)[0] or b"")
     assert any(one != other for one, other in zip(packed, whole, strict=True)) or storage == "MAIN"

@@ -8,10 +8,11 @@ from tests.support.groups import DATABASE, TIMELINE
 from tests.support.wal import ForgedBlock
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.decoder import Decoder
+from tidemark.decode.itemlog import Item
 from tidemark.decode.ports import Catalog, SpillPort
-from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
+from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.varlena import ExternalPointer
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import Record, parse_record
@@ -125,11 +126,23 @@ class ScriptedCatalog:
 class Wal:
     """Makes records one after the other and feeds them to a decoder; keeps what comes out."""
 
-    def __init__(self, *relations: Relation, memory_bytes: int = MEMORY_BYTES, spill: SpillPort | None = None) -> None:
+    def __init__(
+        self,
+        *relations: Relation,
+        memory_bytes: int = MEMORY_BYTES,
+        spill: SpillPort | None = None,
+        wanted_from: Lsn = INVALID_LSN,
+    ) -> None:
         self.catalog = ScriptedCatalog(*relations)
         catalogs: dict[Oid, Catalog] = {DATABASE: self.catalog}
         self.decoder = Decoder(
-            FORMAT, TimelineId(TIMELINE), catalogs, next_xid=NEXT_XID, memory_bytes=memory_bytes, spill=spill
+            FORMAT,
+            TimelineId(TIMELINE),
+            catalogs,
+            next_xid=NEXT_XID,
+            memory_bytes=memory_bytes,
+            spill=spill,
+            wanted_from=wanted_from,
         )
         self.lsn = 0x1000
         self.raws: list[tuple[Lsn, Lsn, bytes]] = []  # begin, end, record
@@ -201,6 +214,10 @@ class Wal:
 
     def abort(self, xid: int, *subxids: int, top: int = 0) -> Lsn:
         return self._end(xact.ABORT, xid, subxids, top)
+
+    def assign(self, top: int, *subxids: int) -> Lsn:
+        main = struct.pack(f"<Ii{len(subxids)}I", top, len(subxids), *subxids)
+        return self.record(RM_XACT, xact.ASSIGNMENT, main, xid=top)
 
     def prepare(self, xid: int, gid: bytes) -> Lsn:
         name = gid + b"\0"

@@ -1,23 +1,28 @@
 """From WAL records to whole transactions: what the server's decode.c and reorderbuffer.c do, outside the server.
 
-A row is resolved against the catalog catalog when its record is read, not at commit: its relation's version, type names
+A row is resolved against the catalog when its record is read, not at commit: its relation's version, type names
 and enum labels are those of that moment, which is what a historic snapshot would show. What is kept and what is passed
 over follows the server (`ReorderBufferProcessTXN`, PG 16), with two differences: rows of a transient heap that rewrites
 an ordinary table are kept as op `r` of that table, and rows of materialized views are kept here and left out later.
+
+Reading may have to begin before what is wanted, and there meets transactions whose beginning it does not meet (see
+`transactions`). What is wrong with one of them is kept as its doubt, and is an error only if it turns out to be wanted.
 
 Pure: a record in, at most one committed transaction or message out.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
+from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
 from tidemark.decode.skim import Skimmer
 from tidemark.decode.transactions import CommittedTransaction, Ended, OpenTransaction, TransactionTable
 from tidemark.model.change import LogicalMessage, TransactionEnd
-from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.errors import CorruptWal, NodeUnfit
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import Record
@@ -61,13 +66,19 @@ class Decoder:
         memory_bytes: int,
         spill: SpillPort | None = None,
         complete_from: FullXid | None = None,
+        wanted_from: Lsn = INVALID_LSN,
     ) -> None:
-        """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out."""
+        """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out.
+
+        What commits before `wanted_from` will be left out: so whatever was begun before the first record read, and has
+        ended by then, need not be readable.
+        """
         self.timeline = timeline
         self.last_lsn = INVALID_LSN  # start of the last record
         self.decoded_lsn = INVALID_LSN  # its end
         self.catalogs_changed = False  # by the last record: it belongs into the journal
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
+        self._wanted_from = wanted_from
         self._fmt = fmt
         self._catalogs = dict(catalogs)
         self._skimmer = Skimmer(fmt, self.transactions)
@@ -87,6 +98,11 @@ class Decoder:
         """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
         return self.transactions.restart_lsn(self.decoded_lsn)
 
+    @property
+    def has_reached_wanted(self) -> bool:
+        """Tell if all transactions that are open now have been read from their first records on."""
+        return self.last_lsn >= self._wanted_from
+
     def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
         """Take the records of `block`, all of them to be drawn; yield what they complete.
 
@@ -97,8 +113,9 @@ class Decoder:
             index = self._skimmer.skim(block, index)
             for transaction, ended in self._skimmer.hand_over(block):
                 self.last_lsn, self.decoded_lsn = ended.commit_lsn, ended.end_lsn
-                if not transaction.is_empty:
-                    yield self._committed(ended, transaction)
+                committed = self._complete(ended, transaction)
+                if committed is not None:
+                    yield committed
             if index > 0:
                 self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
             if index < count and not self._skimmer.is_full:
@@ -162,25 +179,39 @@ class Decoder:
         return None
 
     def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
-        self._skimmer.forget(self.transactions.family(commit.xid))
+        self._skimmer.forget({*self.transactions.family(commit.xid), *commit.subxids})
         transaction = self.transactions.leave(commit.xid, commit.subxids)
         committed = None
-        if transaction is not None and not transaction.partial:
-            if transaction.schema is not None:
-                tell_schema(transaction)
-                for tagged in transaction.schema.end_rewrites(record.lsn):
-                    transaction.add_item(tagged.xid, tagged.item)
-            if transaction.is_empty:
-                transaction.rows.release(self.transactions.port)
-            else:
-                told = (commit.time_us, commit.database, record.origin, commit.gid)
-                committed = self._committed(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
+        if transaction is not None:
+            self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
+            told = (commit.time_us, commit.database, record.origin, commit.gid)
+            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
         for catalog in self._catalogs.values():
             self.catalogs_changed |= catalog.commit(xids, record.lsn)
         if self.catalogs_changed:
             self._skimmer.forget_files()
         return committed
+
+    def _complete(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction | None:
+        """Return a transaction that committed, if there is anything to give out."""
+        if transaction.is_kept and not transaction.is_empty:
+            return self._committed(ended, transaction)
+        transaction.release(self.transactions.port)
+        if transaction.doubt is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
+            raise transaction.doubt
+        return None
+
+    def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:
+        """Let `add` put what `record` did into its transaction, if that is kept."""
+        if not transaction.is_kept:
+            return
+        try:
+            add()
+        except CorruptWal as error:
+            if record.lsn >= self._wanted_from:
+                raise
+            transaction.give_up(error, self.transactions.port)
 
     def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
         end = TransactionEnd(
@@ -217,29 +248,34 @@ class Decoder:
         )
         if not emitted.transactional:
             return told
-        if transaction is not None and not transaction.partial:
-            tell_schema(transaction)
-            transaction.add_item(record.xid, told)
-            self.transactions.grew(len(emitted.content))
+        if transaction is not None:
+            self._add(record, transaction, partial(self._add_message, transaction, told, record.xid))
         return None
+
+    def _add_message(self, transaction: OpenTransaction, told: LogicalMessage, xid: Xid) -> None:
+        tell_schema(transaction)
+        transaction.add_item(xid, told)
+        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(told.content))
 
     def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
         catalog = self._catalogs.get(record.blocks[0].locator.db) if record.blocks else None
         if catalog is None:
             self._foreign(record, transaction)
-        elif not self._redo(catalog, record, transaction) and transaction is not None and not transaction.partial:
-            self._changes.take_heap2(record, transaction, catalog)
+        elif not self._redo(catalog, record, transaction) and transaction is not None:
+            self._add(record, transaction, partial(self._changes.take_heap2, record, transaction, catalog))
 
     def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
         if not record.blocks:
-            if transaction is not None and not transaction.partial:
-                self._changes.take_truncate(record, transaction, self._catalogs)
+            if transaction is not None:
+                self._add(
+                    record, transaction, partial(self._changes.take_truncate, record, transaction, self._catalogs)
+                )
             return
         catalog = self._catalogs.get(record.blocks[0].locator.db)
         if catalog is None:
             self._foreign(record, transaction)
-        elif not self._redo(catalog, record, transaction) and transaction is not None and not transaction.partial:
-            self._changes.take_heap(record, transaction, catalog)
+        elif not self._redo(catalog, record, transaction) and transaction is not None:
+            self._add(record, transaction, partial(self._changes.take_heap, record, transaction, catalog))
 
     def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
         """Take a record of the shared catalogs, or of a database that is not ours."""
@@ -257,12 +293,20 @@ class Decoder:
             changed = catalog.redo(record, INVALID_XID)
         else:
             if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
-                tell_schema(transaction)
+                self._add(record, transaction, partial(tell_schema, transaction))
             changed = catalog.redo(record, transaction.xid)
-            if changed and not transaction.partial:
+            if changed and transaction.is_kept:
                 if transaction.schema is None:
                     self._skimmer.set_aside(transaction)
                     transaction.schema = SchemaTracker(catalog, transaction.xid)
                 transaction.schema.touch(record.xid, record.lsn)
         self.catalogs_changed |= changed
         return changed
+
+
+def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
+    """Put behind all else what is still pending of schema changes when a transaction commits."""
+    if transaction.schema is not None:
+        tell_schema(transaction)
+        for tagged in transaction.schema.end_rewrites(commit_lsn):
+            transaction.add_item(tagged.xid, tagged.item)

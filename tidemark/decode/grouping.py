@@ -12,9 +12,10 @@ from typing import NamedTuple
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.gathering import GatheredRows
+from tidemark.decode.itemlog import Item
 from tidemark.decode.row_entries import rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
-from tidemark.decode.transactions import CommittedTransaction, Item, RowRun
+from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.model.change import MARKER_PREFIX, ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Pointer, Position

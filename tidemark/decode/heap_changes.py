@@ -41,7 +41,7 @@ _REWRITE = ord(Op.REWRITE.value)
 class UnknownFile(CorruptWal):
     """A row in a file that no relation has."""
 
-    hint = "the catalog catalog does not belong to this WAL: seed it anew, and please report this if it comes again"
+    hint = "the catalog does not belong to this WAL: seed it anew, and please report this if it comes again"
 
 
 class _Role(Enum):

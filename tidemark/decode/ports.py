@@ -12,8 +12,8 @@ from tidemark.wal.record import Record
 class SpillPort(Protocol):
     """Where parts of large transactions go."""
 
-    def write(self, content: bytes) -> int:
-        """Keep `content`; return the handle by which it is read."""
+    def write(self, *parts: bytes | bytearray) -> int:
+        """Keep `parts`, one behind the other; return the handle by which they are read."""
 
     def read(self, handle: int) -> bytes:
         """Return the content kept under `handle`."""

@@ -112,19 +112,19 @@ class RowChunk:
         del self.tuples[len(self.tuples) - gone :]
         del self.entries[row_count * ENTRY_BYTES :]
 
-    def dump(self) -> bytes:
-        """Return the chunk as bytes, for the spill: read back by the same process only."""
-        return b"".join((_SPILLED.pack(len(self.entries), len(self.tuples)), self.entries, self.tuples))
+    def dump(self) -> tuple[bytes, bytearray, bytearray]:
+        """Return the chunk in parts, for the spill: read back by the same process only."""
+        return _SPILLED.pack(len(self.entries), len(self.tuples)), self.entries, self.tuples
 
     @classmethod
     def load(cls, content: bytes) -> "RowChunk":
-        """Return the chunk that `dump` wrote."""
+        """Return the chunk of which `dump` gave the parts."""
         entries, tuples = _SPILLED.unpack_from(content)
         if len(content) != _SPILLED.size + entries + tuples:
             raise StateError("a spilled part of a transaction came back with another length than it was written")
-        chunk = cls()
-        chunk.entries = bytearray(content[_SPILLED.size : _SPILLED.size + entries])
-        chunk.tuples = bytearray(content[_SPILLED.size + entries :])
+        chunk, view = cls(), memoryview(content)
+        chunk.entries = bytearray(view[_SPILLED.size : _SPILLED.size + entries])
+        chunk.tuples = bytearray(view[_SPILLED.size + entries :])
         return chunk
 
 
@@ -230,9 +230,9 @@ class RowLog:
             self._close_chunk()
         for place, chunk in enumerate(self._chunks):
             if isinstance(chunk, RowChunk):
-                content = chunk.dump()
-                self._chunks[place] = _Spilled(port.write(content), len(chunk), Counter(chunk.xids()))
-                self.spilled_bytes += len(content)
+                parts = chunk.dump()
+                self._chunks[place] = _Spilled(port.write(*parts), len(chunk), Counter(chunk.xids()))
+                self.spilled_bytes += sum(map(len, parts))
         self._closed_bytes = 0
 
     def chunks(self, port: SpillPort | None) -> Iterator[tuple[int, RowChunk]]:

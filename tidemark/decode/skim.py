@@ -1,7 +1,7 @@
 """Takes the ordinary rows out of blocks of records and hands them to their transactions (`extract` has the loop).
 
 What is ordinary is decided here, by what the decoder tells: a file's relation version as long as no transaction that
-changed catalogs has committed since; a transaction as long as it has changed none itself, is whole, and has no TOAST
+changed catalogs has committed since; a transaction as long as it has changed none itself, is kept, and has no TOAST
 chunks waiting for their row. Whoever is in doubt says nothing: the loop then stops, and the decoder takes the record.
 """
 
@@ -101,7 +101,8 @@ class Skimmer:
                 yield transaction, self._ended(block, run, record)
                 continue
             transaction = transactions.of(Xid(xid)) if xid > 0 else self._enter(Xid(-xid), row)
-            transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
+            if transaction.is_kept:
+                transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
             row, byte = stop, end
         transactions.grew(row * ENTRY_BYTES + byte)
 
@@ -146,9 +147,9 @@ class Skimmer:
     def look_at(self, xid: Xid, transaction: OpenTransaction) -> None:
         """Say what `xid` is after a record of it."""
         chunks = transaction.toast.get(xid)
-        whole = not transaction.partial and transaction.schema is None
+        plain = transaction.is_kept and transaction.schema is None
         current = transaction.rows.versions is self._transactions.versions
-        ordinary = whole and current and (chunks is None or chunks.byte_count == 0)
+        ordinary = plain and current and (chunks is None or chunks.byte_count == 0)
         self._extractor.know_xid(xid, ORDINARY if ordinary else KNOWN)
 
     def set_aside(self, transaction: OpenTransaction) -> None:

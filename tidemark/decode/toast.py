@@ -2,7 +2,8 @@
 
 Chunks are kept per subtransaction until that row has been read, then forgotten (`ReorderBufferToastReset`,
 `reorderbuffer.c`, PG 16): a pointer that finds no chunks stands for a value written earlier, which is not in WAL again.
-A multi-insert is one call of many rows: only its last record ends the life of its chunks.
+A multi-insert is one call of many rows: only its last record ends the life of its chunks. A value is no sooner put
+together than its chunks are gone: each belongs to one row, and may be a gigabyte.
 """
 
 import struct
@@ -56,12 +57,13 @@ class ToastChunks:
         self.byte_count = 0
 
     def fill_in(self, packed: bytes, layout: TupleLayout) -> bytes:
-        """Return `packed` with the values that are here in place of the pointers to them."""
+        """Return `packed` with the values that are here in place of the pointers to them; give these up."""
         if not self._values or not packed[_INFOMASK_AT] & HAS_EXTERNAL:
             return packed
-        datums = {
-            column: reassembled_datum(pointer, b"".join(self._values[pointer.value_id]))
-            for column, pointer in external_pointers(packed, layout)
-            if pointer.value_id in self._values
-        }
+        datums = {}
+        for column, pointer in external_pointers(packed, layout):
+            chunks = self._values.pop(pointer.value_id, None)
+            if chunks is not None:
+                datums[column] = reassembled_datum(pointer, chunks)
+                self.byte_count -= pointer.stored_size
         return replace_external(packed, layout, datums) if datums else packed

@@ -7,27 +7,33 @@ until COMMIT PREPARED. A crash leaves transactions without an end: the next RUNN
 
 *Partial* transactions began before the first record that was read. They can never be given out whole, so nothing of
 them is kept but their names; whoever starts a decoder sees to it that none of them is wanted.
+
+A transaction in *doubt* is one that cannot be read, and of which its end only will tell whether it is wanted. After a
+restart that is an ordinary thing: WAL is read again from the first record of what was open at the last delivery, and
+there others are on their way whose beginning is not read again. All of them have ended by the time of that delivery.
+A *stray* is a subtransaction of such a one: its top-level xid stood in the part that is not read, so it looks like a
+top-level transaction until the end of the real one names it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tidemark.decode.itemlog import Item, ItemLog
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.row_entries import tuple_bytes
 from tidemark.decode.rowlog import RelationVersions, Row, RowChunk, RowLog
-from tidemark.decode.schema_changes import SchemaItem, SchemaTracker
+from tidemark.decode.schema_changes import SchemaTracker
 from tidemark.decode.toast import ToastChunks
-from tidemark.model.change import LogicalMessage, TransactionEnd, Truncation
-from tidemark.model.errors import TidemarkError
+from tidemark.model.change import TransactionEnd
+from tidemark.model.errors import CorruptWal, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation, RelFileLocator
 
-Item = SchemaItem | Truncation | LogicalMessage
-ITEM_OVERHEAD_BYTES = 500  # what an item that is no row takes, about
 SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is room until the next count
 SPILL_DOWN_TO = 0.5  # share of the bound to which a spill empties memory: fewer, larger spills
+NOT_WORTH_SPILLING = 0.05  # share of the bound that all small transactions together may keep
 _XID_HALF = 1 << 31
 _XID_MASK = 0xFFFFFFFF
 
@@ -36,6 +42,12 @@ class TransactionTooLarge(TidemarkError):
     """Open transactions need more memory than is allowed, and there is nowhere to put them."""
 
     hint = "raise decode.memory_bytes, or let Tidemark spill to disk"
+
+
+class UnseenStart(CorruptWal):
+    """A transaction is wanted whose first records are not among those that were read."""
+
+    hint = "decode from an earlier LSN; if this comes at a restart, please report it, and make a new first copy"
 
 
 def xid_precedes(left: int, right: int) -> bool:
@@ -57,14 +69,6 @@ class RowRun:
     def rows(self) -> Iterator[Row]:
         """Take the rows out one by one."""
         return self.chunk.rows(self.start, self.stop, self.tuples_at)
-
-
-class _Between(NamedTuple):
-    """An item that is no row: it stands before row number `row`."""
-
-    row: int
-    xid: Xid
-    item: Item
 
 
 class SpeculativeRow(NamedTuple):
@@ -104,10 +108,11 @@ class OpenTransaction:
     first_lsn: Lsn
     rows: RowLog
     partial: bool = False
+    doubt: CorruptWal | None = None  # why it cannot be given out, should it be wanted
     gid: str | None = None  # of a prepared one
     schema: SchemaTracker | None = None  # once it has changed a catalog
     children: set[Xid] = field(default_factory=set)  # not aborted, as far as seen
-    between: list[_Between] = field(default_factory=list)
+    between: ItemLog = field(default_factory=ItemLog)
     toast: dict[Xid, ToastChunks] = field(default_factory=dict)
     speculative: dict[SpeculativeKey, SpeculativeRow] = field(default_factory=dict)
 
@@ -115,16 +120,45 @@ class OpenTransaction:
     def byte_count(self) -> int:
         """Memory taken, about."""
         chunks = sum(chunks.byte_count for chunks in self.toast.values())
-        return self.rows.byte_count + chunks + len(self.between) * ITEM_OVERHEAD_BYTES
+        return self.rows.byte_count + chunks + self.between.byte_count
+
+    @property
+    def spillable_bytes(self) -> int:
+        """The part of it that `spill` moves out of memory."""
+        return self.rows.byte_count + self.between.content_bytes
+
+    def spill(self, port: SpillPort) -> int:
+        """Move rows and messages to `port`; return how many bytes that were."""
+        before = self.rows.spilled_bytes
+        self.rows.spill(port)
+        return self.rows.spilled_bytes - before + self.between.spill(port)
+
+    def release(self, port: SpillPort | None) -> None:
+        """Forget rows and items, on disk as well."""
+        self.rows.release(port)
+        self.between.release(port)
 
     @property
     def is_empty(self) -> bool:
         """Tell if there is nothing to give out."""
-        return not self.between and not self.rows.surviving_count
+        return not len(self.between) and not self.rows.surviving_count
+
+    @property
+    def is_kept(self) -> bool:
+        """Tell if what it does is kept: if not, its end is all that matters."""
+        return not self.partial and self.doubt is None
+
+    def give_up(self, doubt: CorruptWal, port: SpillPort | None) -> None:
+        """Keep of the transaction nothing but why it cannot be read."""
+        self.doubt = doubt
+        self.schema = None
+        self.release(port)
+        self.toast.clear()
+        self.speculative.clear()
 
     def add_item(self, xid: Xid, item: Item) -> None:
         """Take an item that is no row."""
-        self.between.append(_Between(self.rows.row_count, xid, item))
+        self.between.append(self.rows.row_count, xid, item)
 
     def drop(self, xids: set[Xid]) -> None:
         """Forget what aborted subtransactions did."""
@@ -138,10 +172,7 @@ class OpenTransaction:
 
     def _forget(self, xids: set[Xid]) -> None:
         self.children -= xids
-        if self.between:
-            end = self.rows.row_count
-            kept = (item for item in self.between if item.xid not in xids)
-            self.between = [item if item.row <= end else item._replace(row=end) for item in kept]
+        self.between.drop(xids, self.rows.row_count)
         for xid in xids:
             self.toast.pop(xid, None)
         if self.speculative:
@@ -161,22 +192,22 @@ class CommittedTransaction:
     restart_lsn: Lsn  # of a pointer at its end
     inner_restart_lsn: Lsn  # of a pointer before its end: it has to be read again then
     _rows: RowLog
-    _between: list[_Between]
+    _between: ItemLog
     _port: SpillPort | None
 
     def items(self) -> Iterator[RowRun | Item]:
         """Give out the rows, in runs as long as possible, and what stands between them."""
         ordinal = 0
-        waiting = iter(self._between)
+        waiting = self._between.read(self._port)
         following = next(waiting, None)
         for base, chunk in self._rows.chunks(self._port):
             start = counted = at = 0
             while start < len(chunk):
-                while following is not None and following.row <= base + start:
-                    yield self._placed(following.item, ordinal)
+                while following is not None and following[0] <= base + start:
+                    yield self._placed(following[1], ordinal)
                     ordinal += 1
                     following = next(waiting, None)
-                stop = len(chunk) if following is None else min(len(chunk), following.row - base)
+                stop = len(chunk) if following is None else min(len(chunk), following[0] - base)
                 for run_start, run_stop in self._rows.surviving(chunk, start, stop):
                     at += tuple_bytes(chunk.entries, counted, run_start)
                     counted = run_start
@@ -184,7 +215,7 @@ class CommittedTransaction:
                     ordinal += run_stop - run_start
                 start = stop
         while following is not None:
-            yield self._placed(following.item, ordinal)
+            yield self._placed(following[1], ordinal)
             ordinal += 1
             following = next(waiting, None)
         assert ordinal == self.end.item_count, self.end
@@ -192,11 +223,12 @@ class CommittedTransaction:
     @property
     def byte_count(self) -> int:
         """Memory taken, about; what was spilled does not count."""
-        return self._rows.byte_count + len(self._between) * ITEM_OVERHEAD_BYTES
+        return self._rows.byte_count + self._between.byte_count
 
     def release(self) -> None:
-        """Forget the rows, on disk as well."""
+        """Forget rows and items, on disk as well."""
         self._rows.release(self._port)
+        self._between.release(self._port)
 
     def _placed(self, item: Item, ordinal: int) -> Item:
         return replace(item, position=Position(self.end.timeline, self.end.commit_lsn, ordinal))
@@ -214,6 +246,7 @@ class TransactionTable:
         self._memory_bytes_max = memory_bytes_max
         self._grown_bytes = 0  # at most this much since the last exact count
         self._counted_bytes = 0
+        self._count_at_bytes = memory_bytes_max  # the next exact count is due at so many
         self.complete_from = complete_from  # older transactions are partial
         self.port = port
         self.versions = RelationVersions()
@@ -247,22 +280,45 @@ class TransactionTable:
             self._advance(xid)
             transaction.children.add(xid)
             self._top_of[xid] = top_xid
-            self._forget_strays((xid,))
+            self._fold_strays((xid,), transaction)
         return transaction
 
-    def _forget_strays(self, xids: Iterable[Xid]) -> None:
-        """Forget subtransactions that were taken for top-level ones: they began before the first record read.
+    def _fold_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
+        """Take strays for what they are, a part of `top`; return it, or a stray in its place if that is all there is.
 
-        That is so after a restart only, and in transactions that ended before what is to be given out.
+        What a stray did cannot be put into its place among the rows of the others: so all of it is in doubt.
         """
         for xid in xids:
             stray = self._open.pop(xid, None)
+            if stray is None:
+                continue
+            stray.give_up(stray.doubt or self._unseen_start(xid), self.port)
+            if top is None:
+                top = stray
+            elif top.is_kept:
+                assert stray.doubt is not None, "just given up"
+                top.give_up(stray.doubt, self.port)
+        return top
+
+    def _forget_strays(self, xids: Iterable[Xid]) -> None:
+        for xid in xids:
+            stray = self._open.pop(xid, None)
             if stray is not None:
-                stray.rows.release(self.port)
+                stray.release(self.port)
 
     def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
-        """Note a transaction that began before the first record to be read."""
+        """Note a transaction that began before the first record to be read, and is not wanted whenever it ends."""
         self.enter(xid, top_xid, first_lsn).partial = True
+
+    def enter_unseen(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
+        """Note a transaction that began before the first record to be read, and should end before what is wanted."""
+        transaction = self.enter(xid, top_xid, first_lsn)
+        if transaction.is_kept:
+            transaction.give_up(self._unseen_start(transaction.xid), self.port)
+
+    @staticmethod
+    def _unseen_start(xid: Xid) -> UnseenStart:
+        return UnseenStart(f"transaction {xid} began before the first record that was read")
 
     def of(self, xid: Xid) -> OpenTransaction:
         """Return the open transaction to which `xid`, which is known, belongs."""
@@ -279,8 +335,7 @@ class TransactionTable:
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
         """Take out a transaction that ended, less those subtransactions that are not `committed`."""
-        self._forget_strays(committed)
-        transaction = self._open.pop(xid, None)
+        transaction = self._fold_strays(committed, self._open.pop(xid, None))
         if transaction is None:
             return None
         for child in transaction.children:
@@ -299,10 +354,11 @@ class TransactionTable:
             # Nothing to drop from what is forgotten whole: ROLLBACK PREPARED ends subtransactions that are no tail.
             transaction = self.leave(xid, children)
             if transaction is not None:
-                transaction.rows.release(self.port)
+                transaction.release(self.port)
             self._forget_strays(subxids)
             return {xid, *subxids, *children}
         gone = {xid, *subxids}
+        self._forget_strays(gone)
         transaction = self._open.get(top)
         if transaction is not None:
             transaction.drop(gone)
@@ -339,27 +395,35 @@ class TransactionTable:
     def grew(self, byte_count: int) -> None:
         """Account for memory just taken; spill the largest transactions where it is too much."""
         self._grown_bytes += byte_count
-        if self._counted_bytes + self._grown_bytes > self._memory_bytes_max:
+        if self._counted_bytes + self._grown_bytes > self._count_at_bytes:
             self._make_room()
 
     def _make_room(self) -> None:
-        sizes = {transaction.xid: transaction.byte_count for transaction in self._open.values()}
-        total = sum(sizes.values())
-        if total > self._memory_bytes_max * SPILL_ABOVE:
-            for xid in sorted(sizes, key=sizes.__getitem__, reverse=True):
-                if total <= self._memory_bytes_max * SPILL_DOWN_TO:
-                    break
-                transaction = self._open[xid]
-                if self.port is None:
-                    raise TransactionTooLarge(
-                        f"open transactions take {total} bytes, {self._memory_bytes_max} are allowed; the largest, "
-                        f"{xid}, began at {format_lsn(transaction.first_lsn)}"
-                    )
-                total -= transaction.rows.byte_count
-                before = transaction.rows.spilled_bytes
-                transaction.rows.spill(self.port)
-                self.spilled_bytes += transaction.rows.spilled_bytes - before
+        bound = self._memory_bytes_max
+        total = sum(transaction.byte_count for transaction in self._open.values())
+        if total > bound * SPILL_ABOVE:
+            if self.port is None:
+                largest = max(self._open.values(), key=lambda transaction: transaction.byte_count)
+                raise TransactionTooLarge(
+                    f"open transactions take {total} bytes, {bound} are allowed; the largest, "
+                    f"{largest.xid}, began at {format_lsn(largest.first_lsn)}"
+                )
+            total -= self._spill(self.port, total - int(bound * SPILL_DOWN_TO))
+        # NB: chunks of a value stay until its row has come; while they are over the bound, not every row is a count.
+        self._count_at_bytes = max(bound, total + int(bound * (1 - SPILL_ABOVE)))
         self._counted_bytes, self._grown_bytes = total, 0
+
+    def _spill(self, port: SpillPort, wanted_bytes: int) -> int:
+        """Spill the largest transactions, as far as it is worth it; return by how much memory shrank."""
+        sizes = {transaction.xid: transaction.spillable_bytes for transaction in self._open.values()}
+        left, freed = sum(sizes.values()), 0
+        for xid in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if freed >= wanted_bytes or left <= self._memory_bytes_max * NOT_WORTH_SPILLING:
+                break
+            self.spilled_bytes += self._open[xid].spill(port)
+            freed += sizes[xid]
+            left -= sizes[xid]
+        return freed
 
     def _advance(self, xid: Xid) -> None:
         self._next_full = max(self._next_full, self.full_xid(xid) + 1)

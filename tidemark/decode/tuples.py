@@ -112,16 +112,18 @@ def replace_external(packed: bytes, layout: TupleLayout, datums: dict[int, bytes
     """
     hoff = packed[4]
     head = PACKED_HEADER_BYTES + hoff - TUPLE_HEADER_BYTES
-    out = bytearray(packed[:head])
+    parts, size = [packed[:head]], 0  # values may be large: they are copied once
     for index, at, length in _walk(packed, layout):
         if at < 0:
             continue
         datum = datums.get(index, packed[at : at + length])
         unaligned = layout.lengths[index] == VARLENA and datum[0] & SHORT_HEADER
         if not unaligned:
-            out += bytes(-(len(out) - head) % layout.aligns[index])
-        out += datum
-    return bytes(out)
+            parts.append(bytes(-size % layout.aligns[index]))
+            size += len(parts[-1])
+        parts.append(datum)
+        size += len(datum)
+    return b"".join(parts)
 
 
 def _walk(packed: bytes, layout: TupleLayout) -> list[tuple[int, int, int]]:

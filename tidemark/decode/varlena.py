@@ -12,7 +12,7 @@ A zero byte where a datum may begin is padding before an aligned header: none of
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import lz4.block
@@ -132,9 +132,11 @@ def plain_datum(payload: bytes) -> bytes:
     return _U32.pack(len(payload) + PLAIN_HEADER_BYTES << 2) + payload
 
 
-def reassembled_datum(pointer: ExternalPointer, stored: bytes) -> bytes:
-    """Return the inline datum that `pointer` stands for; `stored` is its chunks' data together."""
-    if len(stored) != pointer.stored_size:
-        raise BadDatum(f"TOAST value {pointer.value_id} has {len(stored)} bytes where {pointer.stored_size} belong")
+def reassembled_datum(pointer: ExternalPointer, chunks: Iterable[bytes]) -> bytes:
+    """Return the inline datum that `pointer` stands for, of its chunks' data."""
     bits = COMPRESSED_HEADER_BITS if pointer.is_compressed else 0
-    return _U32.pack(len(stored) + PLAIN_HEADER_BYTES << 2 | bits) + stored
+    datum = b"".join((_U32.pack(pointer.stored_size + PLAIN_HEADER_BYTES << 2 | bits), *chunks))
+    stored = len(datum) - PLAIN_HEADER_BYTES
+    if stored != pointer.stored_size:
+        raise BadDatum(f"TOAST value {pointer.value_id} has {stored} bytes where {pointer.stored_size} belong")
+    return datum

@@ -114,7 +114,8 @@ class HistoryWriter:
         """Write a record, unless it is there already: after a restart some are decoded again."""
         if record.lsn < self._end_lsn:
             return
-        if self._descriptor < 0 or self._file_bytes >= self._file_bytes_max:
+        is_full = self._file_bytes >= self._file_bytes_max and self._file_bytes > len(self._head)
+        if self._descriptor < 0 or is_full:
             with self._lock:
                 self._begin_file(record.lsn, timeline)
             self._store(self.index)
@@ -184,7 +185,8 @@ class HistoryWriter:
             os.close(self._descriptor)
             journals = (*journals[:-1], JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
         name = f"journal-{timeline:08X}-{lsn:016X}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        # NB: what has this name can only be a journal with entries, as strangers were removed: never to be truncated.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         with writing(self._folder / name):
             self._descriptor = os.open(self._folder / name, flags, self._file_mode)
             write_whole(self._descriptor, self._head)
@@ -193,9 +195,13 @@ class HistoryWriter:
         self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
 
     def _reopen(self) -> None:
-        """Go on in the file that was being written, behind its last whole entry."""
+        """Go on in the file that was being written, behind its last whole entry.
+
+        It may have none: it was begun, and nothing in it was durable. Then the one before tells how far the journal is.
+        """
         if not self.index.journals:
             return
+        self._end_lsn = max(journal.end_lsn for journal in self.index.journals)
         last = self.index.journals[-1]
         path = self._folder / last.file
         try:

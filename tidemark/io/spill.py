@@ -38,19 +38,19 @@ class SpillFolder:
         """Bytes on disk now."""
         return sum(self._sizes.values())
 
-    def write(self, content: bytes) -> int:
-        """Keep `content`; return the handle by which it is read."""
+    def write(self, *parts: bytes | bytearray) -> int:
+        """Keep `parts`, one behind the other; return the handle by which they are read."""
         self._next_handle += 1
         handle = self._next_handle
-        path = self._path(handle)
+        path, size = self._path(handle), sum(map(len, parts))
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+                file.writelines(parts)
         except OSError as error:
             path.unlink(missing_ok=True)
-            raise SpillFailed(f"cannot write {len(content)} bytes to {path}: {error}") from error
-        self._sizes[handle] = len(content)
+            raise SpillFailed(f"cannot write {size} bytes to {path}: {error}") from error
+        self._sizes[handle] = size
         return handle
 
     def read(self, handle: int) -> bytes:

@@ -28,13 +28,14 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state import StateStore, StateView
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
-from tidemark.model.lsn import TimelineId
+from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
 from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due, takes_time
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import Link, NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
@@ -147,15 +148,17 @@ class Capture:
         self._stopping.set()
         self._input.stop()
         self._handoff.close()
-        if self._decoding is not None:
-            self._decoding.stop()
+        decoding_ended = self._decoding is None or self._decoding.stop()
         if not self._application.join(self._stop_s):
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
                 f"the consumer did not end its batch within {self._stop_s} s",
                 hint="what it was given comes again after the restart",
             )
-        self._history.close()
+        if decoding_ended:
+            self._history.close()
+        else:  # it may be writing to the journal still; what it leaves torn is cut off at the next start
+            self._log.warning("decoding did not stop in time")
         self._log.info(
             "stopped",
             delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
@@ -235,6 +238,7 @@ class Capture:
             self._arrived,
             self._make_reader(config, base, beginning, start),
             self._handoff,
+            delivered=start.position,
             progress=self.progress,
             idle_pointer_s=config.deliver.idle_pointer_s,
         )
@@ -257,7 +261,9 @@ class Capture:
             memory_bytes=config.decode.memory_bytes,
             spill=SpillFolder(self._store.folder.spill),
             complete_from=beginning.complete_from,
+            wanted_from=Lsn(start.position.commit_lsn + 1),
         )
+        enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
         grouper = Grouper(
             {oid: mirror.dialect for oid, mirror in base.mirrors.items()},
             selected=config.select.selection().selects,

@@ -130,7 +130,9 @@ class WalReader:
         self._spilled_bytes = spilled
         self._metrics.journal_bytes.inc(self._history.written_bytes - self._journal_bytes)
         self._journal_bytes = self._history.written_bytes
-        if self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes:
+        # NB: until then some of what is open would be told with a later first LSN than it has.
+        due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
+        if due and self.decoder.has_reached_wanted:
             self.write_base()
 
 
@@ -144,9 +146,11 @@ class DecodeThread:
         reader: WalReader,
         handoff: Handoff,
         *,
+        delivered: Position,
         progress: Progress,
         idle_pointer_s: float,
     ) -> None:
+        """`delivered` is where the last run came to: what is read again below moves no pointer."""
         self.error: BaseException | None = None
         self._ring = ring
         self._arrived = arrived
@@ -155,7 +159,7 @@ class DecodeThread:
         self._progress = progress
         self._idle_pointer_s = idle_pointer_s
         self._clock = SystemClock()
-        self._handed: Position | None = None
+        self._handed = delivered
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
@@ -164,12 +168,13 @@ class DecodeThread:
         """Start decoding."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop after the slice in hand."""
+    def stop(self, timeout_s: float = STOP_S) -> bool:
+        """Stop after the slice in hand; tell if that came to its end in time."""
         self._stopping.set()
         self._arrived.set()
         if self._thread.ident is not None:
-            self._thread.join(STOP_S)
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -204,7 +209,7 @@ class DecodeThread:
         if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
             return
         group = self.reader.flush(also_empty=True) or self.reader.idle_group()
-        if self._handed is None or group.last.position > self._handed:
+        if group.last.position > self._handed:
             self._hand_over(group)
         self._handed_s = self._clock.monotonic_s()
 

@@ -4,20 +4,22 @@ What is given out are transactions whose commit record begins in [from, to), and
 Decoding begins earlier: at a saved base that is not above the first record of any transaction that is open at `from`.
 Let B be the newest base not above `from`. A transaction open at `from` was open at B or began after it; so nothing is
 missed when decoding begins at the least first LSN of the transactions open at B, which B's entry in the index tells.
+Others are met there whose first records are not; they have ended by B, and are left out (`Decoder`, `wanted_from`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.decode.catalog.history import Base
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.decoder import Decoded, Decoder
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.transactions import CommittedTransaction
+from tidemark.decode.transactions import CommittedTransaction, TransactionTable
 from tidemark.io.history_files import NoBase, base_for, load_catalogs
 from tidemark.io.state import StateView
 from tidemark.model.errors import StateError
-from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId
 from tidemark.runtime.decode_run import WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import wal_format
@@ -83,9 +85,27 @@ def begin_from_history(
         memory_bytes=memory_bytes,
         spill=spill,
         complete_from=view.beginning.complete_from,
+        wanted_from=INVALID_LSN if from_lsn is None else from_lsn,
     )
-    for started in base.open_transactions:
-        if started.first_lsn < start_lsn:
-            decoder.transactions.enter_partial(started.xid, started.xid, started.first_lsn)
+    enter_open(decoder.transactions, base, start_lsn, wanted=from_lsn is not None)
     decoding = WalDecoding(framer, decoder, base.timeline)
     return HistoryStart(start_lsn, base.timeline, base.mirrors, view.beginning.databases, decoding)
+
+
+def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:
+    """Note what is open at `lsn`, to which `base` was taken along the journal, and has begun before.
+
+    That is all there is where no journal lies between, otherwise what has changed catalogs: nothing tells of the rest.
+    `wanted`: it is an error if one of them ends after what is wanted begins.
+    """
+    enter = transactions.enter_unseen if wanted else transactions.enter_partial
+    if base.lsn == lsn:
+        for started in base.open_transactions:
+            enter(started.xid, INVALID_XID, started.first_lsn)
+        for xid, top_xid in base.top_of.items():
+            enter(xid, top_xid, lsn)
+    for store in (store for mirror in base.mirrors.values() for store in (mirror.store, mirror.shared.store)):
+        for xid in store.open:
+            enter(xid, INVALID_XID, base.lsn)
+        for xid, top_xid in store.top_of.items():
+            enter(xid, top_xid, base.lsn)

@@ -21,9 +21,9 @@ class MemorySpill:
         self.kept: dict[int, bytes] = {}
         self.writes = 0
 
-    def write(self, content: bytes) -> int:
+    def write(self, *parts: bytes | bytearray) -> int:
         self.writes += 1
-        self.kept[self.writes] = content
+        self.kept[self.writes] = b"".join(parts)
         return self.writes
 
     def read(self, handle: int) -> bytes:

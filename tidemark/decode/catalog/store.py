@@ -173,7 +173,8 @@ class CatalogStore:
         gone = set(xids)
         for xid in self.open.keys() & gone:
             gone |= {child for child, top in self.top_of.items() if top == xid}
-        tops = {self.top_of.get(xid, xid) for xid in gone} & self.open.keys()
+        # An xid may have been taken for a top-level one before it was known whose it is: then it has both.
+        tops = (gone | {self.top_of.get(xid, xid) for xid in gone}) & self.open.keys()
         rewriting = self._is_rewriting()
         for xid in gone:
             self.top_of.pop(xid, None)

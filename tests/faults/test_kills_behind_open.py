@@ -1,0 +1,75 @@
+"""SIGKILL while long transactions are open: a restart reads into the middle of others, and loses and doubles nothing.
+
+The load's transactions have savepoints, TOASTed values and DDL; somewhere in one of them stands the first record of a
+long one, where the next start begins to read.
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.mixed_load import MixedLoad, create_tables
+from tests.support.postgres import Cluster, Session, sql
+
+KILLS = 6
+OPEN_AT_ONCE = 2
+TRANSACTIONS_MAX = 1500
+SEED = 20261122
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"behind_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.feature("I18")
+def test_every_change_comes_exactly_once_however_old_the_oldest_open_transaction_is(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    create_tables(cluster, database, old_rows=0)
+    cluster.sql("CREATE TABLE slow (id int PRIMARY KEY, note text)", database)
+    dice = random.Random(SEED)
+    sidecar = Sidecar(
+        cluster,
+        database,
+        tmp_path,
+        TIDEMARK_HISTORY__BASE_EVERY_BYTES=str(2 << 20),
+        TIDEMARK_HISTORY__JOURNAL_FILE_BYTES=str(1 << 16),
+        TIDEMARK_DECODE__MEMORY_BYTES=str(1 << 20),
+        TIDEMARK_DELIVER__IDLE_POINTER_S="0.01",
+    )
+    sidecar.init()
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(MixedLoad(cluster, database, SEED, transactions_max=TRANSACTIONS_MAX))
+            open_now: list[Session] = []
+            for number in range(KILLS):
+                sidecar.start()
+                time.sleep(dice.uniform(0.1, 1.0))
+                session = stack.enter_context(cluster.connect(database, autocommit=False))
+                sql(session, f"INSERT INTO slow VALUES ({number}, 'long open')")
+                open_now.append(session)
+                if len(open_now) > OPEN_AT_ONCE:
+                    sql(open_now[0], "UPDATE slow SET note = 'long done'")
+                    open_now.pop(0).commit()
+                time.sleep(dice.uniform(0.1, 1.0))  # the moment of the kill is the point
+                sidecar.kill()
+            sidecar.start()
+            for session in open_now:
+                session.commit()
+        items = sidecar.catch_up()
+    finally:
+        sidecar.close()
+    for table, column in (("slow", "note"), ("account", "note"), ("letter", "counter"), ("reading", "body")):
+        source: dict[object, object] = dict(cluster.sql(f"SELECT id, {column} FROM {table}", database))
+        replica = replayed([row for row in change_log(items, table) if row["_op"] != "r"])
+        assert {key: row[column] for key, row in replica.items()} == source, table

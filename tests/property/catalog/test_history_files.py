@@ -1,0 +1,89 @@
+"""A journal whose writer dies at any moment, and what the next writer makes of it: the same records, each once."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tidemark.decode.catalog.history import Journal, dump_entry, journal_head
+from tidemark.io.history_files import HistoryWriter
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid
+from tidemark.wal.record import Record
+from tidemark.wire.state import HistoryIndex
+
+SYSTEM = SystemIdentifier(7_000_000_000_000_000_001)
+MAJOR = 15
+RECORD_BYTES = 200
+LSNS = [Lsn(1000 * number) for number in range(1, 8)]
+ENTRY_BYTES = len(
+    dump_entry(
+        Record(LSNS[0], LSNS[0], INVALID_LSN, Xid(7), Xid(0), 0, 10, 0, (), b"", bytes(RECORD_BYTES)),
+        TimelineId(1),
+        Xid(7),
+    )
+)
+HEAD_BYTES = len(journal_head(MAJOR, SYSTEM))
+
+
+class Disk:
+    """A history folder and its index, and what they were whenever a crash would have left something else."""
+
+    def __init__(self, folder: Path, index: HistoryIndex) -> None:
+        self.folder = folder
+        self.index = index
+        self.moments: list[tuple[HistoryIndex, Path]] = []
+        folder.mkdir(exist_ok=True)
+
+    def store(self, index: HistoryIndex) -> None:
+        self.index = index
+        self.remember()
+
+    def remember(self) -> None:
+        """Keep this moment, and the same with the last entry torn."""
+        copy = self.folder.with_name(f"{self.folder.name}-{len(self.moments)}")
+        shutil.copytree(self.folder, copy)
+        self.moments.append((self.index, copy))
+
+    def writer(self, file_bytes_max: int) -> HistoryWriter:
+        return HistoryWriter(
+            self.folder,
+            self.index,
+            major=MAJOR,
+            system_identifier=SYSTEM,
+            file_bytes_max=file_bytes_max,
+            file_mode=0o600,
+            store=self.store,
+        )
+
+    def write(self, lsns: Sequence[Lsn], file_bytes_max: int) -> None:
+        writer = self.writer(file_bytes_max)
+        for lsn in lsns:
+            raw = int(lsn).to_bytes(RECORD_BYTES, "little")
+            end = Lsn(lsn + RECORD_BYTES)
+            writer.append(Record(lsn, end, INVALID_LSN, Xid(7), Xid(0), 0, 10, 0, (), b"", raw), TimelineId(1), Xid(7))
+            self.remember()
+        writer.close()
+
+    def read(self) -> list[Lsn]:
+        files = [self.folder / journal.file for journal in self.index.journals]
+        assert sorted(files) == sorted(path for path in self.folder.iterdir() if path.name.startswith("journal-"))
+        return [entry.lsn for path in files for entry in Journal(path.read_bytes(), str(path))]
+
+
+@pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
+@pytest.mark.parametrize("torn_bytes", [0, 1, ENTRY_BYTES])
+def test_a_journal_goes_on_after_any_crash_without_a_hole_or_a_step_back(
+    tmp_path: Path, file_bytes_max: int, torn_bytes: int
+) -> None:
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk.write(LSNS, file_bytes_max)
+    assert disk.read() == LSNS
+    for index, folder in disk.moments:
+        left = Disk(folder, index)
+        last = folder / index.journals[-1].file
+        with last.open("r+b") as file:
+            file.truncate(max(HEAD_BYTES, last.stat().st_size - torn_bytes))
+        left.write(LSNS[:-2], file_bytes_max)  # what a restart reads again, in one run and in the next
+        left.write(LSNS, file_bytes_max)
+        assert left.read() == LSNS, folder.name
