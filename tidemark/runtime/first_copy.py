@@ -63,11 +63,12 @@ def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def copied_by(view: StateView) -> Callable[[Oid, Oid, FullXid], bool]:
-    """Return what tells if a table's copy has a transaction's changes."""
+    """Return what tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
+
+    NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
+    """
     snapshots: dict[tuple[Oid, Oid], Snapshot] = {
-        key: parse_snapshot(copy.snapshot)
-        for key, copy in view.copies.items()
-        if copy.phase is CopyPhase.DONE and copy.snapshot
+        key: parse_snapshot(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
     }
 
     def copied(database: Oid, relation: Oid, xid: FullXid) -> bool:

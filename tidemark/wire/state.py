@@ -150,6 +150,11 @@ class CopyProgress:
     lx: Lsn = INVALID_LSN
     row_count: int = 0
 
+    @property
+    def begins(self) -> bool:
+        """Tell if this stands with the begin of a generation, before its rows."""
+        return self.phase is CopyPhase.COPYING and self.row_count == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
