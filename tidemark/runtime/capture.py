@@ -30,6 +30,7 @@ from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import TimelineId
 from tidemark.model.position import Epoch, Pointer
+from tidemark.model.snapshot import parse_snapshot
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
@@ -263,6 +264,7 @@ class Capture:
             selected=config.select.selection().selects,
             copied=copied_by(self._store.view()),
             after=start.position,
+            behind=parse_snapshot(beginning.snapshot) if beginning.snapshot else None,
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
         )

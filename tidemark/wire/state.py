@@ -50,6 +50,7 @@ class Beginning:
         FullXid  # transactions from this one on stand whole in WAL after `lsn`; older ones are never given out
     )
     databases: Mapping[Oid, str]
+    snapshot: str = ""  # text form of pg_snapshot; without a first copy the changes begin behind it
 
 
 @dataclass(frozen=True, slots=True)
