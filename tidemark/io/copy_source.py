@@ -66,12 +66,15 @@ class TableSnapshot:
 class CopySource:
     """One database of the node, for copying."""
 
-    def __init__(self, dsn: str, database: str, fmt: WalFormat) -> None:
-        self.database = database
-        self._dsn = dsn
+    def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
+        """`oid`: the database that it has to be, for names change hands."""
         self._format = fmt
         self._node = Node(dsn, database)  # holds locks and snapshots
         self._look = Node(dsn, database)  # looks at catalogs meanwhile
+        found = self._look.facts().database_oid
+        if oid is not None and found != oid:
+            self.close()
+            raise TableChanging(f"the database {database} has the OID {found} now, not {oid}")
         self._mirror: CatalogMirror | None = None
         self._stamps: dict[Oid, str] = {}
 

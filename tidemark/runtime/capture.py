@@ -32,13 +32,15 @@ from tidemark.model.lsn import TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
-from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due, takes_time
+from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import Link, NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import PAGE_BYTES, wal_format
@@ -280,11 +282,13 @@ class Capture:
         )
 
     def _make_target(self, config: Config, beginning: Beginning, consumer: Consumer | None) -> Target:
+        whole = WholeTables(config.select.selection(), copying=config.copy.enabled, log=self._log)
         if consumer is None and config.deliver.consumer == "outbox":
             self._metrics.outbox_capacity.set(self._store.identity.outbox_bytes_max)
             return OutboxTarget(
                 self._store,
                 self._epoch,
+                whole=whole,
                 progress=self.progress,
                 metrics=self._metrics,
                 log=self._log,
@@ -297,6 +301,7 @@ class Capture:
             consumer,
             self._store,
             self._epoch,
+            whole=whole,
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self._stopping,

@@ -19,13 +19,14 @@ from tidemark.io.disk import StateFull
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
+from tidemark.io.state import StateStore, StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.outbox import EncodedGroup, encode_group
 from tidemark.wire.state import CONFIRMED, CopyProgress, OutboxLedger, Watermark
 
@@ -35,6 +36,7 @@ ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
 US_PER_S = 1_000_000
+Note = Callable[[StateTransaction], None]  # puts more into the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, how far its first copy is
 Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
@@ -67,6 +69,7 @@ class OutboxTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        whole: WholeTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,
@@ -74,6 +77,7 @@ class OutboxTarget:
     ) -> None:
         self._store = store
         self._epoch = epoch
+        self._whole = whole
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -83,12 +87,13 @@ class OutboxTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
-        delivered = self._store_group(encode_group(group))
+        delivered = self._store_group(encode_group(group), lambda moving: self._whole.note(moving, [group]))
         self._progress.deliver(delivered.pointer)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and how far the copy is, in one transaction."""
-        self._store_group(replace(encode_group(group), moves_delivered=False), progress)
+        encoded = replace(encode_group(group), moves_delivered=False)
+        self._store_group(encoded, lambda moving: moving.put_copy(*progress))
 
     def idle(self) -> None:
         """Move confirmed and trim, if readers confirmed meanwhile."""
@@ -102,15 +107,14 @@ class OutboxTarget:
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
 
-    def _store_group(self, encoded: EncodedGroup, copying: CopyKeep | None = None) -> Watermark:
+    def _store_group(self, encoded: EncodedGroup, note: Note) -> Watermark:
         wait_s = ROOM_FIRST_S
         while True:
             try:
                 with self._store.transaction(self._epoch) as moving:
                     ledger = moving.settle()
                     delivered = moving.deliver(encoded)
-                    if copying is not None:
-                        moving.put_copy(*copying)
+                    note(moving)
                     confirmed = moving.confirmed()
             except StateFull as full:
                 self._wait_for_room(full, wait_s)
@@ -164,6 +168,7 @@ class ConsumerTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        whole: WholeTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
@@ -171,6 +176,7 @@ class ConsumerTarget:
         self._consumer = consumer
         self._store = store
         self._epoch = epoch
+        self._whole = whole
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
         self._stopping = stopping
@@ -274,6 +280,7 @@ class ConsumerTarget:
             for offered in self._taken:
                 if offered.copying is not None:
                     moving.put_copy(*offered.copying)
+            self._whole.note(moving, [offered.group for offered in self._taken])
             delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
             moving.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)

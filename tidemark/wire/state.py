@@ -138,7 +138,8 @@ class CopyPhase(Enum):
 
     WAITING = "waiting"  # selected, not begun
     COPYING = "copying"  # a killed one begins again as the next generation
-    DONE = "done"
+    DONE = "done"  # captured whole: copied, or followed from its creation on
+    LEFT = "left"  # not selected any more: copied anew when it comes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,11 @@ class CopyProgress:
     snapshot: str = ""  # text form of pg_snapshot
     lx: Lsn = INVALID_LSN
     row_count: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Tell if the table is still to be copied."""
+        return self.phase in (CopyPhase.WAITING, CopyPhase.COPYING)
 
     @property
     def begins(self) -> bool:
