@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.integration.test_first_copy import fill, newest_generation, source_ro
 from tests.support.captures import Sidecar, change_log, replayed, running
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster
+from tidemark.io.config import SelectConfig
 from tidemark.io.state import StateStore
 from tidemark.model.change import CopyBoundary
 from tidemark.runtime.initialise import initialise
@@ -112,3 +114,33 @@ def test_a_table_that_a_transaction_older_than_the_seed_creates_is_copied(
         assert replayed(change_log(sidecar.catch_up(), "account")) == source_rows(sidecar)
     finally:
         sidecar.close()
+
+
+@pytest.mark.parametrize("change", ["DROP DATABASE {other}", "ALTER DATABASE {other} RENAME TO {other}_now"])
+def test_a_database_that_went_or_was_renamed_keeps_no_copy_from_being_planned(
+    cluster: Cluster, database: str, tmp_path: Path, change: str
+) -> None:
+    other = f"other_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {other}")
+    both = {"TIDEMARK_SELECT__DATABASES": f"{database},{other}*", "TIDEMARK_SELECT__EXCLUDE_TABLES": "*.late"}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **both)
+    try:
+        fill(cluster, database, rows=ROWS)
+        fill(cluster, other, "kept", ROWS)
+        fill(cluster, other, "late", ROWS)
+        sidecar.config = replace(sidecar.config, select=SelectConfig(databases=(database, f"{other}*")))
+        sidecar.init()
+        sidecar.start()
+        sidecar.catch_up()
+        sidecar.stop()
+        cluster.sql(change.format(other=other))
+        sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = ""
+        sidecar.start()
+        items = sidecar.catch_up()
+        assert replayed(change_log(items, "account")) == source_rows(sidecar)
+        copied = ROWS if "RENAME" in change else 0
+        assert len(replayed(change_log(items, "late"))) == copied
+    finally:
+        sidecar.close()
+        cluster.sql(f"DROP DATABASE IF EXISTS {other} WITH (FORCE)")
+        cluster.sql(f"DROP DATABASE IF EXISTS {other}_now WITH (FORCE)")

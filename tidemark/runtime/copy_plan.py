@@ -6,11 +6,13 @@ by configuration, by RENAME or by SET SCHEMA, has changes that nobody was given,
 What the stream tells of that is noted with the group that tells it (`tidemark.runtime.whole_tables`).
 """
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from tidemark.io.config import Config
 from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
+from tidemark.io.node import Node
 from tidemark.io.state import StateView
 from tidemark.model.lsn import Oid
 from tidemark.wal.versions import wal_format
@@ -57,14 +59,14 @@ def takes_time(config: Config, view: StateView) -> bool:
     return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
 
 
-def plan_copies(config: Config, view: StateView) -> CopyPlan:
+def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
     """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read."""
     assert view.beginning is not None, "a first copy comes after the base"
     is_changed = _is_changed(config, view)
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     vanished = {key for key, copy in view.copies.items() if copy.is_open}
-    for database, name in view.beginning.databases.items():
+    for database, name in _names(node, view.beginning.databases).items():
         source = CopySource(config.capture.dsn, name, wal_format(view.identity.server_major), database)
         with closing(source):
             tables = source.tables()
@@ -91,6 +93,12 @@ def _is_changed(config: Config, view: StateView) -> bool:
 
 def _is_unfinished(view: StateView) -> bool:
     return any(copy.is_open for copy in view.copies.values())
+
+
+def _names(node: Node, databases: Mapping[Oid, str]) -> dict[Oid, str]:
+    """Return the present names of those databases that there are: not those of a DROP DATABASE that broke off."""
+    rows = node.query("SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> -2")
+    return {Oid(oid): str(name) for oid, name in rows if oid in databases}
 
 
 def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_changed: bool) -> CopyProgress | None:

@@ -114,7 +114,7 @@ class FirstCopy:
             node.check_same_node(self._store.identity.system_identifier)
             # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
             self._wait_for(node, self._beginning.complete_from)
-            plan = plan_copies(self._config, self._store.view())
+            plan = plan_copies(self._config, self._store.view(), node)
         with self._store.transaction(self._epoch) as moving:
             for key, progress in plan.moves.items():
                 moving.put_copy(*key, progress)
