@@ -5,9 +5,10 @@ COPY return nothing, and while the lock is held its columns stay as they are des
 here, and only here.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -63,25 +64,51 @@ class TableSnapshot:
     time_us: int
 
 
+class _Sessions(NamedTuple):
+    """Two sessions in one database: one holds lock and snapshot, one looks at catalogs meanwhile."""
+
+    holding: Node
+    looking: Node
+
+
 class CopySource:
     """One database of the node, for copying."""
 
     def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
-        """`oid`: the database that it has to be, for names change hands."""
+        """Connect when first used. `oid`: the database that it has to be, for names change hands."""
+        self._dsn = dsn
+        self._database = database
+        self._oid = oid
         self._format = fmt
-        self._node = Node(dsn, database)  # holds locks and snapshots
-        self._look = Node(dsn, database)  # looks at catalogs meanwhile
-        found = self._look.facts().database_oid
-        if oid is not None and found != oid:
-            self.close()
-            raise TableChanging(f"the database {database} has the OID {found} now, not {oid}")
+        self._sessions: _Sessions | None = None
         self._mirror: CatalogMirror | None = None
         self._stamps: dict[Oid, str] = {}
 
     def close(self) -> None:
-        """Close both sessions."""
-        self._node.close()
-        self._look.close()
+        """Close the sessions; what is asked for next connects anew."""
+        sessions, self._sessions = self._sessions, None
+        for session in sessions or ():
+            session.close()
+
+    @property
+    def _node(self) -> Node:
+        return self._connected().holding
+
+    @property
+    def _look(self) -> Node:
+        return self._connected().looking
+
+    def _connected(self) -> _Sessions:
+        if self._sessions is None:
+            with ExitStack() as stack:
+                looking = Node(self._dsn, self._database)
+                stack.callback(looking.close)
+                found = looking.facts().database_oid
+                if self._oid not in (None, found):
+                    raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
+                self._sessions = _Sessions(Node(self._dsn, self._database), looking)
+                stack.pop_all()
+        return self._sessions
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
@@ -107,7 +134,7 @@ class CopySource:
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
-            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # a full outbox is waited for
+            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
             name = sql.Identifier(table.namespace, table.name)
             session.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
             # NB: the first statement with a snapshot; LOCK takes none.
@@ -120,7 +147,7 @@ class CopySource:
                 raise TableChanging(f"{table.namespace}.{table.name} is another table now")
             yield TableSnapshot(self._describe(table), str(snapshot), int(time_us))
 
-    def rows(self, relation: Relation) -> Iterator[bytes]:
+    def rows(self, relation: Relation) -> Generator[bytes]:
         """Give the rows of the table that is held, as lines of COPY's text format."""
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.live_columns)
         name = sql.Identifier(relation.namespace, relation.name)

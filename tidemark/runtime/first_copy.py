@@ -4,13 +4,18 @@ Each table's snapshot decides: a transaction that it sees is in the copied rows,
 rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
 below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
 
+A table's rows go to disk first, then its transaction ends, then they are handed over: for as long as nobody reads what
+we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and is refused by name where it
+does not. To wait there for a reader, with the snapshot held, and to begin anew after some time would be the same
+refusal, repeated for ever where the reader is slower than the table is large.
+
 Killed in the middle: the table is copied again under a new snapshot and a greater generation, which tells sinks to
 empty it first. Which tables are due is planned in `tidemark.runtime.copy_plan`.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,7 +23,8 @@ from tidemark.decode.copy_rows import CopyBatchBuilder
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
-from tidemark.io.copy_source import CopySource, TableSnapshot
+from tidemark.io.copy_source import CopySource, SourceTable, TableSnapshot
+from tidemark.io.copy_spool import CopySpool
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
@@ -28,7 +34,7 @@ from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.snapshot import Snapshot, parse_snapshot
-from tidemark.runtime.copy_plan import CopyTask, plan_copies, selection_told
+from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
 from tidemark.wal.versions import wal_format
@@ -124,11 +130,11 @@ class FirstCopy:
 
     def _run(self, tasks: list[CopyTask]) -> None:
         """Copy the tables of `tasks` and take them out of it."""
-        with ExitStack() as stack:
-            node = stack.enter_context(Node(self._config.capture.dsn, tasks[0].database_name))
+        with Node(self._config.capture.dsn) as node:
             facts = node.check_fitness()
             node.check_same_node(self._store.identity.system_identifier)
             lx = self._wait_for_older(node)
+        with ExitStack() as stack:
             sources: dict[Oid, CopySource] = {}
             while tasks:
                 task = tasks[0]
@@ -167,42 +173,62 @@ class FirstCopy:
         if table is None:  # dropped meanwhile: the stream says so
             self._finish(key, replace(before, phase=CopyPhase.DONE))
             return
-        generation = before.generation + 1
-        with source.held(table) as snapshot:
-            source.flush()
-            progress = CopyProgress(CopyPhase.COPYING, generation, snapshot.snapshot, lx)
-            place = Position(timeline, lx, generation << GENERATION_SHIFT)
-            boundary = CopyBoundary(place, task.database, snapshot.relation, generation, True, snapshot.snapshot)
-            self._hand_over(place, [boundary], 0, 0, (*key, progress))
-            mirror = source.dialect_of(snapshot)
-            builder = CopyBatchBuilder(task.database, snapshot.relation, mirror.dialect)
-            for lines, byte_count in self._slices(source, snapshot):
-                first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
-                progress = replace(progress, row_count=progress.row_count + len(lines))
-                batch = builder.build(lines, first, snapshot.time_us)
-                last = replace(place, ordinal=place.ordinal + progress.row_count)
-                self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
-                self._metrics.copy_rows.inc(len(lines))
-            last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
-            self._hand_over(
-                last,
-                [replace(boundary, position=last, begin=False)],
-                0,
-                0,
-                (*key, replace(progress, phase=CopyPhase.DONE)),
-            )
-        self._log.info("table copied", relation_oid=task.relation, rows=progress.row_count, generation=generation)
+        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool:
+            snapshot = self._spool(source, table, spool)
+            builder = CopyBatchBuilder(task.database, snapshot.relation, source.dialect_of(snapshot).dialect)
+            place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
+            self._feed(key, place, before.generation + 1, snapshot=snapshot, builder=builder, spool=spool)
 
-    def _slices(self, source: CopySource, snapshot: TableSnapshot) -> Iterator[tuple[list[bytes], int]]:
+    def _spool(self, source: CopySource, table: SourceTable, spool: CopySpool) -> TableSnapshot:
+        """Take the table's rows; afterwards nothing is held at the node any more, however long feeding takes."""
+        # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
+        with source.held(table) as snapshot, closing(source.rows(snapshot.relation)) as rows:
+            source.flush()
+            spool.fill(self._until_stopped(rows), snapshot.relation.qualified_name)
+        source.close()
+        self._log.info("table read", relation_oid=table.oid, spooled_bytes=spool.byte_count)
+        return snapshot
+
+    def _feed(
+        self,
+        key: TableKey,
+        place: Position,
+        generation: int,
+        *,
+        snapshot: TableSnapshot,
+        builder: CopyBatchBuilder,
+        spool: CopySpool,
+    ) -> None:
+        """Hand the rows over, between a begin and an end that tell the generation."""
+        progress = CopyProgress(CopyPhase.COPYING, generation, snapshot.snapshot, place.commit_lsn)
+        begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
+        self._hand_over(place, [begin], 0, 0, (*key, progress))
+        for lines, byte_count in self._slices(spool.lines()):
+            first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+            progress = replace(progress, row_count=progress.row_count + len(lines))
+            batch = builder.build(lines, first, snapshot.time_us)
+            last = replace(place, ordinal=place.ordinal + progress.row_count)
+            self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
+            self._metrics.copy_rows.inc(len(lines))
+        last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+        done = replace(progress, phase=CopyPhase.DONE)
+        self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
+        self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
+
+    def _until_stopped(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if self._stopping.is_set():
+                raise Stopped
+            yield line
+
+    def _slices(self, lines_left: Iterator[bytes]) -> Iterator[tuple[list[bytes], int]]:
         lines: list[bytes] = []
         byte_count = 0
         limits = self._config.deliver
-        for line in source.rows(snapshot.relation):
+        for line in self._until_stopped(lines_left):
             lines.append(line)
             byte_count += len(line)
             if len(lines) >= limits.group_rows_max or byte_count >= limits.group_bytes_max:
-                if self._stopping.is_set():
-                    raise Stopped
                 yield lines, byte_count
                 lines, byte_count = [], 0
         if lines:
@@ -221,6 +247,6 @@ class FirstCopy:
         # The restart LSN is the stream's: a copied row is never where a restart begins.
         self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
 
-    def _finish(self, key: tuple[Oid, Oid], progress: CopyProgress) -> None:
+    def _finish(self, key: TableKey, progress: CopyProgress) -> None:
         with self._store.transaction(self._epoch) as moving:
             moving.put_copy(*key, progress)

@@ -1,0 +1,103 @@
+"""What a first copy may hold, at the node and on our disk: for how long, and how much."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_first_copy import fill, newest_generation, source_rows
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.postgres import Cluster
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.errors import ExitCode
+
+DEADLINE_S = 60.0
+POLL_S = 0.02
+FULL = "outbox is full, delivery waits"
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"bounds_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, sidecar.log_path.read_text()[-4000:]
+        time.sleep(POLL_S)
+
+
+def told(sidecar: Sidecar, event: str) -> list[dict[str, object]]:
+    return [dict(line) for line in sidecar.events() if line["event"] == event]
+
+
+def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    fill(cluster, database)
+    cluster.sql("UPDATE account SET note = repeat(note, 100)", database)
+    fill(cluster, database, "other", 10)
+    small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": "262144", "TIDEMARK_OUTBOX__BYTES_MAX": "2097152"}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **small)
+    sidecar.init(bytes_max=2 << 20)
+    try:
+        sidecar.start()
+        eventually(sidecar, lambda: bool(told(sidecar, FULL)))
+        assert cluster.sql(
+            "SELECT a.query FROM pg_stat_activity a WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()"
+            " AND (a.backend_xmin IS NOT NULL OR a.xact_start IS NOT NULL)",
+            database,
+        ) == []  # fmt: skip
+        cluster.sql("SET lock_timeout = '1s'; ALTER TABLE account ADD COLUMN more int", database)
+        assert sidecar.process is not None
+        kept = _unlinked_below(sidecar.folder.copy, sidecar.process.pid)
+        assert kept == [0o600]
+        assert not list(sidecar.folder.copy.glob("table-*"))
+        with OutboxReader.open(sidecar.folder) as reader:
+            reader.register("spark")
+            # A copy group moves no position: whoever reads nothing of it still lets it go once it holds it.
+            eventually(sidecar, lambda: _drained(reader) and bool(told(sidecar, "first copy done")))
+    finally:
+        sidecar.close()
+
+
+def _drained(reader: OutboxReader) -> bool:
+    head = reader.head()
+    reader.confirm("spark", head, head)
+    return True
+
+
+def _unlinked_below(folder: Path, pid: int) -> list[int]:
+    """Return the permissions of open files without a name that stood in `folder`."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        target = str(link.readlink())
+        if target.startswith(f"{folder.resolve()}/table-") and target.endswith("(deleted)"):
+            found.append(link.stat().st_mode & 0o777)
+    return found
+
+
+def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_fits_with_a_greater_bound(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database)
+    cluster.sql("UPDATE account SET note = repeat(note, 40)", database)
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, TIDEMARK_COPY__SPOOL_BYTES="1048576")
+    sidecar.init()
+    try:
+        sidecar.start(wait=False)
+        assert sidecar.process is not None
+        assert sidecar.process.wait(timeout=DEADLINE_S) == ExitCode.CONFIG
+        (ended,) = told(sidecar, "sidecar ends")
+        assert "the rows of public.account have over 1048576 bytes (copy.spool_bytes)" in str(ended["error"])
+        assert cluster.sql("SELECT 1 FROM pg_locks WHERE relation = 'account'::regclass", database) == []
+        sidecar.options["TIDEMARK_COPY__SPOOL_BYTES"] = str(64 << 20)
+        sidecar.start()
+        items = newest_generation(sidecar.catch_up())
+        assert replayed(change_log(items, "account")) == source_rows(sidecar)
+    finally:
+        sidecar.close()
