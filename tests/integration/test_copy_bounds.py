@@ -3,19 +3,23 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
 from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, Session
+from tidemark.io.copy_source import CopySource, SourceTable, TableChanging
 from tidemark.io.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
+from tidemark.wal.versions import wal_format
 
 DEADLINE_S = 60.0
 POLL_S = 0.02
 FULL = "outbox is full, delivery waits"
+SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
 
 
 @pytest.fixture
@@ -101,3 +105,54 @@ def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_fits_with_a_gr
         assert replayed(change_log(items, "account")) == source_rows(sidecar)
     finally:
         sidecar.close()
+
+
+@pytest.mark.parametrize("kind", ["table", "view"])
+def test_rows_of_another_table_that_took_the_name_are_never_given_out_as_whole(
+    cluster: Cluster, database: str, kind: str
+) -> None:
+    """ALTER SCHEMA RENAME takes no lock on tables: forth while the table is held, and back again."""
+    with cluster.connect(database) as session:
+        session.execute("CREATE SCHEMA app; CREATE SCHEMA twin; CREATE TABLE app.account (id int); TABLE app.account")
+        session.execute("CREATE TABLE twin.rows (id int); INSERT INTO twin.rows VALUES (13)")
+        rename = "ALTER TABLE twin.rows RENAME TO account"
+        session.execute(rename if kind == "table" else "CREATE VIEW twin.account AS TABLE twin.rows")
+        number = session.info.server_version // 10_000
+        with closing(CopySource(cluster.dsn(database), database, wal_format(number))) as source:
+            (wanted,) = (table for table in source.tables() if table.namespace == "app")
+            with pytest.raises(TableChanging):
+                _read_while_renamed(source, wanted, session)
+            with source.held(wanted) as snapshot:
+                assert list(source.rows(snapshot.relation)) == []
+
+
+def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:
+    with source.held(table) as snapshot:
+        session.execute("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA twin RENAME TO app")
+        rows = source.rows(snapshot.relation)
+        assert next(rows) == b"13\n"
+        session.execute("ALTER SCHEMA app RENAME TO twin; ALTER SCHEMA away RENAME TO app")
+        list(rows)
+
+
+def test_a_spool_that_fills_up_is_told_from_half_on_with_its_setting(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database, rows=10)
+    options = {"TIDEMARK_COPY__SPOOL_BYTES": str(4 << 20)}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **options)
+    sidecar.init()
+    with cluster.connect(database, autocommit=False) as older:
+        older.execute("INSERT INTO account VALUES (11, 'held')")  # the copy waits for its end
+        try:
+            sidecar.start()
+            assert told(sidecar, SPOOL_FILLS) == []
+            cluster.sql("SELECT count(pg_logical_emit_message(false, 'app', repeat('x', 1000))) "
+                        "FROM generate_series(1, 2500)", database)  # fmt: skip
+            eventually(sidecar, lambda: bool(told(sidecar, SPOOL_FILLS)))
+            warned = told(sidecar, SPOOL_FILLS)[0]
+            assert (warned["setting"], warned["setting_bytes"]) == ("copy.spool_bytes", 4 << 20)
+            older.commit()
+            assert len(replayed(change_log(sidecar.catch_up(), "account"))) == 11
+        finally:
+            sidecar.close()

@@ -1,8 +1,9 @@
 """The SQL of a first copy: which tables there are, their descriptions, and their rows under one snapshot.
 
 A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
-COPY return nothing, and while the lock is held its columns stay as they are described. SELECT on the tables is needed
-here, and only here.
+COPY return nothing, and while the lock is held its columns stay as they are described. SQL knows no COPY of an OID, and
+ALTER SCHEMA RENAME locks no table: that the rows were those of the right table is told by what the transaction locked.
+SELECT on the tables is needed here, and only here.
 """
 
 from collections.abc import Generator, Iterator
@@ -148,7 +149,10 @@ class CopySource:
             yield TableSnapshot(self._describe(table), str(snapshot), int(time_us))
 
     def rows(self, relation: Relation) -> Generator[bytes]:
-        """Give the rows of the table that is held, as lines of COPY's text format."""
+        """Give the rows of the table that is held, as lines of COPY's text format.
+
+        Raises `TableChanging` behind the last one where they were another table's.
+        """
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.live_columns)
         name = sql.Identifier(relation.namespace, relation.name)
         # A SELECT, not the table: generated columns are columns here, too.
@@ -156,6 +160,22 @@ class CopySource:
         with self._node.translated() as session, session.cursor().copy(statement) as copy:
             for line in copy:
                 yield bytes(line)
+        self._check_locked(relation)
+
+    def _check_locked(self, relation: Relation) -> None:
+        """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked."""
+        locked = self._node.query(
+            "SELECT pg_catalog.array_agg(relation::int8) FROM pg_catalog.pg_locks"
+            " WHERE pid = pg_catalog.pg_backend_pid() AND locktype = 'relation'"
+        )[0][0]
+        # NB: by the other session, since pg_class under the snapshot does not have what is newer.
+        others = self._look.query(
+            "SELECT c.oid::regclass::text FROM pg_catalog.pg_class c"
+            " WHERE c.oid::int8 = ANY(%s) AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
+            (locked, _FIRST_USER_OID, relation.oid),
+        )
+        if others:
+            raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
 
     def flush(self) -> None:
         """Have everything flushed that the snapshot saw: else a crash could take back what was copied."""

@@ -140,7 +140,7 @@ class Capture:
         if self._decoding is not None and view.horizon is not None:
             self._decoding.reader.horizon_lsn = view.horizon.pointer.restart_lsn
         if isinstance(self._input, SpooledInput) and view.start is not None:
-            self._input.drop_below(view.start.restart_lsn)
+            self._input.tend(view.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
         return self._input.error or decoding_error or self._application.error
