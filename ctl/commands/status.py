@@ -1,5 +1,6 @@
 """`cdcctl status`: what the state folder says, with or without a daemon (I41)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -10,7 +11,9 @@ from tidemark.io.clock import SystemClock, boot_id, boot_ns, process_start_ticks
 from tidemark.io.heartbeat import Heartbeat, Slot
 from tidemark.io.state import StateStore, StateView
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.lsn import format_lsn
+from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.relation import Relation
+from tidemark.wire.items import SchemaVersion
 from tidemark.wire.state import CopyPhase, Watermark
 
 US_PER_S = 1_000_000
@@ -26,7 +29,9 @@ def status(state: Path, *, as_json: bool) -> None:
         view = store.view()
         beat = store.environment.heartbeat.read(Slot.SIDECAR)
         file_bytes = store.environment.file_bytes()
+        relations = store.relations()
     tree = describe(view, SystemClock().wall_us())
+    tree["first_copy"] = _first_copy(view, relations)
     tree["sidecar"] = _daemon(beat)
     tree["state_file_bytes"] = file_bytes
     show(tree, as_json=as_json)
@@ -54,12 +59,23 @@ def describe(view: StateView, now_us: int) -> dict[str, Tree]:
             name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
             for name, reader in view.readers.items()
         },
-        "first_copy": {
-            "tables_done": sum(copy.phase is CopyPhase.DONE for copy in view.copies.values()),
-            "tables": len(view.copies),
-            "rows": sum(copy.row_count for copy in view.copies.values()),
-        },
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
+    }
+
+
+def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Relation]]) -> Tree:
+    """Return how far copying is; `waiting` are those that the next start copies, by the name that was told last."""
+    names = {(database, relation.oid): relation.qualified_name for _, (database, relation) in sorted(relations.items())}
+    copied = [copy for copy in view.copies.values() if copy.generation]
+    return {
+        "tables_done": sum(copy.phase is CopyPhase.DONE for copy in copied),
+        "tables": sum(bool(copy.generation) or copy.is_open for copy in view.copies.values()),
+        "rows": sum(copy.row_count for copy in copied),
+        "waiting": [
+            names.get(key, f"OID {key[1]} in database {key[0]}")
+            for key, copy in sorted(view.copies.items())
+            if copy.phase is CopyPhase.WAITING
+        ],
     }
 
 

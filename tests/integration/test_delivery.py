@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import groups
 from tidemark.engine.progress import Progress
+from tidemark.engine.selection import Selection
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
@@ -24,12 +25,14 @@ from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, Owner, Watermark
 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 DEADLINE_S = 20.0
+WHOLE = WholeTables(Selection(), copying=True, log=get_log("test"))
 START = Pointer(groups.position(1), groups.end(20).first_lsn)
 
 
@@ -62,7 +65,7 @@ def group(lsn: int, note_bytes: int = 10) -> ChangeGroup:
 
 def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event) -> OutboxTarget:
     return OutboxTarget(
-        store, epoch, progress=progress, metrics=Metrics("main"), log=get_log("test"), stopping=stopping
+        store, epoch, whole=WHOLE, progress=progress, metrics=Metrics("main"), log=get_log("test"), stopping=stopping
     )
 
 
@@ -186,7 +189,9 @@ class Scripted(NullConsumer):
 def consumer_target(
     consumer: NullConsumer, store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> ConsumerTarget:
-    return ConsumerTarget(consumer, store, epoch, unconfirmed_bytes_max=1000, progress=progress, stopping=stopping)
+    return ConsumerTarget(
+        consumer, store, epoch, whole=WHOLE, unconfirmed_bytes_max=1000, progress=progress, stopping=stopping
+    )
 
 
 @pytest.mark.feature("I34")

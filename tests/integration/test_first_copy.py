@@ -132,7 +132,7 @@ def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
 
 
 @pytest.mark.feature("P22")
-def test_an_alter_table_in_the_middle_waits_for_the_table_in_hand(
+def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to_come(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
@@ -247,5 +247,6 @@ def test_a_copy_of_every_type_equals_the_stream_of_the_same_rows(
     batches = {item.relation.name: item.rows for item in items if isinstance(item, ChangeBatch)}
     assert batches["copied"].column("_after").equals(batches["streamed"].column("_after"))
     with StateStore.open(sidecar.folder) as store:
-        assert [copy.phase for copy in store.view().copies.values()] == [CopyPhase.DONE]
-        assert [copy.row_count for copy in store.view().copies.values()] == [2]
+        copies = store.view().copies.values()
+    assert {copy.phase for copy in copies} == {CopyPhase.DONE}  # the streamed table is whole without a copy
+    assert [copy.row_count for copy in copies if copy.generation] == [2]

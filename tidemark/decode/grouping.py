@@ -20,6 +20,7 @@ from tidemark.model.change import MARKER_PREFIX, ChangeGroup, GroupItem, Logical
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
+from tidemark.model.snapshot import Snapshot
 
 TABLES_MAX = 65536  # relation versions whose selection is remembered
 GROUP_ROWS = 65536
@@ -67,17 +68,20 @@ class Grouper:
         selected: Selection = all_tables,
         copied: Copied = nothing_copied,
         after: Position | None = None,
+        behind: Snapshot | None = None,
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
     ) -> None:
         """`dialects` are the databases'; `selected` tells which relations are wanted.
 
-        What stands at or before the position `after` was delivered already, and is left out.
+        What stands at or before the position `after` was delivered already, and is left out; so is what the snapshot
+        `behind` sees: the changes begin behind it.
         """
         self._dialects = dialects
         self._selected = selected
         self._copied = copied
         self._after = after
+        self._behind = behind
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._selection: dict[Relation, bool] = {}
@@ -144,6 +148,8 @@ class Grouper:
 
     def _first_new(self, end: TransactionEnd) -> int:
         """Return the ordinal of the transaction's first item that was not delivered."""
+        if self._behind is not None and self._behind.sees(end.full_xid):
+            return end.item_count
         if self._after is None:
             return 0
         if (end.timeline, end.commit_lsn) == (self._after.timeline, self._after.commit_lsn):

@@ -1,13 +1,15 @@
 """The SQL of a first copy: which tables there are, their descriptions, and their rows under one snapshot.
 
 A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
-COPY return nothing, and while the lock is held its columns stay as they are described. SELECT on the tables is needed
-here, and only here.
+COPY return nothing, and while the lock is held its columns stay as they are described. SQL knows no COPY of an OID, and
+ALTER SCHEMA RENAME locks no table: that the rows were those of the right table is told by what the transaction locked.
+SELECT on the tables is needed here, and only here.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -63,22 +65,51 @@ class TableSnapshot:
     time_us: int
 
 
+class _Sessions(NamedTuple):
+    """Two sessions in one database: one holds lock and snapshot, one looks at catalogs meanwhile."""
+
+    holding: Node
+    looking: Node
+
+
 class CopySource:
     """One database of the node, for copying."""
 
-    def __init__(self, dsn: str, database: str, fmt: WalFormat) -> None:
-        self.database = database
+    def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
+        """Connect when first used. `oid`: the database that it has to be, for names change hands."""
         self._dsn = dsn
+        self._database = database
+        self._oid = oid
         self._format = fmt
-        self._node = Node(dsn, database)  # holds locks and snapshots
-        self._look = Node(dsn, database)  # looks at catalogs meanwhile
+        self._sessions: _Sessions | None = None
         self._mirror: CatalogMirror | None = None
         self._stamps: dict[Oid, str] = {}
 
     def close(self) -> None:
-        """Close both sessions."""
-        self._node.close()
-        self._look.close()
+        """Close the sessions; what is asked for next connects anew."""
+        sessions, self._sessions = self._sessions, None
+        for session in sessions or ():
+            session.close()
+
+    @property
+    def _node(self) -> Node:
+        return self._connected().holding
+
+    @property
+    def _look(self) -> Node:
+        return self._connected().looking
+
+    def _connected(self) -> _Sessions:
+        if self._sessions is None:
+            with ExitStack() as stack:
+                looking = Node(self._dsn, self._database)
+                stack.callback(looking.close)
+                found = looking.facts().database_oid
+                if self._oid not in (None, found):
+                    raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
+                self._sessions = _Sessions(Node(self._dsn, self._database), looking)
+                stack.pop_all()
+        return self._sessions
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
@@ -104,7 +135,7 @@ class CopySource:
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
-            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # a full outbox is waited for
+            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
             name = sql.Identifier(table.namespace, table.name)
             session.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
             # NB: the first statement with a snapshot; LOCK takes none.
@@ -117,8 +148,11 @@ class CopySource:
                 raise TableChanging(f"{table.namespace}.{table.name} is another table now")
             yield TableSnapshot(self._describe(table), str(snapshot), int(time_us))
 
-    def rows(self, relation: Relation) -> Iterator[bytes]:
-        """Give the rows of the table that is held, as lines of COPY's text format."""
+    def rows(self, relation: Relation) -> Generator[bytes]:
+        """Give the rows of the table that is held, as lines of COPY's text format.
+
+        Raises `TableChanging` behind the last one where they were another table's.
+        """
         columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.live_columns)
         name = sql.Identifier(relation.namespace, relation.name)
         # A SELECT, not the table: generated columns are columns here, too.
@@ -126,6 +160,22 @@ class CopySource:
         with self._node.translated() as session, session.cursor().copy(statement) as copy:
             for line in copy:
                 yield bytes(line)
+        self._check_locked(relation)
+
+    def _check_locked(self, relation: Relation) -> None:
+        """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked."""
+        locked = self._node.query(
+            "SELECT pg_catalog.array_agg(relation::int8) FROM pg_catalog.pg_locks"
+            " WHERE pid = pg_catalog.pg_backend_pid() AND locktype = 'relation'"
+        )[0][0]
+        # NB: by the other session, since pg_class under the snapshot does not have what is newer.
+        others = self._look.query(
+            "SELECT c.oid::regclass::text FROM pg_catalog.pg_class c"
+            " WHERE c.oid::int8 = ANY(%s) AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
+            (locked, _FIRST_USER_OID, relation.oid),
+        )
+        if others:
+            raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
 
     def flush(self) -> None:
         """Have everything flushed that the snapshot saw: else a crash could take back what was copied."""

@@ -325,6 +325,11 @@ class StateTransaction:
         key = named(self._scope, f"{database}/{relation}")
         self._transaction.put(key, COPY.encode(progress), db=self._environment.database("copies"))
 
+    def drop_copy(self, database: Oid, relation: Oid) -> None:
+        """Forget the first copy of a table that is gone."""
+        key = named(self._scope, f"{database}/{relation}")
+        self._transaction.delete(key, db=self._environment.database("copies"))
+
     def view(self) -> StateView:
         """Return all the small values."""
         readers, damaged = self.readers()

@@ -4,7 +4,7 @@ STATE/lmdb/{data,lock}.mdb    positions, modes, epochs, readers, the outbox
 STATE/heartbeat               signs of life
 STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
-STATE/copy/                   WAL received while the first copy runs
+STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
 STATE/sidecar.lock, .sock     the role's lock and its control socket
 """
 

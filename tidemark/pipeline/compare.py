@@ -180,11 +180,10 @@ def _missing(
 ) -> list[Compared]:
     """Return the tables that were copied and that the lake does not know: worse than different."""
     return [
-        Compared(
-            f"{table.namespace}.{table.name}", copies[database, table.oid].row_count, 0, "copied", "not in the lake"
-        )
+        Compared(f"{table.namespace}.{table.name}", copy.row_count, 0, "copied", "not in the lake")
         for table in source.tables()
-        if (database, table.oid) in copies and (database, table.oid) not in positions.tables
+        if (copy := copies.get((database, table.oid))) is not None and copy.generation
+        if (database, table.oid) not in positions.tables
     ]
 
 

@@ -30,15 +30,18 @@ from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
+from tidemark.model.snapshot import parse_snapshot
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
-from tidemark.runtime.first_copy import FirstCopy, copied_by, is_due, takes_time
+from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import Link, NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import PAGE_BYTES, wal_format
@@ -138,7 +141,7 @@ class Capture:
         if self._decoding is not None and view.horizon is not None:
             self._decoding.reader.horizon_lsn = view.horizon.pointer.restart_lsn
         if isinstance(self._input, SpooledInput) and view.start is not None:
-            self._input.drop_below(view.start.restart_lsn)
+            self._input.tend(view.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
         return self._input.error or decoding_error or self._application.error
@@ -269,6 +272,7 @@ class Capture:
             selected=config.select.selection().selects,
             copied=copied_by(self._store.view()),
             after=start.position,
+            behind=parse_snapshot(beginning.snapshot) if beginning.snapshot else None,
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
         )
@@ -284,11 +288,13 @@ class Capture:
         )
 
     def _make_target(self, config: Config, beginning: Beginning, consumer: Consumer | None) -> Target:
+        whole = WholeTables(config.select.selection(), copying=config.copy.enabled, log=self._log)
         if consumer is None and config.deliver.consumer == "outbox":
             self._metrics.outbox_capacity.set(self._store.identity.outbox_bytes_max)
             return OutboxTarget(
                 self._store,
                 self._epoch,
+                whole=whole,
                 progress=self.progress,
                 metrics=self._metrics,
                 log=self._log,
@@ -301,6 +307,7 @@ class Capture:
             consumer,
             self._store,
             self._epoch,
+            whole=whole,
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self._stopping,

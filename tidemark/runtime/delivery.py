@@ -1,15 +1,16 @@
 """The application thread: hands groups to the target and records how far it came.
 
-For the outbox the data and the delivered position are one LMDB transaction. For a consumer of one's own the position
-follows once `on_events` returned true: at least once. Either way the journal is made durable first, the epoch is
-checked in the transaction, and a full outbox is waited for: then the queue fills, then the ring, and capture pauses.
+For the outbox the data and the delivered position are one LMDB transaction. For a consumer of one's own the position,
+and how far a first copy is, follow once `on_events` returned true: at least once. Either way the journal is made
+durable first, the epoch is checked in the transaction, and a full outbox is waited for: then the queue fills, then the
+ring, and capture pauses.
 """
 
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
@@ -18,13 +19,14 @@ from tidemark.io.disk import StateFull
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
+from tidemark.io.state import StateStore, StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.outbox import EncodedGroup, encode_group
 from tidemark.wire.state import CONFIRMED, CopyProgress, OutboxLedger, Watermark
 
@@ -34,6 +36,7 @@ ROOM_MAX_S = 1.0
 STALE_READERS_S = 5.0  # how often slots of killed readers are freed
 UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
 US_PER_S = 1_000_000
+Note = Callable[[StateTransaction], None]  # puts more into the transaction that stores a group
 CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, how far its first copy is
 Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
@@ -45,7 +48,7 @@ class Target(Protocol):
         """Take a group; its position is durable when this returns, or later if the target says so itself."""
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
-        """Take a group of a first copy, which moves no position, and note how far the copy is."""
+        """Take a group of a first copy, which moves no position; how far the copy is gets durable as one does."""
 
     def idle(self) -> None:
         """Do what is to be done while there is nothing to deliver."""
@@ -66,6 +69,7 @@ class OutboxTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        whole: WholeTables,
         progress: Progress,
         metrics: Metrics,
         log: Log,
@@ -73,6 +77,7 @@ class OutboxTarget:
     ) -> None:
         self._store = store
         self._epoch = epoch
+        self._whole = whole
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -82,12 +87,13 @@ class OutboxTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
-        delivered = self._store_group(encode_group(group))
+        delivered = self._store_group(encode_group(group), lambda moving: self._whole.note(moving, [group]))
         self._progress.deliver(delivered.pointer)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and how far the copy is, in one transaction."""
-        self._store_group(replace(encode_group(group), moves_delivered=False), progress)
+        encoded = replace(encode_group(group), moves_delivered=False)
+        self._store_group(encoded, lambda moving: moving.put_copy(*progress))
 
     def idle(self) -> None:
         """Move confirmed and trim, if readers confirmed meanwhile."""
@@ -101,15 +107,14 @@ class OutboxTarget:
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
 
-    def _store_group(self, encoded: EncodedGroup, copying: CopyKeep | None = None) -> Watermark:
+    def _store_group(self, encoded: EncodedGroup, note: Note) -> Watermark:
         wait_s = ROOM_FIRST_S
         while True:
             try:
                 with self._store.transaction(self._epoch) as moving:
                     ledger = moving.settle()
                     delivered = moving.deliver(encoded)
-                    if copying is not None:
-                        moving.put_copy(*copying)
+                    note(moving)
                     confirmed = moving.confirmed()
             except StateFull as full:
                 self._wait_for_room(full, wait_s)
@@ -147,6 +152,13 @@ class OutboxTarget:
             self._cleared_s = now_s
 
 
+class _Offered(NamedTuple):
+    """A group on its way to the consumer, and how far a first copy is once it is confirmed."""
+
+    group: ChangeGroup
+    copying: CopyKeep | None = None
+
+
 class ConsumerTarget:
     """A consumer of one's own (I34, I35): at least once, confirmed by its own word."""
 
@@ -156,6 +168,7 @@ class ConsumerTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        whole: WholeTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
@@ -163,40 +176,30 @@ class ConsumerTarget:
         self._consumer = consumer
         self._store = store
         self._epoch = epoch
+        self._whole = whole
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
         self._stopping = stopping
         self._announced: Announced = {}
-        self._waiting: deque[ChangeGroup] = deque()
-        self._taken: list[ChangeGroup] = []
+        self._waiting: deque[_Offered] = deque()
+        self._taken: list[_Offered] = []
         self._partition = Partition(store.identity.system_identifier)
         start = store.view().start
         consumer.on_assigned(self._partition, epoch, start)
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
-        self._waiting.append(group)
-        refused = 0
-        while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
-            if self._offer():
-                refused = 0
-                continue
-            refused += 1
-            if refused > UNTAKEN_MAX:
-                raise ConsumerFailed(
-                    f"the consumer was offered changes {refused} times and neither took nor confirmed any",
-                    hint="on_events has to draw from its iterator, and to return true at times",
-                )
-            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
-                raise Stopped
+        self._offer_until_taken(_Offered(group))
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Offer a group of a first copy; its position stays out of the stream's."""
         start = self._progress.delivered
         assert start is not None, "a first copy comes after the base"
-        self.deliver(replace(group, last=start))
-        with self._store.transaction(self._epoch) as moving:
-            moving.put_copy(*progress)
+        if progress[-1].begins:
+            # A generation is used up once it was offered: killed before it confirmed, the next one is a greater one.
+            with self._store.transaction(self._epoch) as moving:
+                moving.put_copy(*progress)
+        self._offer_until_taken(_Offered(replace(group, last=start), progress))
 
     def idle(self) -> None:
         """Ask for a confirmation of what was taken."""
@@ -210,7 +213,23 @@ class ConsumerTarget:
 
     @property
     def _unconfirmed_bytes(self) -> int:
-        return sum(group.byte_count for group in self._taken)
+        return sum(offered.group.byte_count for offered in self._taken)
+
+    def _offer_until_taken(self, offered: _Offered) -> None:
+        self._waiting.append(offered)
+        refused = 0
+        while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            if self._offer():
+                refused = 0
+                continue
+            refused += 1
+            if refused > UNTAKEN_MAX:
+                raise ConsumerFailed(
+                    f"the consumer was offered changes {refused} times and neither took nor confirmed any",
+                    hint="on_events has to draw from its iterator, and to return true at times",
+                )
+            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
+                raise Stopped
 
     def _offer(self) -> bool:
         """Call the consumer once; tell if it took or confirmed anything."""
@@ -229,17 +248,17 @@ class ConsumerTarget:
         if not alive:
             raise ConsumerFailed("the consumer says that it is not alive")
         if confirmed and self._taken:
-            self._confirm(self._taken[-1])
+            self._confirm()
             self._taken.clear()
             return True
         return len(self._waiting) < before
 
     def _draw(self) -> Iterator[ChangeGroup]:
         while self._waiting:
-            self._announce(self._waiting[0])
-            group = self._waiting.popleft()
-            self._taken.append(group)
-            yield group
+            self._announce(self._waiting[0].group)
+            offered = self._waiting.popleft()
+            self._taken.append(offered)
+            yield offered.group
 
     def _announce(self, group: ChangeGroup) -> None:
         for item in group.items:
@@ -254,10 +273,15 @@ class ConsumerTarget:
                     self._announced[key] = item.relation
                     self._consumer.on_schema(_introduction(group, item))
 
-    def _confirm(self, group: ChangeGroup) -> None:
-        latest = max((end.commit_time_us for end in group.transactions), default=0)
+    def _confirm(self) -> None:
+        last = self._taken[-1].group
+        latest = max((end.commit_time_us for end in last.transactions), default=0)
         with self._store.transaction(self._epoch) as moving:
-            delivered = moving.deliver(EncodedGroup(group.last, latest, ()))
+            for offered in self._taken:
+                if offered.copying is not None:
+                    moving.put_copy(*offered.copying)
+            self._whole.note(moving, [offered.group for offered in self._taken])
+            delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
             moving.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)
         self._progress.confirm(delivered.pointer)

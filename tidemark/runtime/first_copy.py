@@ -4,22 +4,27 @@ Each table's snapshot decides: a transaction that it sees is in the copied rows,
 rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
 below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
 
+A table's rows go to disk first, then its transaction ends, then they are handed over: for as long as nobody reads what
+we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and is refused by name where it
+does not. To wait there for a reader, with the snapshot held, and to begin anew after some time would be the same
+refusal, repeated for ever where the reader is slower than the table is large.
+
 Killed in the middle: the table is copied again under a new snapshot and a greater generation, which tells sinks to
-empty it first. A table that newly matches the selection is copied when the sidecar starts with it.
+empty it first. Which tables are due is planned in `tidemark.runtime.copy_plan`.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.decode.copy_rows import CopyBatchBuilder
 from tidemark.engine.retry import Backoff
-from tidemark.engine.selection import Selection
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
-from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable, TableSnapshot
+from tidemark.io.copy_source import CopySource, SourceTable, TableSnapshot
+from tidemark.io.copy_spool import CopySpool
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
@@ -29,6 +34,7 @@ from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.snapshot import Snapshot, parse_snapshot
+from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
 from tidemark.wal.versions import wal_format
@@ -36,38 +42,19 @@ from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress,
 
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 WAIT_LOOK_S = 0.1
-NOTHING: dict[str, tuple[str, ...]] = {}
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class CopyTask:
-    """A table to be copied."""
-
-    database: Oid
-    database_name: str
-    relation: Oid
 
 
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
 
 
-def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what of the configuration decides which tables are copied."""
-    return {
-        "databases": config.select.databases,
-        "tables": config.select.tables,
-        "exclude_tables": config.select.exclude_tables,
-        "copy": (str(config.copy.enabled).lower(),),
-    }
-
-
 def copied_by(view: StateView) -> Callable[[Oid, Oid, FullXid], bool]:
-    """Return what tells if a table's copy has a transaction's changes."""
+    """Return what tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
+
+    NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
+    """
     snapshots: dict[tuple[Oid, Oid], Snapshot] = {
-        key: parse_snapshot(copy.snapshot)
-        for key, copy in view.copies.items()
-        if copy.phase is CopyPhase.DONE and copy.snapshot
+        key: parse_snapshot(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
     }
 
     def copied(database: Oid, relation: Oid, xid: FullXid) -> bool:
@@ -79,34 +66,6 @@ def copied_by(view: StateView) -> Callable[[Oid, Oid, FullXid], bool]:
 
 def _never(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
     return False
-
-
-def is_due(config: Config, view: StateView) -> bool:
-    """Tell if there is something to plan or to copy, from the state alone."""
-    before = view.fingerprint.selection if view.fingerprint else NOTHING
-    return before != selection_told(config) or _is_unfinished(view)
-
-
-def takes_time(config: Config, view: StateView) -> bool:
-    """Tell if tables may have to be copied: then WAL has to wait somewhere."""
-    return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
-
-
-def _is_unfinished(view: StateView) -> bool:
-    return any(copy.phase is not CopyPhase.DONE for copy in view.copies.values())
-
-
-def _selection_of(told: Mapping[str, tuple[str, ...]]) -> Selection | None:
-    """Return the selection that was copied by before; None if nothing was."""
-    if told.get("copy") != ("true",):
-        return None
-    return Selection(told["databases"], told["tables"], told["exclude_tables"])
-
-
-def _check_readable(database: str, tables: list[SourceTable]) -> None:
-    denied = [f"{table.namespace}.{table.name}" for table in tables if not table.readable]
-    if denied:
-        raise CopyDenied(f"database {database}: no SELECT on {', '.join(denied)}")
 
 
 class FirstCopy:
@@ -157,57 +116,31 @@ class FirstCopy:
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
-        view = self._store.view()
-        open_tasks = {key for key, copy in view.copies.items() if copy.phase is not CopyPhase.DONE}
-        earlier = _selection_of(view.fingerprint.selection if view.fingerprint else NOTHING)
-        tasks: list[CopyTask] = []
-        there: set[tuple[Oid, Oid]] = set()
-        if self._config.copy.enabled or open_tasks:
-            for oid, name in self._beginning.databases.items():
-                tables = self._tables(name, view.identity.server_major)
-                there |= {(oid, table.oid) for table in tables}
-                chosen = [
-                    table
-                    for table in tables
-                    if (oid, table.oid) in open_tasks
-                    or ((oid, table.oid) not in view.copies and self._newly_selected(table, earlier))
-                ]
-                _check_readable(name, chosen)
-                tasks += [CopyTask(oid, name, table.oid) for table in chosen]
+        with Node(self._config.capture.dsn) as node:
+            node.check_same_node(self._store.identity.system_identifier)
+            # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
+            self._wait_for(node, self._beginning.complete_from)
+            plan = plan_copies(self._config, self._store.view(), node)
         with self._store.transaction(self._epoch) as moving:
-            for task in tasks:
-                if (task.database, task.relation) not in open_tasks:
-                    moving.put_copy(task.database, task.relation, CopyProgress(CopyPhase.WAITING, 0))
-            for key in open_tasks - there:  # dropped meanwhile: the stream says so
-                moving.put_copy(*key, replace(view.copies[key], phase=CopyPhase.DONE))
+            for key, progress in plan.moves.items():
+                moving.put_copy(*key, progress)
             moving.put(FINGERPRINT, Fingerprint(selection_told(self._config)))
-        self._log.info("first copy planned", tables=len(tasks))
-        return tasks
-
-    def _tables(self, database: str, major: int) -> list[SourceTable]:
-        source = CopySource(self._config.capture.dsn, database, wal_format(major))
-        try:
-            return source.tables()
-        finally:
-            source.close()
-
-    def _newly_selected(self, table: SourceTable, earlier: Selection | None) -> bool:
-        now = self._config.select.selection()
-        was_selected = earlier is not None and earlier.selects_table(table.namespace, table.name)
-        return self._config.copy.enabled and now.selects_table(table.namespace, table.name) and not was_selected
+        self._log.info("first copy planned", tables=len(plan.tasks))
+        return plan.tasks
 
     def _run(self, tasks: list[CopyTask]) -> None:
         """Copy the tables of `tasks` and take them out of it."""
-        with ExitStack() as stack:
-            node = stack.enter_context(Node(self._config.capture.dsn, tasks[0].database_name))
+        with Node(self._config.capture.dsn) as node:
             facts = node.check_fitness()
             node.check_same_node(self._store.identity.system_identifier)
             lx = self._wait_for_older(node)
+        with ExitStack() as stack:
             sources: dict[Oid, CopySource] = {}
             while tasks:
                 task = tasks[0]
                 if task.database not in sources:
-                    source = CopySource(self._config.capture.dsn, task.database_name, wal_format(facts.major))
+                    fmt = wal_format(facts.major)
+                    source = CopySource(self._config.capture.dsn, task.database_name, fmt, task.database)
                     stack.callback(source.close)
                     sources[task.database] = source
                 self._copy(sources[task.database], task, facts.timeline, lx)
@@ -216,11 +149,14 @@ class FirstCopy:
 
     def _wait_for_older(self, node: Node) -> Lsn:
         lx = node.flush_lsn()
-        waiting = Waiting(node.snapshot().xmax, self._config.seed.wait_s, self)
+        self._wait_for(node, node.snapshot().xmax)
+        return lx
+
+    def _wait_for(self, node: Node, below: FullXid) -> None:
+        waiting = Waiting(below, self._config.seed.wait_s, self)
         while waiting.look(node) is None:
             if self._stopping.wait(WAIT_LOOK_S):
                 raise Stopped
-        return lx
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Tell for whom the copy waits."""
@@ -237,42 +173,62 @@ class FirstCopy:
         if table is None:  # dropped meanwhile: the stream says so
             self._finish(key, replace(before, phase=CopyPhase.DONE))
             return
-        generation = before.generation + 1
-        with source.held(table) as snapshot:
-            source.flush()
-            progress = CopyProgress(CopyPhase.COPYING, generation, snapshot.snapshot, lx)
-            place = Position(timeline, lx, generation << GENERATION_SHIFT)
-            boundary = CopyBoundary(place, task.database, snapshot.relation, generation, True, snapshot.snapshot)
-            self._hand_over(place, [boundary], 0, 0, (*key, progress))
-            mirror = source.dialect_of(snapshot)
-            builder = CopyBatchBuilder(task.database, snapshot.relation, mirror.dialect)
-            for lines, byte_count in self._slices(source, snapshot):
-                first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
-                progress = replace(progress, row_count=progress.row_count + len(lines))
-                batch = builder.build(lines, first, snapshot.time_us)
-                last = replace(place, ordinal=place.ordinal + progress.row_count)
-                self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
-                self._metrics.copy_rows.inc(len(lines))
-            last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
-            self._hand_over(
-                last,
-                [replace(boundary, position=last, begin=False)],
-                0,
-                0,
-                (*key, replace(progress, phase=CopyPhase.DONE)),
-            )
-        self._log.info("table copied", relation_oid=task.relation, rows=progress.row_count, generation=generation)
+        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool:
+            snapshot = self._spool(source, table, spool)
+            builder = CopyBatchBuilder(task.database, snapshot.relation, source.dialect_of(snapshot).dialect)
+            place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
+            self._feed(key, place, before.generation + 1, snapshot=snapshot, builder=builder, spool=spool)
 
-    def _slices(self, source: CopySource, snapshot: TableSnapshot) -> Iterator[tuple[list[bytes], int]]:
+    def _spool(self, source: CopySource, table: SourceTable, spool: CopySpool) -> TableSnapshot:
+        """Take the table's rows; afterwards nothing is held at the node any more, however long feeding takes."""
+        # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
+        with source.held(table) as snapshot, closing(source.rows(snapshot.relation)) as rows:
+            source.flush()
+            spool.fill(self._until_stopped(rows), snapshot.relation.qualified_name)
+        source.close()
+        self._log.info("table read", relation_oid=table.oid, spooled_bytes=spool.byte_count)
+        return snapshot
+
+    def _feed(
+        self,
+        key: TableKey,
+        place: Position,
+        generation: int,
+        *,
+        snapshot: TableSnapshot,
+        builder: CopyBatchBuilder,
+        spool: CopySpool,
+    ) -> None:
+        """Hand the rows over, between a begin and an end that tell the generation."""
+        progress = CopyProgress(CopyPhase.COPYING, generation, snapshot.snapshot, place.commit_lsn)
+        begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
+        self._hand_over(place, [begin], 0, 0, (*key, progress))
+        for lines, byte_count in self._slices(spool.lines()):
+            first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+            progress = replace(progress, row_count=progress.row_count + len(lines))
+            batch = builder.build(lines, first, snapshot.time_us)
+            last = replace(place, ordinal=place.ordinal + progress.row_count)
+            self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
+            self._metrics.copy_rows.inc(len(lines))
+        last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+        done = replace(progress, phase=CopyPhase.DONE)
+        self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
+        self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
+
+    def _until_stopped(self, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            if self._stopping.is_set():
+                raise Stopped
+            yield line
+
+    def _slices(self, lines_left: Iterator[bytes]) -> Iterator[tuple[list[bytes], int]]:
         lines: list[bytes] = []
         byte_count = 0
         limits = self._config.deliver
-        for line in source.rows(snapshot.relation):
+        for line in self._until_stopped(lines_left):
             lines.append(line)
             byte_count += len(line)
             if len(lines) >= limits.group_rows_max or byte_count >= limits.group_bytes_max:
-                if self._stopping.is_set():
-                    raise Stopped
                 yield lines, byte_count
                 lines, byte_count = [], 0
         if lines:
@@ -291,6 +247,6 @@ class FirstCopy:
         # The restart LSN is the stream's: a copied row is never where a restart begins.
         self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
 
-    def _finish(self, key: tuple[Oid, Oid], progress: CopyProgress) -> None:
+    def _finish(self, key: TableKey, progress: CopyProgress) -> None:
         with self._store.transaction(self._epoch) as moving:
             moving.put_copy(*key, progress)

@@ -1,4 +1,8 @@
-"""What `cdcctl init` does: checks the node, takes the seed, writes the state with its first base. Idempotent."""
+"""What `cdcctl init` does: checks the node, takes the seed, writes the state with its first base. Idempotent.
+
+A transaction that was open when the seed was taken is not in WAL as a whole. A first copy has what it did; without one,
+`init` waits for its end, so that all that commits after `init` is given out.
+"""
 
 import uuid
 from collections.abc import Sequence
@@ -13,7 +17,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.runtime.seeding import Seed, SeedObserver, take_seed
+from tidemark.runtime.seeding import Seed, SeedObserver, settle, take_seed
 from tidemark.wire.state import BEGINNING, DELIVERED, HISTORY, Beginning, Identity, Watermark
 
 
@@ -57,11 +61,18 @@ def initialise(
         if store.view().beginning is not None:
             return False
         seed = take_seed(config.capture.dsn, databases, wait_s=config.seed.wait_s, observer=observer)
-        _write_beginning(config, folder, store, seed)
+        snapshot = "" if config.copy.enabled else _settled(config, seed, observer)
+        _write_beginning(config, folder, store, seed, snapshot)
     return True
 
 
-def _write_beginning(config: Config, folder: StateFolder, store: StateStore, seed: Seed) -> None:
+def _settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
+    """Wait for the transactions older than the seed; return the snapshot behind which the changes begin."""
+    with Node(config.capture.dsn) as node:
+        return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
+
+
+def _write_beginning(config: Config, folder: StateFolder, store: StateStore, seed: Seed, snapshot: str) -> None:
     """Write the first base, then in one transaction all that names it."""
     index = store.view().history
     stored = [index]
@@ -90,7 +101,7 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
     start = Pointer(Position(seed.timeline, Lsn(seed.lsn - 1), 0), seed.lsn)
     with store.transaction(None) as moving:
         moving.put(HISTORY, stored[-1])
-        moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases)))
+        moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot))
         moving.put(DELIVERED, Watermark(start, moving.ledger().head))
 
 

@@ -20,6 +20,7 @@ from tidemark.runtime.signal import Signal
 
 ROOM_S = 0.02  # how often a full ring, or the spool's end, is looked at
 STOP_S = 5.0
+WARN_SHARES = (0.5, 0.75, 0.9)  # of the spool: each is told once
 MakeNetwork = Callable[[WalSink], NetworkThread]
 
 
@@ -52,6 +53,7 @@ class SpooledInput:
         self._make_network = make_network
         self._log = log
         self._network = make_network(spool)
+        self._warned_share = 0.0
         self._draining = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
@@ -83,10 +85,24 @@ class SpooledInput:
         self._network.stop()
         self._spool.close()
 
-    def drop_below(self, lsn: Lsn) -> None:
-        """Remove what no restart at or after `lsn` needs; not before the node feeds the ring itself."""
+    def tend(self, lsn: Lsn) -> None:
+        """Look at the spool; remove what no restart at or after `lsn` needs, once the node feeds the ring itself."""
+        self._warn()
         if self._draining.is_set() and not self._thread.is_alive():
             self._spool.drop_below(lsn)
+
+    def _warn(self) -> None:
+        """Say in time that the spool fills up: nothing frees it before the copy is over."""
+        used_bytes = self._spool.capacity - self._spool.free_bytes
+        share = max((share for share in WARN_SHARES if used_bytes >= share * self._spool.capacity), default=0.0)
+        if share > self._warned_share:
+            self._warned_share = share
+            self._log.warning(
+                "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed",
+                used_bytes=used_bytes,
+                setting="copy.spool_bytes",
+                setting_bytes=self._spool.capacity,
+            )
 
     def _run(self) -> None:
         try:

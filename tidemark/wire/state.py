@@ -50,6 +50,7 @@ class Beginning:
         FullXid  # transactions from this one on stand whole in WAL after `lsn`; older ones are never given out
     )
     databases: Mapping[Oid, str]
+    snapshot: str = ""  # text form of pg_snapshot; without a first copy the changes begin behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ class CopyPhase(Enum):
 
     WAITING = "waiting"  # selected, not begun
     COPYING = "copying"  # a killed one begins again as the next generation
-    DONE = "done"
+    DONE = "done"  # captured whole: copied, or followed from its creation on
+    LEFT = "left"  # not selected any more: copied anew when it comes back
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,16 @@ class CopyProgress:
     snapshot: str = ""  # text form of pg_snapshot
     lx: Lsn = INVALID_LSN
     row_count: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Tell if the table is still to be copied."""
+        return self.phase in (CopyPhase.WAITING, CopyPhase.COPYING)
+
+    @property
+    def begins(self) -> bool:
+        """Tell if this stands with the begin of a generation, before its rows."""
+        return self.phase is CopyPhase.COPYING and self.row_count == 0
 
 
 @dataclass(frozen=True, slots=True)

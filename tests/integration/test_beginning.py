@@ -1,0 +1,84 @@
+"""Where a capture without a first copy begins: behind one snapshot, nothing that commits after `init` is lost."""
+
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.postgres import Cluster
+from tidemark.io.config import SeedConfig
+from tidemark.io.node import Blocker
+from tidemark.io.state import StateStore
+from tidemark.runtime.initialise import initialise
+from tidemark.runtime.seeding import OlderTransactions, SilentObserver
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"begin_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", name)
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class Telling(SilentObserver):
+    """Says when the seed waits, and for whom."""
+
+    def __init__(self) -> None:
+        self.waits = threading.Event()
+        self.names: list[str] = []
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Keep the names."""
+        del waited_s
+        self.names = [str(blocker) for blocker in blockers]
+        self.waits.set()
+
+
+def test_without_a_copy_init_waits_for_open_transactions_and_the_changes_begin_behind_one_snapshot(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    sidecar = Sidecar(cluster, database, tmp_path, copy=False)
+    cluster.sql("CHECKPOINT")
+    told = Telling()
+    with cluster.connect(database, autocommit=False) as older:
+        older.execute("INSERT INTO account VALUES (1)")
+        init = threading.Thread(target=initialise, args=(sidecar.config, sidecar.folder, told))
+        init.start()
+        assert told.waits.wait(DEADLINE_S)
+        assert f"process {older.info.backend_pid}" in told.names[0]
+        older.execute("INSERT INTO account VALUES (2)")
+        cluster.sql("INSERT INTO account VALUES (3)", database)
+        older.commit()
+        init.join(DEADLINE_S)
+        assert not init.is_alive()
+    cluster.sql("INSERT INTO account VALUES (4)", database)
+    try:
+        sidecar.start()
+        rows = replayed(change_log(sidecar.catch_up(), "account"))
+    finally:
+        sidecar.close()
+    # What stood there when `init` came to its end is not given out, the rest is.
+    assert set(rows) == {4}
+
+
+def test_without_a_copy_a_transaction_that_does_not_end_is_named_and_no_state_is_begun(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    sidecar = Sidecar(cluster, database, tmp_path, copy=False)
+    cluster.sql("CHECKPOINT")
+    impatient = replace(sidecar.config, seed=SeedConfig(wait_s=1.5))
+    with cluster.connect(database, autocommit=False) as older:
+        older.execute("INSERT INTO account VALUES (1)")
+        with pytest.raises(OlderTransactions, match=f"process {older.info.backend_pid}"):
+            initialise(impatient, sidecar.folder)
+        with StateStore.open(sidecar.folder) as store:
+            assert store.view().beginning is None
+    assert initialise(impatient, sidecar.folder)

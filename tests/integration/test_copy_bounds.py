@@ -1,0 +1,158 @@
+"""What a first copy may hold, at the node and on our disk: for how long, and how much."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_first_copy import fill, newest_generation, source_rows
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.postgres import Cluster, Session
+from tidemark.io.copy_source import CopySource, SourceTable, TableChanging
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.errors import ExitCode
+from tidemark.wal.versions import wal_format
+
+DEADLINE_S = 60.0
+POLL_S = 0.02
+FULL = "outbox is full, delivery waits"
+SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"bounds_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, sidecar.log_path.read_text()[-4000:]
+        time.sleep(POLL_S)
+
+
+def told(sidecar: Sidecar, event: str) -> list[dict[str, object]]:
+    return [dict(line) for line in sidecar.events() if line["event"] == event]
+
+
+def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    fill(cluster, database)
+    cluster.sql("UPDATE account SET note = repeat(note, 100)", database)
+    fill(cluster, database, "other", 10)
+    small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": "262144", "TIDEMARK_OUTBOX__BYTES_MAX": "2097152"}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **small)
+    sidecar.init(bytes_max=2 << 20)
+    try:
+        sidecar.start()
+        eventually(sidecar, lambda: bool(told(sidecar, FULL)))
+        assert cluster.sql(
+            "SELECT a.query FROM pg_stat_activity a WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()"
+            " AND (a.backend_xmin IS NOT NULL OR a.xact_start IS NOT NULL)",
+            database,
+        ) == []  # fmt: skip
+        cluster.sql("SET lock_timeout = '1s'; ALTER TABLE account ADD COLUMN more int", database)
+        assert sidecar.process is not None
+        kept = _unlinked_below(sidecar.folder.copy, sidecar.process.pid)
+        assert kept == [0o600]
+        assert not list(sidecar.folder.copy.glob("table-*"))
+        with OutboxReader.open(sidecar.folder) as reader:
+            reader.register("spark")
+            # A copy group moves no position: whoever reads nothing of it still lets it go once it holds it.
+            eventually(sidecar, lambda: _drained(reader) and bool(told(sidecar, "first copy done")))
+    finally:
+        sidecar.close()
+
+
+def _drained(reader: OutboxReader) -> bool:
+    head = reader.head()
+    reader.confirm("spark", head, head)
+    return True
+
+
+def _unlinked_below(folder: Path, pid: int) -> list[int]:
+    """Return the permissions of open files without a name that stood in `folder`."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        target = str(link.readlink())
+        if target.startswith(f"{folder.resolve()}/table-") and target.endswith("(deleted)"):
+            found.append(link.stat().st_mode & 0o777)
+    return found
+
+
+def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_fits_with_a_greater_bound(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database)
+    cluster.sql("UPDATE account SET note = repeat(note, 40)", database)
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, TIDEMARK_COPY__SPOOL_BYTES="1048576")
+    sidecar.init()
+    try:
+        sidecar.start(wait=False)
+        assert sidecar.process is not None
+        assert sidecar.process.wait(timeout=DEADLINE_S) == ExitCode.CONFIG
+        (ended,) = told(sidecar, "sidecar ends")
+        assert "the rows of public.account have over 1048576 bytes (copy.spool_bytes)" in str(ended["error"])
+        assert cluster.sql("SELECT 1 FROM pg_locks WHERE relation = 'account'::regclass", database) == []
+        sidecar.options["TIDEMARK_COPY__SPOOL_BYTES"] = str(64 << 20)
+        sidecar.start()
+        items = newest_generation(sidecar.catch_up())
+        assert replayed(change_log(items, "account")) == source_rows(sidecar)
+    finally:
+        sidecar.close()
+
+
+@pytest.mark.parametrize("kind", ["table", "view"])
+def test_rows_of_another_table_that_took_the_name_are_never_given_out_as_whole(
+    cluster: Cluster, database: str, kind: str
+) -> None:
+    """ALTER SCHEMA RENAME takes no lock on tables: forth while the table is held, and back again."""
+    with cluster.connect(database) as session:
+        session.execute("CREATE SCHEMA app; CREATE SCHEMA twin; CREATE TABLE app.account (id int); TABLE app.account")
+        session.execute("CREATE TABLE twin.rows (id int); INSERT INTO twin.rows VALUES (13)")
+        rename = "ALTER TABLE twin.rows RENAME TO account"
+        session.execute(rename if kind == "table" else "CREATE VIEW twin.account AS TABLE twin.rows")
+        number = session.info.server_version // 10_000
+        with closing(CopySource(cluster.dsn(database), database, wal_format(number))) as source:
+            (wanted,) = (table for table in source.tables() if table.namespace == "app")
+            with pytest.raises(TableChanging):
+                _read_while_renamed(source, wanted, session)
+            with source.held(wanted) as snapshot:
+                assert list(source.rows(snapshot.relation)) == []
+
+
+def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:
+    with source.held(table) as snapshot:
+        session.execute("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA twin RENAME TO app")
+        rows = source.rows(snapshot.relation)
+        assert next(rows) == b"13\n"
+        session.execute("ALTER SCHEMA app RENAME TO twin; ALTER SCHEMA away RENAME TO app")
+        list(rows)
+
+
+def test_a_spool_that_fills_up_is_told_from_half_on_with_its_setting(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database, rows=10)
+    options = {"TIDEMARK_COPY__SPOOL_BYTES": str(4 << 20)}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **options)
+    sidecar.init()
+    with cluster.connect(database, autocommit=False) as older:
+        older.execute("INSERT INTO account VALUES (11, 'held')")  # the copy waits for its end
+        try:
+            sidecar.start()
+            assert told(sidecar, SPOOL_FILLS) == []
+            cluster.sql("SELECT count(pg_logical_emit_message(false, 'app', repeat('x', 1000))) "
+                        "FROM generate_series(1, 2500)", database)  # fmt: skip
+            eventually(sidecar, lambda: bool(told(sidecar, SPOOL_FILLS)))
+            warned = told(sidecar, SPOOL_FILLS)[0]
+            assert (warned["setting"], warned["setting_bytes"]) == ("copy.spool_bytes", 4 << 20)
+            older.commit()
+            assert len(replayed(change_log(sidecar.catch_up(), "account"))) == 11
+        finally:
+            sidecar.close()

@@ -1,0 +1,126 @@
+"""The first copy to a consumer of one's own: what it did not confirm comes again, as a new generation."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_first_copy import fill, newest_generation
+from tests.support.captures import change_log, config_for, replayed
+from tests.support.postgres import Cluster
+from tidemark.io.config import Config
+from tidemark.io.locks import RoleLock
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
+from tidemark.model.lsn import TimelineId
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.initialise import initialise
+from tidemark.wire.state import CopyPhase, CopyProgress
+
+ROWS = 100
+DEADLINE_S = 30.0
+
+
+class Keeper(NullConsumer):
+    """Keeps all items; confirms from `confirm_after` groups on."""
+
+    def __init__(self, confirm_after: int) -> None:
+        super().__init__()
+        self.items: list[GroupItem] = []
+        self._confirm_after = confirm_after
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        for group in groups:
+            self.items += group.items
+            self.groups += 1
+        return self.groups >= self._confirm_after
+
+    @property
+    def ends(self) -> int:
+        """How many copies came to their end."""
+        return sum(isinstance(item, CopyBoundary) and not item.begin for item in self.items)
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    name = f"consumer_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Run a capture to `consumer`; give out what waits until a condition holds."""
+    with ExitStack() as stack:
+        store = stack.enter_context(StateStore.open(folder))
+        lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
+        epoch = store.take_epoch(TimelineId(1), lock.owner)
+        capture = Capture(config, store, epoch, metrics=Metrics("main"), log=get_log("test"), consumer=consumer)
+        capture.start()
+        stack.callback(capture.stop)
+
+        def wait(condition: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + DEADLINE_S
+            while not condition():
+                error = capture.poll()
+                assert error is None, error
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+
+        yield wait
+
+
+def copy_of(folder: StateFolder) -> CopyProgress:
+    with closing(StateStore.open(folder)) as store:
+        (copy,) = store.view().copies.values()
+    return copy
+
+
+@pytest.mark.feature("P22")
+@pytest.mark.feature("I34")
+def test_a_copy_that_was_taken_and_never_confirmed_comes_again_as_the_next_generation(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database, rows=ROWS)
+    config, folder = config_for(cluster, database, copy=True), StateFolder(tmp_path / "state")
+    initialise(config, folder)
+    silent = Keeper(1000)
+    with captured(config, folder, silent) as wait:
+        wait(lambda: silent.ends == 1)
+        cluster.sql("UPDATE account SET note = 'seen' WHERE id = 1", database)
+        # What the copy has is not given out again, confirmed or not.
+        wait(lambda: len(change_log(silent.items, "account")) > ROWS)
+    assert [row["_op"] for row in change_log(silent.items, "account")] == ["c"] * ROWS + ["u"]
+    assert copy_of(folder).phase is CopyPhase.COPYING
+    assert copy_of(folder).row_count == 0
+
+    confirming = Keeper(0)
+    with captured(config, folder, confirming) as wait:
+        wait(lambda: copy_of_done(folder))
+        cluster.sql("UPDATE account SET note = 'seen' WHERE id = 2", database)
+        wait(lambda: len(change_log(confirming.items, "account")) > ROWS)
+    begin = next(item for item in confirming.items if isinstance(item, CopyBoundary))
+    assert begin.generation > 1
+    rows = replayed(change_log(newest_generation(silent.items + confirming.items), "account"))
+    assert len(rows) == ROWS
+    assert {number for number, row in rows.items() if row["note"] == "seen"} == {1, 2}
+
+    again = Keeper(0)
+    with captured(config, folder, again) as wait:
+        cluster.sql("UPDATE account SET note = 'seen' WHERE id = 3", database)
+        wait(lambda: len(change_log(again.items, "account")) >= 1)
+    assert again.ends == 0
+    assert {row["_op"] for row in change_log(again.items, "account")} == {"u"}
+
+
+def copy_of_done(folder: StateFolder) -> bool:
+    copy = copy_of(folder)
+    return copy.phase is CopyPhase.DONE and copy.row_count == ROWS

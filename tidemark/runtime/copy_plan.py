@@ -1,0 +1,123 @@
+"""Which tables are to be copied: planned from what is captured whole, table by table, by OID.
+
+A table is captured whole from its first copy on, or from its creation if the stream told of it, for as long as it is
+selected. The state has that under its OID (`CopyPhase`), since names change hands: a table that leaves the selection,
+by configuration, by RENAME or by SET SCHEMA, has changes that nobody was given, and is copied anew when it comes back.
+What the stream tells of that is noted with the group that tells it (`tidemark.runtime.whole_tables`).
+"""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from tidemark.io.config import Config
+from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
+from tidemark.io.node import Node
+from tidemark.io.state import StateView
+from tidemark.model.lsn import Oid
+from tidemark.wal.versions import wal_format
+from tidemark.wire.state import CopyPhase, CopyProgress
+
+NOTHING: dict[str, tuple[str, ...]] = {}
+TableKey = tuple[Oid, Oid]  # database, relation
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """A table to be copied."""
+
+    database: Oid
+    database_name: str
+    relation: Oid
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """The tables to be copied, and what changes in the state with the decision."""
+
+    tasks: list[CopyTask]
+    moves: dict[TableKey, CopyProgress]
+
+
+def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what of the configuration decides which tables are copied."""
+    return {
+        "databases": config.select.databases,
+        "tables": config.select.tables,
+        "exclude_tables": config.select.exclude_tables,
+        "copy": (str(config.copy.enabled).lower(),),
+    }
+
+
+def is_due(config: Config, view: StateView) -> bool:
+    """Tell if there is something to plan or to copy, from the state alone."""
+    return _is_changed(config, view) or _is_unfinished(view)
+
+
+def takes_time(config: Config, view: StateView) -> bool:
+    """Tell if tables may have to be copied: then WAL has to wait somewhere."""
+    return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
+
+
+def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
+    """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read."""
+    assert view.beginning is not None, "a first copy comes after the base"
+    is_changed = _is_changed(config, view)
+    tasks: list[CopyTask] = []
+    moves: dict[TableKey, CopyProgress] = {}
+    vanished = {key for key, copy in view.copies.items() if copy.is_open}
+    for database, name in _names(node, view.beginning.databases).items():
+        source = CopySource(config.capture.dsn, name, wal_format(view.identity.server_major), database)
+        with closing(source):
+            tables = source.tables()
+        due: list[SourceTable] = []
+        for table in tables:
+            key = (database, table.oid)
+            vanished.discard(key)
+            move = _move(config, table, view.copies.get(key), is_changed=is_changed)
+            if move is not None:
+                moves[key] = move
+                if move.is_open:
+                    due.append(table)
+        _check_readable(name, due)
+        tasks += [CopyTask(database, name, table.oid) for table in due]
+    for key in vanished:  # dropped, or their database is: the stream says so
+        moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
+    return CopyPlan(tasks, moves)
+
+
+def _is_changed(config: Config, view: StateView) -> bool:
+    before = view.fingerprint.selection if view.fingerprint else NOTHING
+    return before != selection_told(config)
+
+
+def _is_unfinished(view: StateView) -> bool:
+    return any(copy.is_open for copy in view.copies.values())
+
+
+def _names(node: Node, databases: Mapping[Oid, str]) -> dict[Oid, str]:
+    """Return the present names of those databases that there are: not those of a DROP DATABASE that broke off."""
+    rows = node.query("SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> -2")
+    return {Oid(oid): str(name) for oid, name in rows if oid in databases}
+
+
+def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_changed: bool) -> CopyProgress | None:
+    """Return where a table's copy goes from here; None where it stays and nothing is to be done.
+
+    NB: the present name is ahead of the stream. Under the same configuration only what is noted counts, since whatever
+    brings a table into the selection is in the stream, and noted when it comes by.
+    """
+    if not config.select.selection().selects_table(table.namespace, table.name):
+        return replace(known, phase=CopyPhase.LEFT) if known is not None else None
+    if known is not None and known.is_open:
+        return known
+    is_whole = known is not None and known.phase is CopyPhase.DONE
+    if is_whole or not is_changed or not config.copy.enabled:
+        return None
+    return replace(known or CopyProgress(CopyPhase.WAITING, 0), phase=CopyPhase.WAITING)
+
+
+def _check_readable(database: str, tables: list[SourceTable]) -> None:
+    denied = [f"{table.namespace}.{table.name}" for table in tables if not table.readable]
+    if denied:
+        raise CopyDenied(f"database {database}: no SELECT on {', '.join(denied)}")

@@ -1,0 +1,76 @@
+"""Which tables are captured whole, followed through the stream's schema events.
+
+A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that nobody was given. That is
+noted in the transaction that stores the group, or the consumer's confirmation of it; the next start copies the table.
+Not at once: that would be a restart, which asks the node for WAL from the restart LSN on once more. Whoever runs the
+sidecar chooses the time for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tidemark.engine.selection import Selection
+from tidemark.io.logs import Log
+from tidemark.io.state import StateTransaction
+from tidemark.model.change import ChangeGroup, SchemaEvent
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+from tidemark.wire.state import CopyPhase, CopyProgress
+
+COPIED_KIND = "r"  # pg_class.relkind: what has rows of its own
+Turn = tuple[Oid, Oid, CopyPhase | None]  # database, relation, what its copy is from now on; None: it is gone
+
+
+class WholeTables:
+    """Finds the tables that come, go, or change sides in a group, and notes them in the state."""
+
+    def __init__(self, selection: Selection, *, copying: bool, log: Log) -> None:
+        """Follow `selection`; `copying`: rows that are there already are wanted."""
+        self._selection = selection
+        self._copying = copying
+        self._log = log
+
+    def note(self, moving: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
+        """Note in an open transaction what the groups' schema events turned."""
+        turns = [turn for group in groups for turn in self._turns(group)]
+        if not turns:
+            return
+        copies = moving.copies()
+        for database, relation, phase in turns:
+            if phase is None:
+                copies.pop((database, relation), None)
+                moving.drop_copy(database, relation)
+                continue
+            known = copies.get((database, relation), CopyProgress(phase, 0))
+            copies[database, relation] = replace(known, phase=phase)
+            moving.put_copy(database, relation, copies[database, relation])
+            if phase is CopyPhase.WAITING:
+                self._log.warning(
+                    "a table came into the selection, its rows are copied at the next start",
+                    database_oid=database,
+                    relation_oid=relation,
+                )
+
+    def _turns(self, group: ChangeGroup) -> Sequence[Turn]:
+        return [
+            (event.database, described.oid, phase)
+            for event in group.items
+            if isinstance(event, SchemaEvent)
+            and (described := event.after or event.before) is not None
+            and described.kind == COPIED_KIND
+            for phase in self._phases(event)
+        ]
+
+    def _phases(self, event: SchemaEvent) -> Sequence[CopyPhase | None]:
+        """Return what the event turns its table to: one phase, or none for no turn."""
+        if event.after is None:
+            return (None,)
+        was, now = self._selects(event.before), self._selects(event.after)
+        if event.before is None:
+            return (CopyPhase.DONE,) if now else ()
+        if was == now:
+            return ()
+        return (CopyPhase.WAITING,) if now and self._copying else (CopyPhase.LEFT,)
+
+    def _selects(self, relation: Relation | None) -> bool:
+        return relation is not None and self._selection.selects(relation)
