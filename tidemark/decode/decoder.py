@@ -259,10 +259,17 @@ class Decoder:
             if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
                 tell_schema(transaction)
             changed = catalog.redo(record, transaction.xid)
-            if changed and not transaction.partial:
+            # NB: not for a shared catalog, which every mirror takes, though the transaction is of one database.
+            # Its commit is no ordinary one all the same: it carries invalidations.
+            if changed and not transaction.partial and _is_of(catalog, record):
                 if transaction.schema is None:
                     self._skimmer.set_aside(transaction)
                     transaction.schema = SchemaTracker(catalog, transaction.xid)
                 transaction.schema.touch(record.xid, record.lsn)
         self.catalogs_changed |= changed
         return changed
+
+
+def _is_of(catalog: Catalog, record: Record) -> bool:
+    """Tell if `record` is about a file of that catalog's own database."""
+    return bool(record.blocks) and record.blocks[0].locator.db == catalog.database
