@@ -79,6 +79,11 @@ STEPS: list[tuple[str, list[str]]] = [  # what is done, and the effects that are
     ("DELETE FROM item", []),
     ("ALTER TABLE item ALTER id TYPE int", ["item metadata"]),
     ("INSERT INTO item (id) VALUES (1)", []),
+    (
+        "BEGIN; CREATE TABLE short (id int PRIMARY KEY); INSERT INTO short VALUES (1); DROP TABLE short; COMMIT",
+        ["short metadata", "short metadata"],
+    ),
+    ("BEGIN; CREATE TABLE shorter (id int PRIMARY KEY); DROP TABLE shorter; COMMIT", []),
     ("DROP TABLE log CASCADE", ["log metadata"]),
     ("ALTER TABLE event DETACH PARTITION event_low", ["event_low metadata"]),
     ("ALTER TABLE scratch SET UNLOGGED", ["scratch metadata"]),
