@@ -20,8 +20,8 @@ from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
 from tidemark.decode.catalog.shared import NotFollowed
 from tidemark.decode.catalog.views import Shelf
-from tidemark.model.lsn import Oid, Xid
-from tidemark.model.relation import Relation
+from tidemark.model.lsn import INVALID_XID, Oid, Xid
+from tidemark.model.relation import Relation, RelFileLocator
 
 SEED_ATTEMPTS = 20
 Tables = dict[Oid, Relation | None]
@@ -204,6 +204,42 @@ def test_equal_versions_are_one_object_and_only_what_changed_is_described_anew(q
     observed.catch_up()
     assert observed.mirror.relation(t.oid) is not t
     assert observed.mirror.relation(u.oid) is u
+
+
+def test_only_what_was_told_and_may_be_another_now_is_outdated_by_a_commit(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    quiet.sql("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (m mood); CREATE TABLE u (a int)", database)
+    observed = observe(quiet, database)
+    mirror = observed.mirror
+    t, _ = mirror.relations()
+
+    def outdates(*statements: str) -> bool:
+        spc, rel = quiet.sql(
+            "SELECT dattablespace::int8, pg_relation_filenode('t')::int8 FROM pg_database"
+            " WHERE datname = current_database()",
+            database,
+        )[0]
+        file = RelFileLocator(Oid(spc), mirror.database, Oid(rel))
+        seen = mirror.resolve(file, INVALID_XID)
+        assert seen is mirror.relation(t.oid)
+        before = mirror.outdated_count
+        for statement in statements:
+            quiet.sql(statement, database)
+        observed.catch_up()
+        changed = mirror.resolve(file, INVALID_XID) is not seen
+        assert mirror.outdated_count > before or not changed
+        return mirror.outdated_count > before
+
+    assert not outdates("BEGIN; CREATE TEMP TABLE x (a int) ON COMMIT DROP; COMMIT")
+    assert not outdates(
+        "CREATE TABLE x (a mood)", "INSERT INTO x VALUES ('a')", "ALTER TABLE x ADD b int", "DROP TABLE x"
+    )
+    assert not outdates("BEGIN; ALTER TABLE t ADD b int; ROLLBACK")
+    assert outdates("ALTER TABLE t ADD b int")
+    assert outdates("ALTER TYPE mood ADD VALUE 'b'")
+    assert outdates("TRUNCATE t")
+    assert outdates("VACUUM FULL t")
+    assert outdates("ALTER TABLE t RENAME TO t2", "ALTER TABLE t2 RENAME TO t")
 
 
 def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> None:

@@ -64,6 +64,7 @@ class ScriptedCatalog:
         self._done: list[tuple[Xid, Xid, Oid]] = []  # record's xid, top-level xid, OID
         self._touched: dict[Xid, set[Oid]] = {}
         self.aborted_below: list[Xid] = []
+        self.outdated_count = 0
         self.questions = 0  # for versions of relations
 
     @property
@@ -97,6 +98,7 @@ class ScriptedCatalog:
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         del lsn
         changed = any(xid in self.own for xid in xids)
+        self.outdated_count += changed
         for xid in xids:
             for oid, version in self.own.pop(xid, {}).items():
                 self.committed.pop(oid, None)

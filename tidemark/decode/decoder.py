@@ -176,9 +176,10 @@ class Decoder:
                 told = (commit.time_us, commit.database, record.origin, commit.gid)
                 committed = self._committed(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
+        outdated = sum(catalog.outdated_count for catalog in self._catalogs.values())
         for catalog in self._catalogs.values():
             self.catalogs_changed |= catalog.commit(xids, record.lsn)
-        if self.catalogs_changed:
+        if outdated != sum(catalog.outdated_count for catalog in self._catalogs.values()):
             self._skimmer.forget_files()
         return committed
 

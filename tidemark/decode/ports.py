@@ -33,6 +33,10 @@ class Catalog(Protocol):
     def dialect(self) -> Dialect:
         """The database's encoding, and what else output functions depend on."""
 
+    @property
+    def outdated_count(self) -> int:
+        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Follow `record`; tell if it was about a tracked catalog."""
 

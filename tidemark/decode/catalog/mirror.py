@@ -58,6 +58,7 @@ class CatalogMirror:
         self.dialect = Dialect.of(encoding, store.format.major)
         self._readers = RowReaders(store)
         self.described_count = 0  # descriptions of relations made, ever
+        self.outdated_count = 0  # commits that changed what was told of a relation or a file
         self._view = View()
         self._private: dict[Xid, PrivateView] = {}
         self._versions: dict[Oid, deque[Relation]] = {}
@@ -79,7 +80,7 @@ class CatalogMirror:
         self.shared.store.commit(xids, lsn)
         subjects = self.store.commit(xids, lsn)
         if subjects:
-            self._view.forget(subjects)
+            self.outdated_count += self._view.forget(subjects)
             for view in self._private.values():
                 view.take_others(subjects)
             self._forget_versions(subjects)
