@@ -242,6 +242,30 @@ def test_only_what_was_told_and_may_be_another_now_is_outdated_by_a_commit(quiet
     assert outdates("ALTER TABLE t RENAME TO t2", "ALTER TABLE t2 RENAME TO t")
 
 
+def test_nothing_is_kept_of_a_table_whose_making_was_rolled_back(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    observed = observe(quiet, database)
+    mirror = observed.mirror
+    kept = []
+    for _ in range(3):
+        with quiet.connect(database) as session:
+            sql(session, "BEGIN")
+            xid = current_xid(session)
+            sql(session, "CREATE TABLE outer_one (a int, b text)")
+            sql(session, "SAVEPOINT s")
+            sql(session, "CREATE TABLE inner_one (a int, b text)")
+            observed.catch_up()
+            made = mirror.take_touched(xid)
+            assert {mirror.relation(oid, xid) is None for oid in made} == {False}
+            assert {mirror.relation(oid) for oid in made} == {None}
+            sql(session, "ROLLBACK TO s")
+            sql(session, "ROLLBACK")
+        observed.catch_up()
+        kept.append(mirror.kept_count)
+    assert len(made) == 2
+    assert kept[1:] == kept[:1] * 2
+
+
 def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> None:
     database = new_database(quiet)
     for statement in (

@@ -93,7 +93,7 @@ class CatalogMirror:
         """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed a catalog."""
         before = self.revision
         self.shared.store.abort(xids)
-        self.store.abort(xids)
+        self._forget_versions(self.store.abort(xids))
         self._close_views()
         return self.revision != before
 
@@ -101,7 +101,7 @@ class CatalogMirror:
         """Abort what a crash left open, as RUNNING_XACTS tells; tell if there was anything."""
         before = self.revision
         self.shared.store.abort_older_than(oldest_running)
-        self.store.abort_older_than(oldest_running)
+        self._forget_versions(self.store.abort_older_than(oldest_running))
         self._close_views()
         return self.revision != before
 
@@ -200,6 +200,13 @@ class CatalogMirror:
             relation = self.relation(oid)
             assert relation is not None, oid
             yield relation
+
+    @property
+    def kept_count(self) -> int:
+        """Descriptions, versions and files that are kept: bounded by what is there and what is open."""
+        return sum(len(versions) for versions in self._versions.values()) + sum(
+            map(len, (self._view, *self._private.values()))
+        )
 
     def rows(self, catalog_name: str) -> Iterator[dict[str, CatalogValue]]:
         """Give the committed rows of a catalog by column, with their ctid: what SQL would show of the fixed columns."""

@@ -63,6 +63,9 @@ class View:
         self.files: dict[RelFileLocator, Oid] = {}
         self._files_of: dict[Oid, list[RelFileLocator]] = {}
 
+    def __len__(self) -> int:
+        return len(self.relations) + len(self.types) + len(self.files)
+
     def keep_file(self, locator: RelFileLocator, oid: Oid) -> None:
         """Keep whose file `locator` is."""
         self.files[locator] = oid
