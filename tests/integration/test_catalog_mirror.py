@@ -1,5 +1,6 @@
 """The catalog mirror beside real servers: its rows are compared with SQL, row by row, by ctid."""
 
+import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,17 +11,23 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.conftest import NewCluster
-from tests.support.catalogs import Observed, description_differences, differences, observe, play
+from tests.support.catalogs import Observed, description_differences, differences, flush_lsn, observe, play
 from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.ddl_storm import storm, until_done
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.servers import MAJORS
+from tidemark.decode.catalog.describe import Describer, Incomplete, RowReaders
+from tidemark.decode.catalog.layout import PG_CLASS
+from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
 from tidemark.decode.catalog.shared import NotFollowed
-from tidemark.model.lsn import Oid, Xid
+from tidemark.decode.catalog.views import Shelf
+from tidemark.model.lsn import INVALID_XID, Oid, Xid
+from tidemark.model.relation import Relation, RelFileLocator
 
 SEED_ATTEMPTS = 20
 WAIT_S = 30
+Tables = dict[Oid, Relation | None]
 _numbers = count(1)
 
 
@@ -190,7 +197,7 @@ def test_a_transaction_sees_its_own_changes_and_others_do_not(quiet: Cluster) ->
         assert seen(xid) == ("u", ["id", "m", "c"])
         assert seen(None) == ("t", ["id", "m"])
         assert mirror.relation(before.oid) is before
-        assert before.oid in mirror.touched(xid)
+        assert before.oid in mirror.take_touched(xid)
         sql(session, "ROLLBACK TO a")
         quiet.sql("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'", database)
         observed.catch_up()
@@ -223,6 +230,66 @@ def test_equal_versions_are_one_object_and_only_what_changed_is_described_anew(q
     assert observed.mirror.relation(u.oid) is u
 
 
+def test_only_what_was_told_and_may_be_another_now_is_outdated_by_a_commit(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    quiet.sql("CREATE TYPE mood AS ENUM ('a'); CREATE TABLE t (m mood); CREATE TABLE u (a int)", database)
+    observed = observe(quiet, database)
+    mirror = observed.mirror
+    t, _ = mirror.relations()
+
+    def outdates(*statements: str) -> bool:
+        spc, rel = quiet.sql(
+            "SELECT dattablespace::int8, pg_relation_filenode('t')::int8 FROM pg_database"
+            " WHERE datname = current_database()",
+            database,
+        )[0]
+        file = RelFileLocator(Oid(spc), mirror.database, Oid(rel))
+        seen = mirror.resolve(file, INVALID_XID)
+        assert seen is mirror.relation(t.oid)
+        before = mirror.outdated_count
+        for statement in statements:
+            quiet.sql(statement, database)
+        observed.catch_up()
+        changed = mirror.resolve(file, INVALID_XID) is not seen
+        assert mirror.outdated_count > before or not changed
+        return mirror.outdated_count > before
+
+    assert not outdates("BEGIN; CREATE TEMP TABLE x (a int) ON COMMIT DROP; COMMIT")
+    assert not outdates(
+        "CREATE TABLE x (a mood)", "INSERT INTO x VALUES ('a')", "ALTER TABLE x ADD b int", "DROP TABLE x"
+    )
+    assert not outdates("BEGIN; ALTER TABLE t ADD b int; ROLLBACK")
+    assert outdates("ALTER TABLE t ADD b int")
+    assert outdates("ALTER TYPE mood ADD VALUE 'b'")
+    assert outdates("TRUNCATE t")
+    assert outdates("VACUUM FULL t")
+    assert outdates("ALTER TABLE t RENAME TO t2", "ALTER TABLE t2 RENAME TO t")
+
+
+def test_nothing_is_kept_of_a_table_whose_making_was_rolled_back(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    observed = observe(quiet, database)
+    mirror = observed.mirror
+    kept = []
+    for _ in range(3):
+        with quiet.connect(database) as session:
+            sql(session, "BEGIN")
+            xid = current_xid(session)
+            sql(session, "CREATE TABLE outer_one (a int, b text)")
+            sql(session, "SAVEPOINT s")
+            sql(session, "CREATE TABLE inner_one (a int, b text)")
+            observed.catch_up()
+            made = mirror.take_touched(xid)
+            assert {mirror.relation(oid, xid) is None for oid in made} == {False}
+            assert {mirror.relation(oid) for oid in made} == {None}
+            sql(session, "ROLLBACK TO s")
+            sql(session, "ROLLBACK")
+        observed.catch_up()
+        kept.append(mirror.kept_count)
+    assert len(made) == 2
+    assert kept[1:] == kept[:1] * 2
+
+
 def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> None:
     database = new_database(quiet)
     for statement in (
@@ -245,7 +312,7 @@ def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> Non
             xid = current_xid(session)
             sql(session, statement)
             observed.catch_up()
-            oids = observed.mirror.touched(xid)
+            oids = observed.mirror.take_touched(xid)
             sql(session, "ROLLBACK")
             return {names[oid] for oid in oids}
 
@@ -255,6 +322,92 @@ def test_dependents_of_a_type_and_of_a_schema_are_touched(quiet: Cluster) -> Non
     assert touched_by("ALTER TABLE other ADD COLUMN b int") == {"other"}
     assert touched_by("CREATE INDEX ON other (a)") == {"other"}
     assert touched_by("COMMENT ON TABLE other IS 'nothing'") == set()
+
+
+class Witness:
+    """Describes tables from scratch, as each open transaction sees them, and holds the mirror to that."""
+
+    def __init__(self, mirror: CatalogMirror, seed: int) -> None:
+        self.mirror = mirror
+        self.random = random.Random(seed)
+        self.readers = RowReaders(mirror.store)
+        self.told: dict[Xid, Tables] = {}  # what the transaction was said to see otherwise than others
+        self.compared = self.different = 0
+
+    def tables(self, xid: Xid | None) -> Tables:
+        describer = Describer(self.mirror.store, self.readers, self.mirror.dialect.encoding, xid, Shelf())
+        heap, found = self.mirror.store.heap(PG_CLASS, xid), dict[Oid, Relation | None]()
+        oids = {heap.subject(packed) for packed in heap.rows.values()}
+        for oid in sorted(oid for oid in oids if oid >= FIRST_USER_OID):
+            row = describer.class_row(oid)
+            if row is not None and row.kind in (b"r", b"p", b"m") and row.persistence != b"t" and not row.rewrite:
+                try:
+                    described = describer.relation(oid)
+                except Incomplete:
+                    described = None
+                found[oid] = described.relation if described is not None else None
+        return found
+
+    def check(self, xid: Xid) -> None:
+        """Compare what the transaction sees; what it sees otherwise than was told is to be in what it touched."""
+        tables = self.tables(xid)
+        for oid, relation in tables.items():
+            assert self.mirror.relation(oid, xid) == relation
+        self.compared += len(tables)
+        if self.random.random() < 0.3:
+            told = self.told.setdefault(xid, {})
+            known = {**self.tables(None), **told}
+            different = {oid for oid in known.keys() | tables.keys() if known.get(oid) != tables.get(oid)}
+            assert different <= self.mirror.take_touched(xid)
+            told.update({oid: tables.get(oid) for oid in different})
+            self.different += len(different)
+
+    def take(self) -> None:
+        """Look at some moments of some transactions, and at what is committed."""
+        self.told = {xid: told for xid, told in self.told.items() if xid in self.mirror.store.open}
+        for xid in list(self.mirror.store.open):
+            if self.random.random() < 0.3:
+                self.check(xid)
+        if self.random.random() < 0.02:
+            for oid, relation in self.tables(None).items():
+                assert self.mirror.relation(oid) == relation
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_a_transaction_sees_in_a_storm_of_ddl_is_what_a_look_from_scratch_shows(
+    new_cluster: NewCluster, seed: int
+) -> None:
+    cluster = new_cluster(15, wal_keep_size="2GB")
+    database = new_database(cluster)
+    with storm(cluster, database, seed, rewriters=seed - 1) as sessions:
+        until_done(sessions, 20)
+        observed = seed_in_storm(cluster, database)
+        until_done(sessions, 500)
+    witness = Witness(observed.mirror, seed)
+    with cluster.connect(database) as session:
+        until = flush_lsn(session)
+    for record in observed.wal.read(until):
+        if observed.follower.follow(record):
+            witness.take()
+    assert witness.compared > 1000
+    assert witness.different > 20
+
+
+def test_a_transaction_of_many_commands_describes_each_table_as_often_as_it_changes_it(quiet: Cluster) -> None:
+    database = new_database(quiet)
+    observed = observe(quiet, database)
+    mirror = observed.mirror
+    with quiet.connect(database) as session:
+        sql(session, "BEGIN")
+        xid = current_xid(session)
+        for number in range(20):
+            sql(session, f"CREATE TABLE t{number} (id int PRIMARY KEY, a text)")
+            observed.catch_up()
+            (oid,) = mirror.take_touched(xid)
+            for _ in range(3):
+                assert mirror.relation(oid, xid) is mirror.relation(oid, xid)
+            assert mirror.described_count == number + 1
+        assert mirror.take_touched(xid) == frozenset()
 
 
 def test_a_row_of_the_seed_is_never_patched_as_if_it_were_the_servers(new_cluster: NewCluster) -> None:

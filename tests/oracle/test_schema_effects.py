@@ -79,6 +79,11 @@ STEPS: list[tuple[str, list[str]]] = [  # what is done, and the effects that are
     ("DELETE FROM item", []),
     ("ALTER TABLE item ALTER id TYPE int", ["item metadata"]),
     ("INSERT INTO item (id) VALUES (1)", []),
+    (
+        "BEGIN; CREATE TABLE short (id int PRIMARY KEY); INSERT INTO short VALUES (1); DROP TABLE short; COMMIT",
+        ["short metadata", "short metadata"],
+    ),
+    ("BEGIN; CREATE TABLE shorter (id int PRIMARY KEY); DROP TABLE shorter; COMMIT", []),
     ("DROP TABLE log CASCADE", ["log metadata"]),
     ("ALTER TABLE event DETACH PARTITION event_low", ["event_low metadata"]),
     ("ALTER TABLE scratch SET UNLOGGED", ["scratch metadata"]),
@@ -110,3 +115,30 @@ def test_a_replica_stays_equal_to_its_source_through_ddl_that_rewrites_it(
             compared += 1
     assert compared > len(STEPS)
     ours.changes.close()
+
+
+def test_ddl_is_told_of_its_own_database_though_the_transaction_changed_a_shared_catalog_before(
+    oracle_cluster: Cluster, database: str
+) -> None:
+    first = "schema_effects_first"
+    oracle_cluster.sql(f"CREATE DATABASE {first}")
+    ours = Replicating(oracle_cluster, [first, database])
+    ours.settle()
+    assert list(ours.seed.databases.values()) == [first, database], "the other database's mirror is asked first"
+    for number, change in enumerate(("GRANT CONNECT ON DATABASE {} TO cdc", "ALTER DATABASE {} OWNER TO cdc")):
+        for place in (first, database):
+            granted = change.format(place)
+            oracle_cluster.sql(
+                f"BEGIN; {granted}; CREATE TABLE made_{number} (id int PRIMARY KEY, x int); "
+                f"INSERT INTO made_{number} VALUES (1, 1); ALTER TABLE made_{number} ALTER x TYPE bigint; COMMIT",
+                place,
+            )
+            name = f"public.made_{number}"
+            table = ours.catch_up()[name]
+            assert ours.replica.take_effects() == [f"made_{number} metadata", f"made_{number} rewrite"], granted
+            assert table.image() == source_image(oracle_cluster, place, table.relation)
+            oracle_cluster.sql(f"BEGIN; {granted}; DROP TABLE made_{number}; COMMIT", place)
+            assert name not in ours.catch_up()
+            assert ours.replica.take_effects() == [f"made_{number} metadata"], granted
+    ours.changes.close()
+    oracle_cluster.sql(f"DROP DATABASE {first} WITH (FORCE)")

@@ -63,7 +63,10 @@ class ScriptedCatalog:
         self.own: dict[Xid, dict[Oid, Relation | None]] = {}
         self._next: tuple[Xid, Oid, Relation | None] | None = None
         self._done: list[tuple[Xid, Xid, Oid]] = []  # record's xid, top-level xid, OID
+        self._touched: dict[Xid, set[Oid]] = {}
         self.aborted_below: list[Xid] = []
+        self.outdated_count = 0
+        self.questions = 0  # for versions of relations
 
     @property
     def database(self) -> Oid:
@@ -77,6 +80,11 @@ class ScriptedCatalog:
         """Let `top_xid` see `version` from the next catalog record on."""
         self._next = (top_xid, oid, version)
 
+    def look_different(self, top_xid: int, oid: int, version: Relation) -> None:
+        """Let `top_xid` see `version` from now on, by no record of its own."""
+        self.own.setdefault(Xid(top_xid), {})[Oid(oid)] = version
+        self._touched.setdefault(Xid(top_xid), set()).add(Oid(oid))
+
     def redo(self, record: Record, top_xid: Xid) -> bool:
         if not record.blocks or record.blocks[0].locator != CATALOG_FILE:
             return False
@@ -85,11 +93,13 @@ class ScriptedCatalog:
         assert top == top_xid
         self.own.setdefault(top, {})[oid] = version
         self._done.append((record.xid, top, oid))
+        self._touched.setdefault(top, set()).add(oid)
         return True
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         del lsn
         changed = any(xid in self.own for xid in xids)
+        self.outdated_count += changed
         for xid in xids:
             for oid, version in self.own.pop(xid, {}).items():
                 self.committed.pop(oid, None)
@@ -102,6 +112,7 @@ class ScriptedCatalog:
         for xid, top_xid, oid in self._done:
             if xid in gone:
                 self.own.get(top_xid, {}).pop(oid, None)
+                self._touched.setdefault(top_xid, set()).add(oid)
         return any(xid in gone for xid, _, _ in self._done)
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
@@ -112,12 +123,13 @@ class ScriptedCatalog:
         return self.relation(locator.rel, top_xid)
 
     def relation(self, oid: Oid, top_xid: Xid | None) -> Relation | None:
+        self.questions += 1
         if top_xid is not None and oid in self.own.get(top_xid, {}):
             return self.own[top_xid][oid]
         return self.committed.get(oid)
 
-    def touched(self, top_xid: Xid) -> Collection[Oid]:
-        return self.own.get(top_xid, {}).keys()
+    def take_touched(self, top_xid: Xid) -> Collection[Oid]:
+        return self._touched.pop(top_xid, set())
 
     def rewriting(self, top_xid: Xid) -> Collection[Oid]:
         return [seen.rewrite_of for seen in self.own.get(top_xid, {}).values() if seen is not None]

@@ -187,9 +187,10 @@ class Decoder:
             told = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
+        outdated = sum(catalog.outdated_count for catalog in self._catalogs.values())
         for catalog in self._catalogs.values():
             self.catalogs_changed |= catalog.commit(xids, record.lsn)
-        if self.catalogs_changed:
+        if outdated != sum(catalog.outdated_count for catalog in self._catalogs.values()):
             self._skimmer.forget_files()
         return committed
 
@@ -295,7 +296,9 @@ class Decoder:
             if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
                 self._add(record, transaction, partial(tell_schema, transaction))
             changed = catalog.redo(record, transaction.xid)
-            if changed and transaction.is_kept:
+            # NB: not for a shared catalog, which every mirror takes, though the transaction is of one database.
+            # Its commit is no ordinary one all the same: it carries invalidations.
+            if changed and transaction.is_kept and _is_of(catalog, record):
                 if transaction.schema is None:
                     self._skimmer.set_aside(transaction)
                     transaction.schema = SchemaTracker(catalog, transaction.xid)
@@ -310,3 +313,8 @@ def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
         tell_schema(transaction)
         for tagged in transaction.schema.end_rewrites(commit_lsn):
             transaction.add_item(tagged.xid, tagged.item)
+
+
+def _is_of(catalog: Catalog, record: Record) -> bool:
+    """Tell if `record` is about a file of that catalog's own database."""
+    return bool(record.blocks) and record.blocks[0].locator.db == catalog.database

@@ -8,7 +8,8 @@ cdef unsigned int NO_TUPLE
 cdef long long ALL_XIDS, HALF_OF_XIDS
 cdef unsigned int RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
 cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
-cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
+cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, HEAP2_NEW_CID, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
+cdef unsigned int RUNNING_XACTS, XACT_INVALIDATIONS
 cdef unsigned int XACT_COMMIT, XACT_HAS_INFO, COMMIT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
@@ -68,7 +69,7 @@ cdef class RowExtractor:
 
     cpdef know_xid(self, unsigned int xid, long long state)
 
-    @cython.locals(state="long long")
+    @cython.locals(state="long long", opcode="unsigned int")
     cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                   unsigned int info) except -1 nogil
 

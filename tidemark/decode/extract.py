@@ -65,6 +65,9 @@ HEAP_CONFIRM = 0x50
 HEAP_LOCK = 0x60
 HEAP_INPLACE = 0x70
 HEAP2_MULTI_INSERT = 0x50
+HEAP2_NEW_CID = 0x70
+XACT_INVALIDATIONS = 0x60
+RUNNING_XACTS = 0x10
 INIT_PAGE = 0x80
 INSERT_SPECULATIVE = 0x04
 INSERT_NEW = 0x08
@@ -287,6 +290,14 @@ class RowExtractor:
         state = XID_ORDINARY
         if self.xid != 0:
             state = self.xids.get(self.xid)
+        # Nearly half of what a transaction with DDL writes says nothing to us, once its xid is known.
+        opcode = info & OPCODE
+        if state != XID_UNKNOWN and (
+            (rmgr == RM_HEAP2 and opcode == HEAP2_NEW_CID)
+            or (rmgr == RM_XACT and opcode == XACT_INVALIDATIONS)
+            or (rmgr == RM_STANDBY and opcode != RUNNING_XACTS)
+        ):
+            return 1
         if rmgr in (RM_HEAP, RM_HEAP2):
             return self.take_heap(linear, begin, length, rmgr, info, state)
         if rmgr == RM_XACT:

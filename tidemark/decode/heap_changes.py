@@ -22,7 +22,7 @@ from tidemark.decode.transactions import OpenTransaction, SpeculativeKey, Specul
 from tidemark.decode.tuples import TupleLayout
 from tidemark.model.change import BeforeKind, Op, Truncation
 from tidemark.model.errors import CorruptWal
-from tidemark.model.lsn import INVALID_OID, Oid, Xid, format_lsn
+from tidemark.model.lsn import INVALID_OID, INVALID_XID, Oid, Xid, format_lsn
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
@@ -268,9 +268,13 @@ class HeapChanges:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
             table = self._tables[relation] = _Table(relation, _role_of(relation), TupleLayout.of(relation))
-        if site.transaction.schema is None:  # it sees what is committed, as others do
+        if site.transaction.schema is None or self._is_everybodys(site, table, locator):
             self._tell_skimmer(table, locator, site.catalog.database)
         return table
+
+    def _is_everybodys(self, site: _Site, table: _Table, locator: RelFileLocator) -> bool:
+        """Tell if the file is passed over by all, as those are that DDL writes most: pg_depend, pg_constraint."""
+        return table.role is _Role.IGNORED and site.catalog.resolve(locator, INVALID_XID) is table.relation
 
     def _tell_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
         if table.role is _Role.IGNORED:

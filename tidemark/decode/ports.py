@@ -33,6 +33,10 @@ class Catalog(Protocol):
     def dialect(self) -> Dialect:
         """The database's encoding, and what else output functions depend on."""
 
+    @property
+    def outdated_count(self) -> int:
+        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Follow `record`; tell if it was about a tracked catalog."""
 
@@ -51,8 +55,8 @@ class Catalog(Protocol):
     def relation(self, oid: Oid, top_xid: Xid | None) -> Relation | None:
         """Return the version of a relation that `top_xid` sees, None seeing what is committed; None: no such OID."""
 
-    def touched(self, top_xid: Xid) -> Collection[Oid]:
-        """Return the relations whose description `top_xid` may have changed."""
+    def take_touched(self, top_xid: Xid) -> Collection[Oid]:
+        """Return, once, the relations that may look different to `top_xid` from when this was asked last."""
 
     def rewriting(self, top_xid: Xid) -> Collection[Oid]:
         """Return the relations that `top_xid` has a transient heap for: a command is rewriting them."""

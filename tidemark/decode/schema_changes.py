@@ -86,7 +86,7 @@ class _Rewrite(NamedTuple):
 class SchemaTracker:
     """One open transaction's schema changes: what is pending, what was told, which rewrites are open."""
 
-    __slots__ = ("_catalog", "_dirty_lsn", "_rewrites", "_told", "_top_xid", "dirty_xid")
+    __slots__ = ("_catalog", "_dirty_lsn", "_rewrites", "_told", "_told_by", "_top_xid", "_unsaid", "dirty_xid")
 
     def __init__(self, catalog: Catalog, top_xid: Xid) -> None:
         self.dirty_xid = INVALID_XID  # whose catalog changes are still to be told
@@ -94,6 +94,8 @@ class SchemaTracker:
         self._top_xid = top_xid
         self._dirty_lsn = INVALID_LSN
         self._told: dict[Oid, list[_Told]] = {}
+        self._told_by: dict[Xid, set[Oid]] = {}
+        self._unsaid: set[Oid] = set()  # relations whose last event is gone with its savepoint
         self._rewrites: dict[Oid, _Rewrite] = {}  # by the transient heap's OID
 
     def touch(self, xid: Xid, lsn: Lsn) -> None:
@@ -116,13 +118,18 @@ class SchemaTracker:
         gone = [heap for heap in self._rewrites if self._catalog.relation(heap, self._top_xid) is None]
         items = [self._end_rewrite(heap) for heap in gone]
         rewriting = self._catalog.rewriting(self._top_xid)
-        for oid in sorted(self._catalog.touched(self._top_xid) if only is None else (only,)):
+        for oid in sorted(self._take_touched() if only is None else (only,)):
             before = self._known(oid)
             now = self._catalog.relation(oid, self._top_xid)
             after = now if is_captured(now) else None
             if before is not after and _differ(before, after):
                 items.append(self._event(xid, before, after, rewritten=oid in rewriting))
         return items
+
+    def _take_touched(self) -> set[Oid]:
+        touched = {*self._catalog.take_touched(self._top_xid), *self._unsaid}
+        self._unsaid.clear()
+        return touched
 
     def begin_rewrite(self, heap: Oid, target: Relation, xid: Xid, lsn: Lsn) -> list[TaggedItem]:
         """Open the rewrite of `target` by way of the transient heap `heap`, whose first row has been read."""
@@ -150,8 +157,10 @@ class SchemaTracker:
         """Forget what aborted subtransactions changed."""
         if self.dirty_xid in xids:
             self.dirty_xid = INVALID_XID
-        for versions in self._told.values():
-            versions[:] = [told for told in versions if told.xid not in xids]
+        unsaid = {oid for xid in xids for oid in self._told_by.pop(xid, ())}
+        for oid in unsaid:
+            self._told[oid][:] = [told for told in self._told[oid] if told.xid not in xids]
+        self._unsaid |= unsaid
         self._rewrites = {heap: rewrite for heap, rewrite in self._rewrites.items() if rewrite.xid not in xids}
 
     def _known(self, oid: Oid) -> Relation | None:
@@ -165,6 +174,7 @@ class SchemaTracker:
         described = after if after is not None else before
         assert described is not None, "nothing became nothing"
         self._told.setdefault(described.oid, []).append(_Told(xid, after))
+        self._told_by.setdefault(xid, set()).add(described.oid)
         change = SchemaChange.ALTER
         if before is None:
             change = SchemaChange.CREATE

@@ -25,7 +25,7 @@ from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.rmgr import RM_HEAP, heap
+from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap2, standby, xact
 
 slow_extract = interpreted("tidemark.decode.extract")
 slow_entries = interpreted("tidemark.decode.row_entries")
@@ -36,8 +36,9 @@ POINTER = ExternalPointer(104, 100, 0, Oid(77), Oid(TOAST))
 TOAST_TABLE = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
 Act = Callable[[int, int], object]  # by xid, on a table
 VERBS = ("insert", "update", "key", "delete", "many", "toast", "unchanged", "speculative", "lock", "index", "message")
+DDL_VERBS = ("command_id", "invalidations", "held_lock")
 ENDS = ("commit", "commit", "abort", "savepoint", "rollback", "prepare", "elsewhere", "truncate")
-STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + ENDS), st.integers(0, 3)), max_size=60)
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + ENDS), st.integers(0, 3)), max_size=60)
 
 
 class Sessions:
@@ -66,6 +67,9 @@ class Sessions:
             "lock": lambda xid, table: self._other(RM_HEAP, heap.LOCK, xid, table),
             "index": lambda xid, table: self._other(RM_BTREE, 0, xid, table),
             "message": lambda xid, _: self.stream.message(b"p", b"m", xid=xid if self.number % 2 else 0),
+            "command_id": lambda xid, _: self.stream.record(RM_HEAP2, heap2.NEW_CID, bytes(30), xid=xid),
+            "invalidations": lambda xid, _: self.stream.record(RM_XACT, xact.INVALIDATIONS, bytes(20), xid=xid),
+            "held_lock": lambda xid, _: self.stream.record(RM_STANDBY, standby.LOCK, bytes(16), xid=xid),
             "elsewhere": lambda xid, table: self._other(RM_HEAP, heap.INSERT, xid, table, database=9),
             "truncate": self.stream.truncate,
         }
@@ -179,6 +183,17 @@ def extracted(
                 column[run] = 0
         at += 1
     return found
+
+
+def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_known() -> None:
+    stream = new_wal()
+    sessions = Sessions(stream)
+    for verb in (*DDL_VERBS, "index"):
+        sessions.play(verb, 0)
+    block = block_of(stream.raws)
+    for state in (extract.KNOWN, extract.ORDINARY):
+        assert extracted(extract, block, set(), {801: state}, -1)[0] == [4, 0, False]
+    assert extracted(extract, block, set(), {}, -1)[0] == [0, 0, False]
 
 
 @given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())

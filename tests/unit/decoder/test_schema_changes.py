@@ -182,3 +182,29 @@ def test_the_effect_of_a_rewrite_is_told_even_of_an_unchanged_description() -> N
     assert isinstance(end, RewriteBoundary)
     assert (begin.relation, begin.begin, end.begin) == (relation(), True, False)
     assert SchemaEffect.REWRITE.value == "rewrite"
+
+
+def test_an_event_looks_at_what_changed_since_the_last_one_not_at_all_that_the_transaction_changed() -> None:
+    def questions(tables: int) -> int:
+        stream = Wal()
+        for oid in range(20000, 20000 + tables):
+            stream.change_catalog(701, oid, relation(f"t{oid}", oid))
+            stream.insert(701, oid, packed_row(1))
+        stream.commit(701)
+        assert len(brief(stream)) == 2 * tables
+        return stream.catalog.questions
+
+    assert questions(200) == 10 * questions(20)
+
+
+def test_an_event_that_went_with_its_savepoint_is_told_again_though_nothing_changed_since() -> None:
+    stream = Wal(relation())
+    stream.change_catalog(701, 16390, relation("new", 16390))
+    stream.change_catalog(702, 16391, relation("gone", 16391), top=701)
+    stream.catalog.look_different(701, ACCOUNT, RENAMED)  # as another transaction's commit would
+    stream.insert(702, ACCOUNT, packed_row(1))
+    stream.abort(702)
+    stream.change_catalog(701, 16392, relation("last", 16392))
+    stream.insert(701, ACCOUNT, packed_row(2))
+    stream.commit(701)
+    assert brief(stream) == ["create metadata new", "alter metadata konto", "create metadata last", "i konto 2/-"]

@@ -7,7 +7,7 @@ makes it be made again.
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
@@ -112,6 +112,16 @@ class DescribedRelation:
     subjects: frozenset[Subject]
 
 
+class DescribedTypes(Protocol):
+    """Types that were described already."""
+
+    def get(self, oid: Oid) -> DescribedType | None:
+        """Return the description that is kept, if one is."""
+
+    def keep(self, oid: Oid, described: DescribedType) -> None:
+        """Keep a description."""
+
+
 class RowReaders:
     """The compiled readers of one store's layouts: made once a mirror."""
 
@@ -154,7 +164,7 @@ class Describer:
         readers: RowReaders,
         encoding: str,
         top_xid: Xid | None,
-        types: dict[Oid, DescribedType],
+        types: DescribedTypes,
     ) -> None:
         self._store = store
         self._readers = readers
@@ -202,7 +212,8 @@ class Describer:
         """Describe a type."""
         known = self._types.get(oid)
         if known is None:
-            known = self._types[oid] = self._describe_type(oid, depth)
+            known = self._describe_type(oid, depth)
+            self._types.keep(oid, known)
         return known
 
     def _describe_type(self, oid: Oid, depth: int) -> DescribedType:

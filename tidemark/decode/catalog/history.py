@@ -252,7 +252,8 @@ class _Loader:
 
     def _open(self, told: _OpenJson) -> OpenChanges:
         changes = OpenChanges(Xid(told["xid"]))
-        changes.subjects.update(Subject(Oid(kind), Oid(oid)) for kind, oid in told["subjects"])
+        for kind, oid in told["subjects"]:
+            changes.note(Subject(Oid(kind), Oid(oid)))
         changes.rewriting.update((Oid(catalog), Xid(xid)) for catalog, xid in told["rewriting"])
         for pending in told["pending"]:
             heap = self._heap(pending["heap"])

@@ -131,7 +131,7 @@ class CatalogStore:
                 changes.views[heap.layout.catalog.oid] = heap
             packed = change.packed if isinstance(change, RowInserted) else heap.known_bytes(change.tid)
             if packed and heap.layout.fits(packed):
-                changes.subjects.add(subject_of(heap, packed))
+                changes.note(subject_of(heap, packed))
             if isinstance(change, RowInserted):
                 heap.insert(change.tid, change.packed, record.xid)
                 # NB: an update is none: the row of a transient heap comes again when the files are swapped.
@@ -148,7 +148,6 @@ class CatalogStore:
         changes = self.open.get(top_xid)
         if changes is None:
             changes = self.open[top_xid] = OpenChanges(top_xid)
-        changes.version += 1
         return changes
 
     # --- ends of transactions
@@ -168,28 +167,37 @@ class CatalogStore:
         self._count(bool(changed))
         return frozenset(subjects)
 
-    def abort(self, xids: Collection[Xid]) -> None:
-        """Settle an aborted transaction, or a subtransaction with those below it."""
-        gone = set(xids)
+    def abort(self, xids: Collection[Xid]) -> frozenset[Subject]:
+        """Settle an aborted transaction, or a subtransaction with those below it.
+
+        Return the subjects that the transactions had changed that have ended.
+        """
+        gone, subjects = set(xids), set[Subject]()
         for xid in self.open.keys() & gone:
             gone |= {child for child, top in self.top_of.items() if top == xid}
         # An xid may have been taken for a top-level one before it was known whose it is: then it has both.
         tops = (gone | {self.top_of.get(xid, xid) for xid in gone}) & self.open.keys()
         rewriting = self._is_rewriting()
+        for xid in gone - tops:
+            top_xid = self.top_of.get(xid, xid)
+            if top_xid in tops - gone:
+                for subject in self.marks.subjects(xid):
+                    self.open[top_xid].note(subject)
         for xid in gone:
             self.top_of.pop(xid, None)
             self._count(self.marks.abort(xid, remember=rewriting))
         for changes in [self.open[top_xid] for top_xid in tops]:
-            changes.version += 1
             self._count(True)
             if changes.xid in gone:
+                subjects |= changes.subjects
                 self._close(changes)
             else:
                 self.files.drop_copies(changes, gone)
+        return frozenset(subjects)
 
-    def abort_older_than(self, oldest_running: Xid) -> None:
+    def abort_older_than(self, oldest_running: Xid) -> frozenset[Subject]:
         """Abort what a crash left open: everything older than the oldest transaction that runs."""
-        self.abort([xid for xid in self.open if precedes(xid, oldest_running)])
+        return self.abort([xid for xid in self.open if precedes(xid, oldest_running)])
 
     def _close(self, changes: OpenChanges) -> None:
         del self.open[changes.xid]

@@ -5,7 +5,7 @@ the record's xid, never the tuple's xmax, which may be a lock. What a transactio
 relations, types, namespaces and databases whose rows it touched.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -67,10 +67,15 @@ class OpenChanges:
 
     xid: Xid
     subjects: set[Subject] = field(default_factory=set)
-    version: int = 0  # grows with every change, so that what was seen through it can be known to be old
+    news: set[Subject] = field(default_factory=set)  # those of them that its view has not followed yet
     rewriting: dict[Oid, Xid] = field(default_factory=dict)  # catalogs that it copies, and which xid said so
     pending: dict[RelFileLocator, PendingFile] = field(default_factory=dict)
     views: dict[Oid, CatalogHeap] = field(default_factory=dict)  # catalogs that it sees in its own new file
+
+    def note(self, subject: Subject) -> None:
+        """Note that `subject` looks different to the transaction now."""
+        self.subjects.add(subject)
+        self.news.add(subject)
 
 
 class Fate(Enum):
@@ -122,6 +127,13 @@ class Marks:
         for heap, tid in rows or ():
             heap.abort(tid, xid)
         return rows is not None
+
+    def subjects(self, xid: Xid) -> Iterator[Subject]:
+        """Give the subjects whose rows wait for `xid`."""
+        for heap, tid in self._rows.get(xid, ()):
+            packed = heap.known_bytes(tid)
+            if packed and heap.layout.fits(packed):
+                yield subject_of(heap, packed)
 
     def fate(self, xid: Xid) -> Fate:
         """Tell what became of an xid that wrote to a catalog, and of which the row itself does not tell."""

@@ -6,6 +6,7 @@ from struct import Struct
 from tidemark.model.lsn import Xid
 from tidemark.wal.record import INFO_MASK, BadRecord, Record
 
+LOCK = 0x00
 RUNNING_XACTS = 0x10
 _HEAD = Struct("<iiB3xIII")
 
