@@ -39,6 +39,7 @@ def stream(file: IO[str] | None) -> IO[str]:
     return file
 
 
+@pytest.mark.feature("P01")
 def test_tail_prints_the_same_lines_live(oracle_cluster: Cluster) -> None:
     oracle_cluster.sql("CREATE DATABASE stranger")
     ensure_role(oracle_cluster)
