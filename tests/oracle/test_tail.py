@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+import pytest
+
 from tests.support.oracle import ROLE, ServerSide, assert_same_lines, emit_fence, ensure_role, without_own_messages
 from tests.support.postgres import Cluster
 from tests.support.workloads import run_script
