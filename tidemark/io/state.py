@@ -16,7 +16,7 @@ from tidemark.io.environment import Environment, StateMissing, Transaction, map_
 from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader, capture_scope, scope_of
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced, InternalError, StateError
-from tidemark.model.lsn import Oid, TimelineId
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.mode import MODE_WHEN_MISSING, Mode
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Sequence
 from tidemark.model.relation import Relation
@@ -32,6 +32,7 @@ from tidemark.wire.state import (
     FINGERPRINT,
     HISTORY,
     IDENTITY,
+    JOURNAL,
     LEDGER,
     MODE,
     READER,
@@ -42,6 +43,7 @@ from tidemark.wire.state import (
     Fingerprint,
     HistoryIndex,
     Identity,
+    JournalMark,
     Key,
     OutboxLedger,
     Owner,
@@ -69,6 +71,7 @@ class StateView:
     readers: dict[str, Reader]
     damaged_readers: frozenset[str]
     history: HistoryIndex
+    journal: JournalMark
     copies: dict[tuple[Oid, Oid], CopyProgress]
     fingerprint: Fingerprint | None
 
@@ -312,6 +315,15 @@ class StateTransaction:
         """Return the index of the catalog history."""
         return self.get(HISTORY) or HistoryIndex()
 
+    def journal(self) -> JournalMark:
+        """Return how far the journal of the catalog history is known to be durable."""
+        return self.get(JOURNAL) or JournalMark()
+
+    def rely_on_journal(self, end_lsn: Lsn) -> None:
+        """Note that what this transaction delivers stands on the journal up to `end_lsn`, which is durable."""
+        if end_lsn > self.journal().end_lsn:
+            self.put(JOURNAL, JournalMark(end_lsn))
+
     def copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
         """Return the first copies by database and relation."""
         found: dict[tuple[Oid, Oid], CopyProgress] = {}
@@ -344,6 +356,7 @@ class StateTransaction:
             readers=readers,
             damaged_readers=damaged,
             history=self.history(),
+            journal=self.journal(),
             copies=self.copies(),
             fingerprint=self.get(FINGERPRINT),
         )

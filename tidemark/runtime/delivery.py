@@ -2,8 +2,8 @@
 
 For the outbox the data and the delivered position are one LMDB transaction. For a consumer of one's own the position,
 and how far a first copy is, follow once `on_events` returned true: at least once. Either way the journal is made
-durable first, the epoch is checked in the transaction, and a full outbox is waited for: then the queue fills, then the
-ring, and capture pauses.
+durable first, the transaction notes how far and checks the epoch, and a full outbox is waited for: then the queue
+fills, then the ring, and capture pauses.
 """
 
 import threading
@@ -69,6 +69,7 @@ class OutboxTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        history: HistoryWriter,
         whole: WholeTables,
         progress: Progress,
         metrics: Metrics,
@@ -77,6 +78,7 @@ class OutboxTarget:
     ) -> None:
         self._store = store
         self._epoch = epoch
+        self._history = history
         self._whole = whole
         self._progress = progress
         self._metrics = metrics
@@ -87,7 +89,12 @@ class OutboxTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
-        delivered = self._store_group(encode_group(group), lambda moving: self._whole.note(moving, [group]))
+
+        def note(moving: StateTransaction) -> None:
+            moving.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(moving, [group])
+
+        delivered = self._store_group(encode_group(group), note)
         self._progress.deliver(delivered.pointer)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
@@ -168,6 +175,7 @@ class ConsumerTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        history: HistoryWriter,
         whole: WholeTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
@@ -176,6 +184,7 @@ class ConsumerTarget:
         self._consumer = consumer
         self._store = store
         self._epoch = epoch
+        self._history = history
         self._whole = whole
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
@@ -280,6 +289,7 @@ class ConsumerTarget:
             for offered in self._taken:
                 if offered.copying is not None:
                     moving.put_copy(*offered.copying)
+            moving.rely_on_journal(self._history.durable_lsn)
             self._whole.note(moving, [offered.group for offered in self._taken])
             delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
             moving.put(CONFIRMED, delivered)
