@@ -73,5 +73,17 @@ INSERT INTO frozen VALUES (1004, 'beside a lock');
 UPDATE deferred SET v = 1 WHERE id = 4;
 COMMIT;
 \session a
+BEGIN;
+INSERT INTO frozen VALUES (1005, 'kept');
+SAVEPOINT a;
+INSERT INTO frozen VALUES (1006, 'rolled back last');
+SAVEPOINT b;
+SAVEPOINT c;
+INSERT INTO frozen VALUES (1007, 'in a savepoint that wrote nothing itself');
+RELEASE c;
+ROLLBACK TO b;
+ROLLBACK TO a;
+INSERT INTO frozen VALUES (1008, 'kept');
+COMMIT;
 DELETE FROM deferred;
 DROP TABLE wide, wider;

@@ -66,6 +66,17 @@ def test_a_rolled_back_savepoint_takes_its_rows_and_those_of_released_savepoints
     assert told(stream.committed[0]) == ["i account 1/-", "i account 5/-"]
 
 
+def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_released_inside_it() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(702, ACCOUNT, packed_row(2), top=701)
+    stream.insert(704, ACCOUNT, packed_row(4), top=701)
+    stream.abort(703, 704)
+    stream.abort(702)
+    stream.commit(701)
+    assert told(stream.committed[0]) == ["i account 1/-"]
+
+
 def test_ordinals_count_what_is_left_across_rows_and_other_items() -> None:
     stream = wal()
     stream.insert(701, ACCOUNT, packed_row(1))
