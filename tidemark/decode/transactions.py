@@ -321,6 +321,10 @@ class TransactionTable:
     def _unseen_start(xid: Xid) -> UnseenStart:
         return UnseenStart(f"transaction {xid} began before the first record that was read")
 
+    def is_open(self, xid: Xid) -> bool:
+        """Tell if a transaction or subtransaction is known that has not ended."""
+        return xid in self._open or xid in self._top_of
+
     def of(self, xid: Xid) -> OpenTransaction:
         """Return the open transaction to which `xid`, which is known, belongs."""
         return self._open[self._top_of.get(xid, xid)]
