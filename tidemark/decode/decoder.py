@@ -136,7 +136,7 @@ class Decoder:
             transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         handler = self._handlers.get(record.rmgr)
         decoded = handler(record, transaction) if handler is not None else None
-        # NB: the first record of a subtransaction may be an ASSIGNMENT or invalidations; the next names no top-level xid.
+        # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
         if transaction is not None and self.transactions.is_open(record.xid):
             self._skimmer.look_at(record.xid, transaction)
         return decoded

@@ -164,16 +164,17 @@ class OpenTransaction:
     def drop(self, xids: set[Xid]) -> None:
         """Forget what aborted subtransactions did."""
         self.rows.drop(xids)
+        self.between.drop(xids)
         self._forget(xids)
 
     def exclude(self, xids: set[Xid]) -> None:
         """Forget what subtransactions did that are not in the commit record, though nothing said that they aborted."""
         self.rows.exclude(xids)
+        self.between.exclude(xids)
         self._forget(xids)
 
     def _forget(self, xids: set[Xid]) -> None:
         self.children -= xids
-        self.between.drop(xids, self.rows.row_count)
         for xid in xids:
             self.toast.pop(xid, None)
         if self.speculative:
