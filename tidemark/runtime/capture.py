@@ -137,11 +137,11 @@ class Capture:
     def poll(self) -> BaseException | None:
         """Look at all threads; return the first error, and remove what no restart needs."""
         self._start_decoding()
-        view = self._store.view()
-        if self._decoding is not None and view.horizon is not None:
-            self._decoding.reader.horizon_lsn = view.horizon.pointer.restart_lsn
-        if isinstance(self._input, SpooledInput) and view.start is not None:
-            self._input.tend(view.start.restart_lsn)
+        marks = self._store.marks()
+        if self._decoding is not None and marks.horizon is not None:
+            self._decoding.reader.horizon_lsn = marks.horizon.pointer.restart_lsn
+        if isinstance(self._input, SpooledInput) and marks.start is not None:
+            self._input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
         return self._input.error or decoding_error or self._application.error

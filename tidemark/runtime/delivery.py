@@ -105,10 +105,10 @@ class OutboxTarget:
     def idle(self) -> None:
         """Move confirmed and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
-        view = self._store.view()
-        held = min((reader.held for reader in view.readers.values()), default=view.ledger.trimmed)
-        trimmable = min((reader.trimmable for reader in view.readers.values()), default=view.ledger.trimmed)
-        if trimmable > view.ledger.trimmed or held > (view.confirmed.sequence if view.confirmed else 0):
+        marks = self._store.marks()
+        held = min((reader.held for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        if trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0):
             self._settle()
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class ConsumerTarget:
         self._waiting: deque[_Offered] = deque()
         self._taken: list[_Offered] = []
         self._partition = Partition(store.identity.system_identifier)
-        start = store.view().start
+        start = store.marks().start
         consumer.on_assigned(self._partition, epoch, start)
 
     def deliver(self, group: ChangeGroup) -> None:

@@ -168,7 +168,8 @@ class FirstCopy:
 
     def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
         key = (task.database, task.relation)
-        before = self._store.view().copies[key]
+        before = self._store.copy(*key)
+        assert before is not None, "noted when it was planned"
         table = source.table(task.relation)
         if table is None:  # dropped meanwhile: the stream says so
             self._finish(key, replace(before, phase=CopyPhase.DONE))
