@@ -146,8 +146,12 @@ def test_a_value_that_is_damaged_or_newer_is_named_and_never_begun_anew(
 
 @pytest.mark.parametrize(
     ("kind", "change"),
-    [("base-", lambda content: content[:-3] + b"\0\0\0"), ("journal-", lambda _: b"")],
-    ids=["base", "journal"],
+    [
+        ("base-", lambda content: content[:-3] + b"\0\0\0"),
+        ("journal-", lambda _: b""),
+        ("journal-", lambda content: content[:-1] + bytes([content[-1] ^ 1])),
+    ],
+    ids=["base", "journal", "last entry of the journal"],
 )
 def test_a_file_of_the_catalog_history_that_is_damaged_is_named(
     sidecar: Sidecar, kind: str, change: Callable[[bytes], bytes]

@@ -26,7 +26,7 @@ from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxT
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.whole_tables import WholeTables
-from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, Owner, Watermark
+from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, JournalMark, Owner, Watermark
 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
@@ -63,9 +63,29 @@ def group(lsn: int, note_bytes: int = 10) -> ChangeGroup:
     return groups.group(lsn, [groups.batch(lsn, [lsn], "n" * note_bytes)])
 
 
+def empty_history(store: StateStore) -> HistoryWriter:
+    return HistoryWriter(
+        store.folder.history,
+        HistoryIndex(),
+        JournalMark(),
+        major=15,
+        system_identifier=IDENTITY.system_identifier,
+        file_bytes_max=1 << 20,
+        file_mode=0o600,
+        store=lambda _index: None,
+    )
+
+
 def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event) -> OutboxTarget:
     return OutboxTarget(
-        store, epoch, whole=WHOLE, progress=progress, metrics=Metrics("main"), log=get_log("test"), stopping=stopping
+        store,
+        epoch,
+        history=empty_history(store),
+        whole=WHOLE,
+        progress=progress,
+        metrics=Metrics("main"),
+        log=get_log("test"),
+        stopping=stopping,
     )
 
 
@@ -190,7 +210,14 @@ def consumer_target(
     consumer: NullConsumer, store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> ConsumerTarget:
     return ConsumerTarget(
-        consumer, store, epoch, whole=WHOLE, unconfirmed_bytes_max=1000, progress=progress, stopping=stopping
+        consumer,
+        store,
+        epoch,
+        history=empty_history(store),
+        whole=WHOLE,
+        unconfirmed_bytes_max=1000,
+        progress=progress,
+        stopping=stopping,
     )
 
 
@@ -283,18 +310,9 @@ def application(
     store: StateStore, epoch: Epoch, consumer: Scripted, progress: Progress, stopping: threading.Event
 ) -> tuple[ApplicationThread, Handoff]:
     handoff = Handoff(1 << 20, Signal())
-    history = HistoryWriter(
-        store.folder.history,
-        HistoryIndex(),
-        major=15,
-        system_identifier=IDENTITY.system_identifier,
-        file_bytes_max=1 << 20,
-        file_mode=0o600,
-        store=lambda _index: None,
-    )
     target = consumer_target(consumer, store, epoch, progress, stopping)
     thread = ApplicationThread(
-        handoff, target, history, prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
+        handoff, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
     )
     return thread, handoff
 

@@ -188,6 +188,21 @@ def test_a_row_that_moves_takes_its_unchanged_value_along_under_a_text_key(tmp_p
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
+def test_rows_that_nobody_copied_come_as_soon_as_they_are_known_whole(tmp_path: Path) -> None:
+    table = ScriptedTable(rows={(key,): {1: key, 2: "old", 3: "long"} for key in range(1, 5)})
+    table.update((1,), {1: 11}, unchanged=(3,))
+    table.update((2,), {2: "new"}, unchanged=(3,))
+    table.update((3,), {1: 13, 3: "short"})
+    table.delete((4,))
+    table.commit()
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == [{"id": 13, "note": "old", "big": "short"}]
+    table.copy(1, list(table.rows.values()))
+    table.commit()
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
 @pytest.mark.feature("P05")
 def test_the_log_names_unchanged_columns_and_holds_what_is_known_of_the_old_row(tmp_path: Path) -> None:
     table = ScriptedTable()

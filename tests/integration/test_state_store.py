@@ -13,13 +13,24 @@ from tidemark.io.outbox import OutboxReader, OutboxTrimmed, UnknownReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError
-from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.lsn import Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Mode
 from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import CONFIRMED, DELIVERED, LEDGER, MODE, Identity, Key, Owner, Watermark
+from tidemark.wire.state import (
+    CONFIRMED,
+    DELIVERED,
+    LEDGER,
+    MODE,
+    CopyPhase,
+    CopyProgress,
+    Identity,
+    Key,
+    Owner,
+    Watermark,
+)
 
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 BOUND = 4 << 20
@@ -290,6 +301,22 @@ def test_a_damaged_reader_holds_everything(store: StateStore, reader: OutboxRead
     settle(store, epoch)
     view = store.view()
     assert (view.damaged_readers, view.ledger.trimmed, view.confirmed) == (frozenset({"spark"}), 0, None)
+
+
+def test_what_is_looked_at_all_the_time_does_not_grow_with_the_tables(store: StateStore, epoch: Epoch) -> None:
+    deliver(store, epoch, 100)
+    done = CopyProgress(CopyPhase.DONE, 1)
+    with store.transaction(epoch) as moving:
+        moving.put_copy(groups.DATABASE, Oid(20001), done)
+        moving.put_copy(groups.DATABASE, Oid(20002), done)
+    with store.environment.write() as transaction:
+        key = named(store.scope, f"{groups.DATABASE}/20001")
+        transaction.put(key, b"rubbish", db=store.environment.database("copies"))
+    with pytest.raises(DamagedValue):
+        store.view()
+    assert store.marks().delivered is not None
+    assert store.copy(groups.DATABASE, Oid(20002)) == done
+    assert store.copy(groups.DATABASE, Oid(20003)) is None
 
 
 def test_schema_versions_are_known_again_after_a_restart(store: StateStore, epoch: Epoch) -> None:

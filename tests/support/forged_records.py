@@ -228,8 +228,9 @@ class Wal:
         return self._end(xact.ABORT, xid, subxids, top)
 
     def assign(self, top: int, *subxids: int) -> Lsn:
+        """The last of them writes it, as its first record."""
         main = struct.pack(f"<Ii{len(subxids)}I", top, len(subxids), *subxids)
-        return self.record(RM_XACT, xact.ASSIGNMENT, main, xid=top)
+        return self.record(RM_XACT, xact.ASSIGNMENT, main, xid=subxids[-1], top=top)
 
     def prepare(self, xid: int, gid: bytes) -> Lsn:
         name = gid + b"\0"

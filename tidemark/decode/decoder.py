@@ -136,7 +136,8 @@ class Decoder:
             transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         handler = self._handlers.get(record.rmgr)
         decoded = handler(record, transaction) if handler is not None else None
-        if transaction is not None and record.rmgr != RM_XACT:
+        # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
+        if transaction is not None and self.transactions.is_open(record.xid):
             self._skimmer.look_at(record.xid, transaction)
         return decoded
 

@@ -70,12 +70,15 @@ class ItemLog:
         self._held.append(held)
         self._content_bytes += held.content_bytes
 
-    def drop(self, xids: AbstractSet[Xid], row_count: int) -> None:
-        """Forget what aborted subtransactions did; that many rows are left."""
-        if self._held:
-            kept = (held for held in self._held if held.xid not in xids)
-            self._held = [held if held.row <= row_count else held._replace(row=row_count) for held in kept]
-            self._content_bytes = sum(held.content_bytes for held in self._held)
+    def drop(self, xids: AbstractSet[Xid]) -> None:
+        """Forget what subtransactions did whose abort record comes next: the tail, as of rows."""
+        while self._held and self._held[-1].xid in xids:
+            self._content_bytes -= self._held.pop().content_bytes
+
+    def exclude(self, xids: AbstractSet[Xid]) -> None:
+        """Forget what aborted subtransactions did, wherever it stands."""
+        self._held = [held for held in self._held if held.xid not in xids]
+        self._content_bytes = sum(held.content_bytes for held in self._held)
 
     def spill(self, port: SpillPort) -> int:
         """Move all contents to `port`; return their bytes."""

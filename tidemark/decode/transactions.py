@@ -1,9 +1,10 @@
 """Open transactions: what each has changed so far, which subtransactions it has, and where a restart must begin.
 
-A record names its own (sub)transaction; the top-level one stands only in a subtransaction's first record. Rows are
-kept under the top-level xid, in record order, and tagged with their own, until the commit record gives them out and
-says which subtransactions are in; each abort record takes its rows away at once. A prepared transaction stays open
-until COMMIT PREPARED. A crash leaves transactions without an end: the next RUNNING_XACTS record tells them apart.
+A record names its own (sub)transaction; the top-level one stands only in a subtransaction's first record, and never in
+an abort record: one that wrote nothing itself is known by those below it. Rows are kept under the top-level xid, in
+record order, and tagged with their own, until the commit record gives them out and says which subtransactions are in;
+each abort record takes its rows away at once. A prepared transaction stays open until COMMIT PREPARED. A crash leaves
+transactions without an end: the next RUNNING_XACTS record tells them apart.
 
 *Partial* transactions began before the first record that was read. They can never be given out whole, so nothing of
 them is kept but their names; whoever starts a decoder sees to it that none of them is wanted.
@@ -163,16 +164,17 @@ class OpenTransaction:
     def drop(self, xids: set[Xid]) -> None:
         """Forget what aborted subtransactions did."""
         self.rows.drop(xids)
+        self.between.drop(xids)
         self._forget(xids)
 
     def exclude(self, xids: set[Xid]) -> None:
         """Forget what subtransactions did that are not in the commit record, though nothing said that they aborted."""
         self.rows.exclude(xids)
+        self.between.exclude(xids)
         self._forget(xids)
 
     def _forget(self, xids: set[Xid]) -> None:
         self.children -= xids
-        self.between.drop(xids, self.rows.row_count)
         for xid in xids:
             self.toast.pop(xid, None)
         if self.speculative:
@@ -320,6 +322,10 @@ class TransactionTable:
     def _unseen_start(xid: Xid) -> UnseenStart:
         return UnseenStart(f"transaction {xid} began before the first record that was read")
 
+    def is_open(self, xid: Xid) -> bool:
+        """Tell if a transaction or subtransaction is known that has not ended."""
+        return xid in self._open or xid in self._top_of
+
     def of(self, xid: Xid) -> OpenTransaction:
         """Return the open transaction to which `xid`, which is known, belongs."""
         return self._open[self._top_of.get(xid, xid)]
@@ -347,7 +353,7 @@ class TransactionTable:
 
     def abort(self, xid: Xid, subxids: Iterable[Xid]) -> set[Xid]:
         """Forget a transaction or subtransaction, with its own subtransactions; return them all."""
-        top = self._top_of.get(xid, xid)
+        top = next((self._top_of[known] for known in (xid, *subxids) if known in self._top_of), xid)
         if top == xid:
             known = self._open.get(xid)
             children = known.children if known is not None else set()

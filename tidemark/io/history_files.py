@@ -3,8 +3,10 @@
     base-<timeline>-<lsn>       a saved mirror; written aside, fsynced, renamed
     journal-<timeline>-<lsn>    catalog-relevant records from that LSN on; appended, fsynced before a delivery needs it
 
-A journal file may end in a torn entry after a crash: it was never needed, and is cut off. Files that the index does not
-name are left-overs of a crash and are removed when the history is opened for writing.
+A journal file may end in a torn entry after a crash: it was never needed, and is cut off. How much is needed is known,
+since each delivery notes in its own transaction how far the journal was durable (`JournalMark`): one that ends before
+that is damaged. Files that the index does not name are left-overs of a crash and are removed when the history is opened
+for writing.
 """
 
 import os
@@ -29,7 +31,7 @@ from tidemark.io.disk import write_whole, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
-from tidemark.wire.state import BaseEntry, HistoryIndex, JournalEntry
+from tidemark.wire.state import BaseEntry, HistoryIndex, JournalEntry, JournalMark
 
 
 class NoBase(StateError):
@@ -48,7 +50,7 @@ def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
     return max(usable, key=lambda base: base.lsn)
 
 
-def load_catalogs(folder: Path, index: HistoryIndex, lsn: Lsn) -> Base:
+def load_catalogs(folder: Path, index: HistoryIndex, mark: JournalMark, lsn: Lsn) -> Base:
     """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there."""
     entry = base_for(index, lsn)
     path = folder / entry.file
@@ -56,22 +58,36 @@ def load_catalogs(folder: Path, index: HistoryIndex, lsn: Lsn) -> Base:
         base = load_base(path.read_bytes(), str(path))
     except OSError as error:
         raise DamagedHistory(f"cannot read the catalog base {path}: {error}") from error
-    replay(base, _entries(folder, index, entry.lsn), lsn)
+    replay(base, _entries(folder, index, mark, entry.lsn), lsn)
     return base
 
 
-def _entries(folder: Path, index: HistoryIndex, start_lsn: Lsn) -> Iterator[Entry]:
-    for journal in index.journals:
-        if journal.end_lsn == INVALID_LSN or journal.end_lsn > start_lsn:
-            path = folder / journal.file
-            try:
-                data = path.read_bytes()
-            except OSError as error:
-                raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
-            reader = Journal(data, str(path))
-            yield from reader
-            if journal.end_lsn != INVALID_LSN and reader.whole_bytes != len(data):
-                raise DamagedHistory(f"{path}: an entry at byte {reader.whole_bytes} is damaged")
+def _entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
+    for told in index.journals:
+        if told.end_lsn == INVALID_LSN or told.end_lsn > start_lsn:
+            path = folder / told.file
+            journal = _read_journal(path)
+            reached = told.start_lsn
+            for entry in journal:
+                yield entry
+                reached = entry.end_lsn
+            _check_reached(path, journal, reached, told.end_lsn or mark.end_lsn)
+
+
+def _read_journal(path: Path) -> Journal:
+    try:
+        return Journal(path.read_bytes(), str(path))
+    except OSError as error:
+        raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
+
+
+def _check_reached(path: Path, journal: Journal, reached: Lsn, wanted: Lsn) -> None:
+    """Raise if the entries of a journal, all of them read, end at `reached`, before what was durable."""
+    if reached < wanted:
+        raise DamagedHistory(
+            f"{path} was durable up to {format_lsn(wanted)} and ends at {format_lsn(reached)} now: it is cut off or "
+            f"damaged at byte {journal.whole_bytes}"
+        )
 
 
 def _files(index: HistoryIndex) -> set[str]:
@@ -88,6 +104,7 @@ class HistoryWriter:
         self,
         folder: Path,
         index: HistoryIndex,
+        mark: JournalMark,
         *,
         major: int,
         system_identifier: SystemIdentifier,
@@ -106,9 +123,9 @@ class HistoryWriter:
         self._descriptor = -1
         self._file_bytes = 0
         self._end_lsn = INVALID_LSN  # of the last entry: what is below is in the journal already
-        self._unsynced = False
+        self.durable_lsn = INVALID_LSN  # the same, of what `sync` has made durable
         self._remove_strangers()
-        self._reopen()
+        self._reopen(mark)
 
     def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
         """Write a record, unless it is there already: after a restart some are decoded again."""
@@ -125,16 +142,16 @@ class HistoryWriter:
         self._file_bytes += len(entry)
         self.written_bytes += len(entry)
         self._end_lsn = record.end_lsn
-        self._unsynced = True
 
     def sync(self) -> None:
         """Make all that was appended durable; from any thread."""
-        if self._unsynced:
+        if self.durable_lsn < self._end_lsn:
             with self._lock:
-                # NB: cleared first: what the other thread appends meanwhile is not covered.
-                self._unsynced = False
+                # NB: taken first: what the other thread appends meanwhile is not covered.
+                end_lsn = self._end_lsn
                 with writing(self._folder):
                     os.fsync(self._descriptor)
+                self.durable_lsn = end_lsn
 
     def write_base(self, base: Base, restart_lsn: Lsn) -> None:
         """Save a base and add it to the index."""
@@ -181,7 +198,7 @@ class HistoryWriter:
             last = journals[-1]
             with writing(self._folder / last.file):
                 os.fsync(self._descriptor)
-            self._unsynced = False
+            self.durable_lsn = self._end_lsn
             os.close(self._descriptor)
             journals = (*journals[:-1], JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
         name = f"journal-{timeline:08X}-{lsn:016X}"
@@ -190,37 +207,30 @@ class HistoryWriter:
         with writing(self._folder / name):
             self._descriptor = os.open(self._folder / name, flags, self._file_mode)
             write_whole(self._descriptor, self._head)
+            os.fsync(self._descriptor)  # a file that the index names is a journal
             self._sync_folder()
         self._file_bytes = len(self._head)
         self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
 
-    def _reopen(self) -> None:
-        """Go on in the file that was being written, behind its last whole entry.
+    def _reopen(self, mark: JournalMark) -> None:
+        """Go on in the file that was being written, behind its last whole entry; raise if that is before `mark`.
 
         It may have none: it was begun, and nothing in it was durable. Then the one before tells how far the journal is.
         """
         if not self.index.journals:
             return
         self._end_lsn = max(journal.end_lsn for journal in self.index.journals)
-        last = self.index.journals[-1]
-        path = self._folder / last.file
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
-        whole = len(self._head)
-        if len(data) >= whole:
-            journal = Journal(data, str(path))
-            for entry in journal:
-                self._end_lsn = entry.end_lsn
-            whole = journal.whole_bytes
+        path = self._folder / self.index.journals[-1].file
+        journal = _read_journal(path)
+        for entry in journal:
+            self._end_lsn = entry.end_lsn
+        _check_reached(path, journal, self._end_lsn, mark.end_lsn)
         with writing(path):
-            if len(data) < whole:  # torn while its head was written
-                path.write_bytes(self._head)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            os.ftruncate(self._descriptor, whole)
+            os.ftruncate(self._descriptor, journal.whole_bytes)
             os.fsync(self._descriptor)
-        self._file_bytes = whole
+        self._file_bytes = journal.whole_bytes
+        self.durable_lsn = self._end_lsn
 
     def _remove_strangers(self) -> None:
         known = _files(self.index)

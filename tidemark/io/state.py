@@ -16,7 +16,7 @@ from tidemark.io.environment import Environment, StateMissing, Transaction, map_
 from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader, capture_scope, scope_of
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced, InternalError, StateError
-from tidemark.model.lsn import Oid, TimelineId
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.mode import MODE_WHEN_MISSING, Mode
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Sequence
 from tidemark.model.relation import Relation
@@ -32,6 +32,7 @@ from tidemark.wire.state import (
     FINGERPRINT,
     HISTORY,
     IDENTITY,
+    JOURNAL,
     LEDGER,
     MODE,
     READER,
@@ -42,6 +43,7 @@ from tidemark.wire.state import (
     Fingerprint,
     HistoryIndex,
     Identity,
+    JournalMark,
     Key,
     OutboxLedger,
     Owner,
@@ -56,21 +58,14 @@ ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
-class StateView:
-    """The whole of the small values, read in one transaction."""
+class StateMarks:
+    """How far everything is, read in one transaction: what is looked at all the time."""
 
-    identity: Identity
-    beginning: Beginning | None
-    mode: Mode
-    term: Term | None
     delivered: Watermark | None
     confirmed: Watermark | None
     ledger: OutboxLedger
     readers: dict[str, Reader]
     damaged_readers: frozenset[str]
-    history: HistoryIndex
-    copies: dict[tuple[Oid, Oid], CopyProgress]
-    fingerprint: Fingerprint | None
 
     @property
     def start(self) -> Pointer | None:
@@ -81,6 +76,20 @@ class StateView:
     def horizon(self) -> Watermark | None:
         """What is confirmed; nothing confirmed yet: confirmed follows delivered (DESIGN, section 8)."""
         return self.confirmed if self.readers else self.delivered
+
+
+@dataclass(frozen=True, slots=True)
+class StateView(StateMarks):
+    """The whole of the small values, read in one transaction; they grow with the tables."""
+
+    identity: Identity
+    beginning: Beginning | None
+    mode: Mode
+    term: Term | None
+    history: HistoryIndex
+    journal: JournalMark
+    copies: dict[tuple[Oid, Oid], CopyProgress]
+    fingerprint: Fingerprint | None
 
 
 class StateStore:
@@ -146,6 +155,16 @@ class StateStore:
         """Read all the small values at once."""
         with self.environment.read() as transaction:
             return StateTransaction(self, transaction).view()
+
+    def marks(self) -> StateMarks:
+        """Read how far everything is."""
+        with self.environment.read() as transaction:
+            return StateTransaction(self, transaction).marks()
+
+    def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
+        """Read how far the first copy of one table is."""
+        with self.environment.read() as transaction:
+            return StateTransaction(self, transaction).copy(database, relation)
 
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
@@ -312,6 +331,15 @@ class StateTransaction:
         """Return the index of the catalog history."""
         return self.get(HISTORY) or HistoryIndex()
 
+    def journal(self) -> JournalMark:
+        """Return how far the journal of the catalog history is known to be durable."""
+        return self.get(JOURNAL) or JournalMark()
+
+    def rely_on_journal(self, end_lsn: Lsn) -> None:
+        """Note that what this transaction delivers stands on the journal up to `end_lsn`, which is durable."""
+        if end_lsn > self.journal().end_lsn:
+            self.put(JOURNAL, JournalMark(end_lsn))
+
     def copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
         """Return the first copies by database and relation."""
         found: dict[tuple[Oid, Oid], CopyProgress] = {}
@@ -319,6 +347,12 @@ class StateTransaction:
             database, relation = name.split("/")
             found[Oid(int(database)), Oid(int(relation))] = COPY.decode(stored)
         return found
+
+    def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
+        """Return the first copy of one table, None where there is none."""
+        key = named(self._scope, f"{database}/{relation}")
+        stored = self._transaction.get(key, db=self._environment.database("copies"))
+        return None if stored is None else COPY.decode(stored)
 
     def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
         """Store how far the first copy of a table is."""
@@ -330,20 +364,26 @@ class StateTransaction:
         key = named(self._scope, f"{database}/{relation}")
         self._transaction.delete(key, db=self._environment.database("copies"))
 
+    def marks(self) -> StateMarks:
+        """Return how far everything is."""
+        readers, damaged = self.readers()
+        return StateMarks(self.delivered(), self.confirmed(), self.ledger(), readers, damaged)
+
     def view(self) -> StateView:
         """Return all the small values."""
-        readers, damaged = self.readers()
+        marks = self.marks()
         return StateView(
+            delivered=marks.delivered,
+            confirmed=marks.confirmed,
+            ledger=marks.ledger,
+            readers=marks.readers,
+            damaged_readers=marks.damaged_readers,
             identity=self._store.identity,
             beginning=self.get(BEGINNING),
             mode=self.get(MODE) or MODE_WHEN_MISSING,
             term=self.get(TERM),
-            delivered=self.delivered(),
-            confirmed=self.confirmed(),
-            ledger=self.ledger(),
-            readers=readers,
-            damaged_readers=damaged,
             history=self.history(),
+            journal=self.journal(),
             copies=self.copies(),
             fingerprint=self.get(FINGERPRINT),
         )

@@ -2,10 +2,11 @@
 
 delta-rs refuses two source rows for one key, and a replica wants the last word only. An update that changes the key is
 the removal of the old key and a new row. Where a TOASTed value did not change, WAL does not have it: it is the newest
-one of the same row, earlier in the run or in the replica, there possibly under the key that the row had before.
+one of the same row, earlier in the run or in the replica, there possibly under the key that the row had before. A row
+that the replica lacks, since nobody copied it, stays out until a change tells the whole of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -147,18 +148,18 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
     """Build the rows to put, each column taken from where its values are."""
     away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has a value of a row that moved
     for key, row in rows:
-        for name, source in row.sources.items():
-            if isinstance(source, tuple) and source != key:
-                places = away.setdefault(name, {})
-                places.setdefault(source, run.new.num_rows + len(places))
+        for name, source in _moved(key, row):
+            places = away.setdefault(name, {})
+            places.setdefault(source, run.new.num_rows + len(places))
     found = fetch(list({key: None for places in away.values() for key in places}), list(away)) if away else {}
+    rows = [(key, row) for key, row in rows if all(source in found for _, source in _moved(key, row))]
     kept: dict[str, pa.Array] = {}
     columns = []
     for column in run.new.schema:
         name, places = column.name, away.get(column.name, {})
         values = run.new.column(name)
         if places:
-            brought = pa.array([_found(found, key, run)[name] for key in places], column.type)
+            brought = pa.array([found[key][name] if key in found else None for key in places], column.type)
             values = pa.chunked_array([*values.chunks, brought], column.type)
         sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
         # A value that stays where it is needs none here: whatever the change has there is as good.
@@ -170,12 +171,11 @@ def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa
     return pa.table(columns, names=run.new.schema.names), kept
 
 
-def _found(found: Mapping[Key, Mapping[str, object]], key: Key, run: _Run) -> Mapping[str, object]:
-    if key not in found:
-        raise InternalError(
-            f"the replica lacks a row that kept a value, before {position_of(run.changes, run.changes.num_rows - 1)}"
-        )
-    return found[key]
+def _moved(key: Key, row: _Row) -> Iterator[tuple[str, Key]]:
+    """Give the columns whose value the replica has under another key than `key`, and that key."""
+    for name, source in row.sources.items():
+        if isinstance(source, tuple) and source != key:
+            yield name, source
 
 
 def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.Table:

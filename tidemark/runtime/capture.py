@@ -96,7 +96,7 @@ class Capture:
         self._stopping = threading.Event()
         self._arrived = Signal()
         self.progress = Progress(delivered=start)
-        base = load_catalogs(store.folder.history, view.history, start.restart_lsn)
+        base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn)
         log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn, PAGE_BYTES)
         self.progress.receive(page_lsn)
@@ -137,11 +137,11 @@ class Capture:
     def poll(self) -> BaseException | None:
         """Look at all threads; return the first error, and remove what no restart needs."""
         self._start_decoding()
-        view = self._store.view()
-        if self._decoding is not None and view.horizon is not None:
-            self._decoding.reader.horizon_lsn = view.horizon.pointer.restart_lsn
-        if isinstance(self._input, SpooledInput) and view.start is not None:
-            self._input.tend(view.start.restart_lsn)
+        marks = self._store.marks()
+        if self._decoding is not None and marks.horizon is not None:
+            self._decoding.reader.horizon_lsn = marks.horizon.pointer.restart_lsn
+        if isinstance(self._input, SpooledInput) and marks.start is not None:
+            self._input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
         return self._input.error or decoding_error or self._application.error
@@ -190,6 +190,7 @@ class Capture:
         return HistoryWriter(
             self._store.folder.history,
             view.history,
+            view.journal,
             major=self._store.identity.server_major,
             system_identifier=self._store.identity.system_identifier,
             file_bytes_max=config.history.journal_file_bytes,
@@ -294,6 +295,7 @@ class Capture:
             return OutboxTarget(
                 self._store,
                 self._epoch,
+                history=self._history,
                 whole=whole,
                 progress=self.progress,
                 metrics=self._metrics,
@@ -307,6 +309,7 @@ class Capture:
             consumer,
             self._store,
             self._epoch,
+            history=self._history,
             whole=whole,
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,

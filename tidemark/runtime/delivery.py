@@ -2,8 +2,8 @@
 
 For the outbox the data and the delivered position are one LMDB transaction. For a consumer of one's own the position,
 and how far a first copy is, follow once `on_events` returned true: at least once. Either way the journal is made
-durable first, the epoch is checked in the transaction, and a full outbox is waited for: then the queue fills, then the
-ring, and capture pauses.
+durable first, the transaction notes how far and checks the epoch, and a full outbox is waited for: then the queue
+fills, then the ring, and capture pauses.
 """
 
 import threading
@@ -69,6 +69,7 @@ class OutboxTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        history: HistoryWriter,
         whole: WholeTables,
         progress: Progress,
         metrics: Metrics,
@@ -77,6 +78,7 @@ class OutboxTarget:
     ) -> None:
         self._store = store
         self._epoch = epoch
+        self._history = history
         self._whole = whole
         self._progress = progress
         self._metrics = metrics
@@ -87,7 +89,12 @@ class OutboxTarget:
 
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
-        delivered = self._store_group(encode_group(group), lambda moving: self._whole.note(moving, [group]))
+
+        def note(moving: StateTransaction) -> None:
+            moving.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(moving, [group])
+
+        delivered = self._store_group(encode_group(group), note)
         self._progress.deliver(delivered.pointer)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
@@ -98,10 +105,10 @@ class OutboxTarget:
     def idle(self) -> None:
         """Move confirmed and trim, if readers confirmed meanwhile."""
         self._clear_stale_readers()
-        view = self._store.view()
-        held = min((reader.held for reader in view.readers.values()), default=view.ledger.trimmed)
-        trimmable = min((reader.trimmable for reader in view.readers.values()), default=view.ledger.trimmed)
-        if trimmable > view.ledger.trimmed or held > (view.confirmed.sequence if view.confirmed else 0):
+        marks = self._store.marks()
+        held = min((reader.held for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        if trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0):
             self._settle()
 
     def close(self) -> None:
@@ -168,6 +175,7 @@ class ConsumerTarget:
         store: StateStore,
         epoch: Epoch,
         *,
+        history: HistoryWriter,
         whole: WholeTables,
         unconfirmed_bytes_max: int,
         progress: Progress,
@@ -176,6 +184,7 @@ class ConsumerTarget:
         self._consumer = consumer
         self._store = store
         self._epoch = epoch
+        self._history = history
         self._whole = whole
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
@@ -184,7 +193,7 @@ class ConsumerTarget:
         self._waiting: deque[_Offered] = deque()
         self._taken: list[_Offered] = []
         self._partition = Partition(store.identity.system_identifier)
-        start = store.view().start
+        start = store.marks().start
         consumer.on_assigned(self._partition, epoch, start)
 
     def deliver(self, group: ChangeGroup) -> None:
@@ -280,6 +289,7 @@ class ConsumerTarget:
             for offered in self._taken:
                 if offered.copying is not None:
                     moving.put_copy(*offered.copying)
+            moving.rely_on_journal(self._history.durable_lsn)
             self._whole.note(moving, [offered.group for offered in self._taken])
             delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
             moving.put(CONFIRMED, delivered)

@@ -168,21 +168,30 @@ class FirstCopy:
 
     def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
         key = (task.database, task.relation)
-        before = self._store.view().copies[key]
+        before = self._store.copy(*key)
+        assert before is not None, "noted when it was planned"
         table = source.table(task.relation)
         if table is None:  # dropped meanwhile: the stream says so
             self._finish(key, replace(before, phase=CopyPhase.DONE))
             return
         with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool:
             snapshot = self._spool(source, table, spool)
+            if snapshot is None:
+                self._finish(key, replace(before, phase=CopyPhase.LEFT))
+                return
             builder = CopyBatchBuilder(task.database, snapshot.relation, source.dialect_of(snapshot).dialect)
             place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
             self._feed(key, place, before.generation + 1, snapshot=snapshot, builder=builder, spool=spool)
 
-    def _spool(self, source: CopySource, table: SourceTable, spool: CopySpool) -> TableSnapshot:
-        """Take the table's rows; afterwards nothing is held at the node any more, however long feeding takes."""
+    def _spool(self, source: CopySource, table: SourceTable, spool: CopySpool) -> TableSnapshot | None:
+        """Take the table's rows; afterwards nothing is held at the node any more, however long feeding takes.
+
+        Return None, and take none, if the table has left the selection since the copy was planned.
+        """
         # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
         with source.held(table) as snapshot, closing(source.rows(snapshot.relation)) as rows:
+            if not self._config.select.selection().selects(snapshot.relation):
+                return None
             source.flush()
             spool.fill(self._until_stopped(rows), snapshot.relation.qualified_name)
         source.close()

@@ -68,7 +68,7 @@ def begin_from_history(
         raise NoBase("the state has no catalog base")
     begin = base_for(view.history, oldest if from_lsn is None else from_lsn)
     start_lsn = max(begin.restart_lsn, oldest)
-    base = load_catalogs(folder, view.history, start_lsn)
+    base = load_catalogs(folder, view.history, view.journal, start_lsn)
     fmt = wal_format(view.identity.server_major)
     framer = Framer(
         fmt,

@@ -74,11 +74,12 @@ def _settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
 
 def _write_beginning(config: Config, folder: StateFolder, store: StateStore, seed: Seed, snapshot: str) -> None:
     """Write the first base, then in one transaction all that names it."""
-    index = store.view().history
-    stored = [index]
+    view = store.view()
+    stored = [view.history]
     writer = HistoryWriter(
         folder.history,
-        index,
+        view.history,
+        view.journal,
         major=seed.format.major,
         system_identifier=seed.node.system_identifier,
         file_bytes_max=config.history.journal_file_bytes,

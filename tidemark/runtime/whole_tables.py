@@ -32,18 +32,12 @@ class WholeTables:
 
     def note(self, moving: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
         """Note in an open transaction what the groups' schema events turned."""
-        turns = [turn for group in groups for turn in self._turns(group)]
-        if not turns:
-            return
-        copies = moving.copies()
-        for database, relation, phase in turns:
+        for database, relation, phase in (turn for group in groups for turn in self._turns(group)):
             if phase is None:
-                copies.pop((database, relation), None)
                 moving.drop_copy(database, relation)
                 continue
-            known = copies.get((database, relation), CopyProgress(phase, 0))
-            copies[database, relation] = replace(known, phase=phase)
-            moving.put_copy(database, relation, copies[database, relation])
+            known = moving.copy(database, relation) or CopyProgress(phase, 0)
+            moving.put_copy(database, relation, replace(known, phase=phase))
             if phase is CopyPhase.WAITING:
                 self._log.warning(
                     "a table came into the selection, its rows are copied at the next start",

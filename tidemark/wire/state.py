@@ -133,6 +133,13 @@ class HistoryIndex:
     journals: tuple[JournalEntry, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class JournalMark:
+    """How far the journal was durable when something was delivered that stands on it: less of it is damage."""
+
+    end_lsn: Lsn = INVALID_LSN  # of the last entry
+
+
 class CopyPhase(Enum):
     """How far the first copy of a table is."""
 
@@ -203,6 +210,7 @@ CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE)
 LEDGER = Key("ledger", OutboxLedger, DamagePolicy.DERIVE)
 READER = Key("reader", Reader, DamagePolicy.HOLD)
 HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
+JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)
 COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
 FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 

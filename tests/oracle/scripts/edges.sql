@@ -73,5 +73,23 @@ INSERT INTO frozen VALUES (1004, 'beside a lock');
 UPDATE deferred SET v = 1 WHERE id = 4;
 COMMIT;
 \session a
+BEGIN;
+INSERT INTO frozen VALUES (1005, 'kept');
+SAVEPOINT a;
+INSERT INTO frozen VALUES (1006, 'rolled back last');
+SAVEPOINT b;
+SAVEPOINT c;
+INSERT INTO frozen VALUES (1007, 'in a savepoint that wrote nothing itself');
+RELEASE c;
+ROLLBACK TO b;
+ROLLBACK TO a;
+INSERT INTO frozen VALUES (1008, 'kept');
+COMMIT;
+-- What 64 subtransactions were assigned is told by one record: it is all that names the top-level one of the last.
+INSERT INTO frozen VALUES (1009, 'known by now');
+BEGIN;
+CREATE TABLE before_many (id int);
+DO $$ BEGIN FOR id IN 1..200 LOOP BEGIN INSERT INTO frozen VALUES (2000 + id, 'many'); IF id % 3 = 0 THEN RAISE EXCEPTION 'no'; END IF; EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$;
+COMMIT;
 DELETE FROM deferred;
 DROP TABLE wide, wider;

@@ -1,16 +1,16 @@
 """A journal whose writer dies at any moment, and what the next writer makes of it: the same records, each once."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tidemark.decode.catalog.history import Journal, dump_entry, journal_head
+from tidemark.decode.catalog.history import DamagedHistory, Journal, dump_entry, journal_head
 from tidemark.io.history_files import HistoryWriter
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record
-from tidemark.wire.state import HistoryIndex
+from tidemark.wire.state import HistoryIndex, JournalMark
 
 SYSTEM = SystemIdentifier(7_000_000_000_000_000_001)
 MAJOR = 15
@@ -32,6 +32,7 @@ class Disk:
     def __init__(self, folder: Path, index: HistoryIndex) -> None:
         self.folder = folder
         self.index = index
+        self.mark = JournalMark()
         self.moments: list[tuple[HistoryIndex, Path]] = []
         folder.mkdir(exist_ok=True)
 
@@ -49,6 +50,7 @@ class Disk:
         return HistoryWriter(
             self.folder,
             self.index,
+            self.mark,
             major=MAJOR,
             system_identifier=SYSTEM,
             file_bytes_max=file_bytes_max,
@@ -87,3 +89,27 @@ def test_a_journal_goes_on_after_any_crash_without_a_hole_or_a_step_back(
         left.write(LSNS[:-2], file_bytes_max)  # what a restart reads again, in one run and in the next
         left.write(LSNS, file_bytes_max)
         assert left.read() == LSNS, folder.name
+
+
+@pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda content: content[:-ENTRY_BYTES], lambda content: content[:-1] + bytes([content[-1] ^ 1])],
+    ids=["cut off", "a bit turned"],
+)
+def test_a_journal_that_lost_what_was_durable_is_refused_by_name_and_left_as_it_is(
+    tmp_path: Path, file_bytes_max: int, damage: Callable[[bytes], bytes]
+) -> None:
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk.write(LSNS, file_bytes_max)
+    last = disk.folder / disk.index.journals[-1].file
+    whole = last.read_bytes()
+    damaged = damage(whole)
+    last.write_bytes(damaged)
+    disk.mark = JournalMark(Lsn(LSNS[-1] + RECORD_BYTES))
+    with pytest.raises(DamagedHistory, match=f"{last.name}.*damaged at byte {len(whole) - ENTRY_BYTES}"):
+        disk.writer(file_bytes_max)
+    assert last.read_bytes() == damaged
+    disk.mark = JournalMark(Lsn(LSNS[-2] + RECORD_BYTES))  # nothing was delivered that needs it: torn in a crash
+    disk.write(LSNS, file_bytes_max)
+    assert disk.read() == LSNS

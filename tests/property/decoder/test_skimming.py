@@ -77,7 +77,9 @@ class Sessions:
             acts[verb](self._current(session), (ACCOUNT, LEDGER)[self.number % 2])
         elif verb == "savepoint":
             sub = self._new_xid()
-            self.stream.insert(sub, ACCOUNT, packed_row(self.number), top=self.tops[session])
+            if self.number % 2:
+                self.stream.assign(self.tops[session], sub)
+            self.stream.insert(sub, ACCOUNT, packed_row(self.number), top=0 if self.number % 2 else self.tops[session])
             self.subs[session].append(sub)
         elif verb == "rollback" and self.subs[session]:
             self.stream.abort(self.subs[session].pop())

@@ -1,17 +1,23 @@
 """Transactions whole, in commit order, and nothing of what was rolled back."""
 
+import time
+
 import pytest
 
 from tests.support.forged_records import Wal, locator, packed_row, told
 from tests.support.groups import TIMELINE, relation
 from tidemark.decode.heap_changes import UnknownFile
+from tidemark.decode.itemlog import ItemLog
 from tidemark.decode.transactions import TransactionTable, TransactionTooLarge, xid_precedes
 from tidemark.model.change import LogicalMessage, Truncation
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import INVALID_XID, FullXid, Lsn, Oid, Xid
+from tidemark.model.lsn import INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.position import Position
 from tidemark.wal.rmgr import RM_HEAP, RM_XLOG, heap, xlog
 
 ACCOUNT = 16385
+HELD = 5000  # items
+PER_SAVEPOINT_S = 1e-4  # with room for a slow machine: to go through what is held takes ten times as long
 
 
 def wal() -> Wal:
@@ -64,6 +70,30 @@ def test_a_rolled_back_savepoint_takes_its_rows_and_those_of_released_savepoints
     stream.insert(704, ACCOUNT, packed_row(5), top=701)
     stream.commit(701, 704)
     assert told(stream.committed[0]) == ["i account 1/-", "i account 5/-"]
+
+
+def test_a_rolled_back_savepoint_that_wrote_nothing_itself_is_known_by_those_released_inside_it() -> None:
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    stream.insert(702, ACCOUNT, packed_row(2), top=701)
+    stream.insert(704, ACCOUNT, packed_row(4), top=701)
+    stream.abort(703, 704)
+    stream.abort(702)
+    stream.commit(701)
+    assert told(stream.committed[0]) == ["i account 1/-"]
+
+
+def test_a_rolled_back_savepoint_costs_what_it_did_and_not_what_its_transaction_holds() -> None:
+    log = ItemLog()
+    note = LogicalMessage(Position(TimelineId(0), Lsn(0), 0), Lsn(8), Oid(1), Xid(701), True, "p", b"note")
+    for _ in range(HELD):
+        log.append(0, Xid(701), note)
+    began_s = time.perf_counter()
+    for xid in range(702, 702 + HELD):
+        log.append(0, Xid(xid), note)
+        log.drop({Xid(xid)})
+    assert time.perf_counter() - began_s < HELD * PER_SAVEPOINT_S
+    assert (len(log), log.content_bytes) == (HELD, HELD * len(note.content))
 
 
 def test_ordinals_count_what_is_left_across_rows_and_other_items() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tests.support.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
-from tidemark.model.errors import InternalError
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.fold import Folded, Key, fold
 from tidemark.pipeline.layout import lake_columns
@@ -112,8 +111,9 @@ def test_only_inserts_of_new_keys_may_be_appended() -> None:
     assert not fold_script(table, {}).only_new
 
 
-def test_a_row_that_moved_and_is_not_in_the_replica_is_an_error() -> None:
-    table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}})
+def test_a_row_that_moved_and_that_the_replica_lacks_is_not_made_up_from_what_is_known_of_it() -> None:
+    there: Row = {1: 5, 2: "b", 3: "there"}
+    table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}, (5,): dict(there)})
     table.update((1,), {1: 2}, unchanged=(3,))
-    with pytest.raises(InternalError, match="lacks a row"):
-        fold_script(table, {})
+    table.update((5,), {1: 6}, unchanged=(3,))
+    assert applied(fold_script(table, {(5,): there}), {(5,): there}) == [{"id": 6, "note": "b", "big": "there"}]

@@ -5,7 +5,7 @@ the records that changed a mirror, in WAL order; `replay` takes a base from its 
 index are others' business.
 
   base     header, then zlib of: length of the JSON part, JSON part, binary sections in the order the JSON names them
-  journal  header, then entries; an entry that is cut off or fails its CRC ends the file: it was never fsynced
+  journal  header, then entries; an entry that is cut off or fails its CRC ends the file: a crash does that
 """
 
 import json
