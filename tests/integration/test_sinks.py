@@ -279,3 +279,84 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["..-2", "7", "A_b-5", "a-b-6", "a_b", "a_b-3", "positions"]
     assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}
+
+
+@pytest.mark.parametrize("how", ["renamed", "dropped and added"])
+def test_a_column_whose_name_changes_by_case_alone_goes_on_in_the_log_as_it_was_spelled(
+    tmp_path: Path, how: str
+) -> None:
+    table = ScriptedTable()
+    table.rename_column(2, "Note")
+    table.insert({1: 1, 2: "a", 3: "b"})
+    table.commit()
+    if how == "renamed":
+        table.rename_column(2, "note")
+    else:
+        table.drop_column(2)
+        table.add_column("note")
+    last = table.relation.live_columns[-1].number
+    table.update((1,), {1: 2, last: "c"}, unchanged=(2,) if how == "renamed" else ())
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    rows = log_rows(tmp_path, FOLDER)
+    assert [row["Note"] for row in rows] == ["a", None if how == "renamed" else "c"]
+    assert rows[1]["_unchanged"] == (["Note"] if how == "renamed" else None)
+    assert rows[1]["_old"] == {"id": 1, "Note": None, "big": None}
+
+
+def test_columns_with_dots_in_their_names_are_merged(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.rename_column(1, "order.id")
+    table.rename_column(2, "a.b")
+    table.insert({1: 1, 2: "a", 3: "long"})
+    table.commit()
+    table.update((1,), {2: "b"}, unchanged=(3,))
+    table.update((1,), {1: 2}, unchanged=(3,))
+    for delivered in table.delivered():
+        new_lake(tmp_path).apply(batch([delivered]))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+def test_old_values_are_not_moved_to_a_column_that_the_table_has_itself(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.add_column("note__string")
+    table.add_column("big__string")
+    table.insert({1: 1, 2: "12", 3: "13", 4: "mine", 5: "mine"})
+    table.commit()
+    table.drop_column(5)
+    table.rewrite(2, "int8", {(1,): 12})
+    table.rewrite(3, "int8", {(1,): 13})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    first = log_rows(tmp_path, FOLDER)[0]
+    assert (first["note__string"], first["note__string_"]) == ("mine", "12")
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+def test_a_new_state_copies_anew_whatever_generation_the_old_one_had_come_to(tmp_path: Path) -> None:
+    old = ScriptedTable()
+    old.copy(1, [{1: 1, 2: "old", 3: None}])
+    old.commit()
+    old.copy(2, [{1: 1, 2: "old", 3: None}, {1: 2, 2: "old", 3: None}])
+    new_lake(tmp_path).apply(batch(old.delivered()))
+    table = ScriptedTable()
+    table.commit(5000)
+    table.copy(1, [{1: 1, 2: "new", 3: None}])
+    table.commit()
+    table.insert({1: 3, 2: "later", 3: None})
+    new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["old"] * 3 + ["new", "later"]
+
+
+def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:
+    old = ScriptedTable()
+    old.copy(1, [{1: 1, 2: "old", 3: None}])
+    new_lake(tmp_path).apply(batch(old.delivered(start=50)))
+    table = ScriptedTable()
+    table.commit(5000)
+    table.copy(1, [{1: 1, 2: "broken off", 3: None}], whole=False)
+    table.commit()
+    table.copy(2, [{1: 1, 2: "new", 3: None}])
+    new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["old", "new"]
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
