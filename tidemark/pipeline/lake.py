@@ -61,6 +61,7 @@ class LakeTable:
         self.uri = uri
         self.app = app
         self._delta = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+        self._opened = max(self.version, 0)
         self.held = read_held(self._delta.transaction_version, app) if self._delta is not None else NOTHING
 
     @property
@@ -72,6 +73,10 @@ class LakeTable:
     def version(self) -> int:
         """Return the version of the snapshot; -1 for no table."""
         return self._delta.version() if self._delta is not None else -1
+
+    def has_passed(self, every: int) -> bool:
+        """Tell if one of the versions written since the table was opened is a multiple of `every`."""
+        return self.version // every > self._opened // every
 
     @property
     def delta(self) -> DeltaTable:

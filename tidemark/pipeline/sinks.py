@@ -103,7 +103,7 @@ class Lake:
         uri = f"{self.root}/{folder}/replica"
         replica = Replica(uri, f"{app}:replica", self._shapes, self._constants).apply(items)
         for written, keep_hours in ((log, LOG_KEEP_HOURS), (replica, REPLICA_KEEP_HOURS)):
-            if written.version > 0 and written.version % COMPACT_EVERY == 0:
+            if written.has_passed(COMPACT_EVERY):
                 written.compact(keep_hours)
         held = max(log.held, replica.held, key=lambda held: held.position)
         return TablePosition(
@@ -125,7 +125,7 @@ class Lake:
         folder = known.folder if known else f"{self._database(database)}/{MESSAGES}"
         app = f"tidemark:{self.capture}:{database}:{MESSAGES}"
         log = append_messages(f"{self.root}/{folder}", app, messages)
-        if log.version > 0 and log.version % COMPACT_EVERY == 0:
+        if log.has_passed(COMPACT_EVERY):
             log.compact(LOG_KEEP_HOURS)
         return TablePosition(
             database=database,
