@@ -57,6 +57,11 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
 * **Virtual generated columns** (PostgreSQL 18) are not stored, and are NULL.
 * **Text that is not valid in the database's encoding** (possible in SQL_ASCII) has U+FFFD in place of the invalid
   bytes; the text form keeps the bytes.
+* **In a key** rows are told apart by what the lake has: two dates that are clamped to one make one row of a replica.
+* **An enum's label that was renamed** (`RENAME VALUE`) stays in the lake's rows until they are written again. Where
+  the enum is in a table's key, truncate and fill the table, or have it copied again.
+* **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
+  `integer`) leaves the lake's rows converted from what they were there: a NaN that was NULL stays NULL.
 
 Database encodings other than UTF8 are transcoded: {encodings}. Others are refused by name.
 """

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.codecs.registry import is_raw
 from tidemark.model.errors import TidemarkError
 from tidemark.model.relation import Relation, ReplicaIdentity
 
@@ -54,7 +55,7 @@ def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
         if column.generated == "v":
             continue  # a virtual column stands in no tuple
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
-        if name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
+        while name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
             name = f"{name}_{column.number}"
         taken.add(name.lower())
         columns.append(LakeColumn(column.number, place, name))
@@ -66,7 +67,8 @@ def key_names(relation: Relation) -> tuple[str, ...]:
 
     What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
     the primary key among it. With NOTHING no old row is known, so no key is either. An array is no key in the lake:
-    neither Arrow nor delta-rs groups or joins by one.
+    neither Arrow nor delta-rs groups or joins by one. Nor is a type without a codec: a first copy and the stream have
+    other bytes for one value.
     """
     numbers = relation.identity_columns
     if relation.replica_identity is ReplicaIdentity.FULL:
@@ -74,8 +76,12 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     elif relation.replica_identity is ReplicaIdentity.NOTHING:
         numbers = ()
     names = {column.number: column.name for column in lake_columns(relation)}
-    arrays = {c.number for c in relation.live_columns if c.type is not None and c.type.ultimate().element is not None}
-    if any(number in arrays or number not in names for number in numbers):
+    unfit = {
+        column.number
+        for column in relation.live_columns
+        if is_raw(column) or (column.type is not None and column.type.ultimate().element is not None)
+    }
+    if any(number in unfit or number not in names for number in numbers):
         return ()
     return tuple(names[number] for number in numbers)
 
@@ -145,8 +151,10 @@ def convert(column: pa.Array, field: pa.Field) -> pa.Array:
     if pa.types.is_decimal(column.type) and pa.types.is_string(field.type):
         # Arrow prints small decimals with an exponent, PostgreSQL never does.
         return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], field.type)
+    # An oid is an integer to the server as it stands: rows are not rewritten, and 2^31 and more are below zero then.
+    wraps = pa.types.is_int64(column.type) and pa.types.is_int32(field.type)
     try:
-        return pc.cast(column, field.type, safe=True)
+        return pc.cast(column, field.type, safe=not wraps)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}: {error}") from error
 

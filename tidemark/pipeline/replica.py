@@ -29,7 +29,7 @@ from tidemark.model.change import (
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint, passed
-from tidemark.pipeline.fold import Folded, Key, fold
+from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
@@ -98,15 +98,16 @@ class Replica:
             return
         source, keeps = _merge_source(folded)
         remove = quoted(_REMOVE, "s")
-        values = {name: quoted(name, "s") for name in names}
+        # NB: delta-rs reads a column to write as an expression, too: quoted, for the sake of dots.
+        values = {quoted(name): quoted(name, "s") for name in names}
         kept = {
-            name: f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
+            quoted(name): f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
             for name, flag in keeps.items()
         }
         # NB: a row that keeps a value cannot be new; if it is not there, half of it must not be made up.
         whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
         actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
-        on = " AND ".join(f"{quoted(name, 't')} = {quoted(name, 's')}" for name in key)
+        on = " AND ".join(_same(table.schema.field(name)) for name in key)
         table.merge(source, on, actions, held)
 
     def _stage(self, step: Rows) -> None:
@@ -195,6 +196,16 @@ def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
     return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
 
 
+def _same(column: pa.Field) -> str:
+    """Return the condition that two rows have the same value in a column of the key, as PostgreSQL compares them."""
+    target, source = quoted(column.name, "t"), quoted(column.name, "s")
+    if pa.types.is_floating(column.type):
+        return f"{target} + 0.0 = {source} + 0.0"  # of 0 and -0, which are equal, this makes one value
+    if pa.types.is_decimal(column.type):
+        return f"{target} IS NOT DISTINCT FROM {source}"  # NaN is NULL in the lake
+    return f"{target} = {source}"
+
+
 def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:
     if table.exists:
         table.overwrite(schema.empty_table(), held)
@@ -231,9 +242,9 @@ def _fetch(
 ) -> dict[Key, dict[str, object]]:
     """Read the columns `names` of the rows whose keys are `wanted`."""
     first = pa.array([values[0] for values in wanted], table.schema.field(key[0]).type)
-    found = {}
+    found: dict[Key, dict[str, object]] = {}
     # NB: not as the scan's own filter. delta-rs hands file statistics over as string views, which Arrow cannot compare.
     for batch in table.scan([*key, *(name for name in names if name not in key)]):
-        rows = batch.filter(pc.is_in(batch.column(key[0]), first)).to_pylist()
-        found.update({tuple(row[name] for name in key): row for row in rows})
+        rows = pa.table(batch.filter(pc.is_in(comparable(batch.column(key[0])), first)))
+        found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))
     return {values: found[values] for values in wanted if values in found}

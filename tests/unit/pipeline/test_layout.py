@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.scripted_table import ScriptedTable, column, missing_text
-from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Align, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.layout import (
     Reshape,
     UnfitRows,
@@ -20,6 +21,8 @@ from tidemark.pipeline.layout import (
 )
 from tidemark.pipeline.logshape import loses_nothing
 from tidemark.pipeline.types import constants_of, shape_of
+
+MACADDR = TypeDescription(Oid(829), "pg_catalog", "macaddr", "macaddr", TypeKind.BASE, 6, False, Align.INT)
 
 
 def relation(**changes: object) -> Relation:
@@ -52,6 +55,11 @@ def test_the_key_of_a_replica_is_what_the_server_writes_for_old_rows(
     assert key_names(of) == key
 
 
+def test_a_type_without_a_codec_is_no_key() -> None:
+    address = replace(column(1, "id", "int8"), type=MACADDR)
+    assert key_names(relation(columns=(address, *relation().columns[1:]))) == ()
+
+
 def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> None:
     of = relation(
         columns=(
@@ -61,6 +69,8 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
             column(4, "ID", "text"),
             column(5, "_seq", "int8"),
             column(6, "_seq_", "int8"),
+            column(7, "id_8", "text"),
+            column(8, "Id", "text"),
         )
     )
     assert [(c.number, c.place, c.name) for c in lake_columns(of)] == [
@@ -68,6 +78,8 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
         (4, 2, "ID_4"),
         (5, 3, "_seq_"),
         (6, 4, "_seq__"),
+        (7, 5, "id_8"),
+        (8, 6, "Id_8_8"),
     ]
 
 
@@ -100,6 +112,7 @@ def test_decimals_become_text_as_postgresql_prints_them() -> None:
 def test_values_that_do_not_fit_are_an_error_and_an_empty_column_fits_anything() -> None:
     with pytest.raises(UnfitRows, match="column x"):
         convert(pa.array(["a"]), pa.field("x", pa.int32()))
+    assert convert(pa.array([4_294_967_295]), pa.field("x", pa.int32())).to_pylist() == [-1], "an oid that was"
     assert convert(pa.array([None], pa.string()), pa.field("x", pa.list_(pa.int32()))).null_count == 1
 
 

@@ -96,6 +96,11 @@ def column_codec(column: Column, dialect: Dialect = UTF8) -> Codec:
     return codec_for(column.type, column.typmod, dialect)
 
 
+def is_raw(column: Column) -> bool:
+    """Tell if the values of a live column come as bytes that nothing here can read."""
+    return isinstance(column_codec(column), RawCodec)
+
+
 def arrow_struct(relation: Relation, dialect: Dialect = UTF8) -> pa.StructType:
     """Return the Arrow types of the live columns of `relation`, in order."""
     return pa.struct(
