@@ -162,7 +162,7 @@ class Stand:
         with OutboxReader.open(folder) as outbox:
             outbox.register("spark")
             metrics, log = PipelineMetrics("main"), get_log("test")
-            progress = Progress(metrics, log, folder.root / "pipeline-spark.json", "spark", str(self.lake))
+            progress = Progress(metrics, log, folder, "spark", str(self.lake))
             Pipeline(settings, outbox, metrics, progress, log).run(self.spark, threading.Event())
 
     def differences(self) -> list[str]:
@@ -172,7 +172,9 @@ class Stand:
         return [str(table) for table in tables if not table.identical]
 
     def states(self) -> dict[str, TableState]:
-        return {table.name: table.state for table in Positions(str(self.lake), "main").tables.values()}
+        with StateStore.open(self.sidecar.folder) as store:
+            positions = Positions(str(self.lake), store.identity)
+        return {table.name: table.state for table in positions.tables.values()}
 
 
 def reached(store: StateStore, lsn: Lsn) -> bool:

@@ -10,16 +10,16 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.lakes import CAPTURE, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
+from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
 from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.failpoints import Failpoint, arm
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, TableFenced
-from tidemark.pipeline.positions import TableState
+from tidemark.pipeline.positions import LakeTaken, TableState
 from tidemark.pipeline.sinks import Lake, LakeBatch
 from tidemark.pipeline.steps import Delivered
 from tidemark.pipeline.types import constants_of, shape_of
@@ -35,7 +35,7 @@ STEPS = st.one_of(
 
 
 def new_lake(root: Path) -> Lake:
-    return Lake(str(root), CAPTURE, shape_of, constants_of)
+    return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
 @settings(max_examples=50, deadline=None)
@@ -273,7 +273,7 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     (told,) = table.delivered()
     assert isinstance(told.item, ChangeBatch)
     databases = {Oid(oid): name for oid, name in names.items()}
-    lake = Lake(str(tmp_path), CAPTURE, shape_of, constants_of, databases)
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
     items = [Delivered(Sequence(n), replace(told.item, database=Oid(n))) for n in (*names, 7)]
     lake.apply(batch(items))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
@@ -346,6 +346,16 @@ def test_a_new_state_copies_anew_whatever_generation_the_old_one_had_come_to(tmp
     new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))
     assert replica_rows(tmp_path, FOLDER) == table.expected()
     assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["old"] * 3 + ["new", "later"]
+
+
+@pytest.mark.feature("X11")
+@pytest.mark.parametrize("other", [{"capture": "other"}, {"system_identifier": SystemIdentifier(78)}])
+def test_a_lake_with_the_tables_of_another_capture_is_refused(tmp_path: Path, other: dict[str, str]) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77"):
+        Lake(str(tmp_path), replace(IDENTITY, **other), shape_of, constants_of)  # type: ignore[arg-type]
 
 
 def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lakes import CAPTURE, batch, log_rows, replica_rows
+from tests.support.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, Value
 from tidemark.pipeline import sinks
 from tidemark.pipeline.held import read_held
@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 def new_lake(root: Path) -> Lake:
-    return Lake(str(root), CAPTURE, shape_of, constants_of)
+    return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
 def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, Value]]]]:

@@ -116,7 +116,7 @@ def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
     """See that the log is what the server tells; return how much that is."""
     with StateStore.open(folder) as store:
         view = store.view()
-    positions = Positions(str(lake.absolute()), view.identity.capture)
+    positions = Positions(str(lake.absolute()), view.identity)
     tables = [table for table in positions.tables.values() if table.relation != INVALID_OID and table.log_version >= 0]
     expected = without_copied(server.transactions(), view, tables)
     logged: list[LoggedChange] = []

@@ -71,11 +71,10 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
     """
     deadline = time.monotonic() + wait_s
     with StateStore.open(folder) as store:
-        capture = store.identity.capture
         while True:
             view = store.view()
             delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
-            positions = Positions(str(lake.absolute()), capture)
+            positions = Positions(str(lake.absolute()), store.identity)
             if delivered >= lsn and positions.held.sequence >= view.ledger.head:
                 return positions
             if time.monotonic() >= deadline:

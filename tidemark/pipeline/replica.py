@@ -200,9 +200,9 @@ def _same(column: pa.Field) -> str:
     """Return the condition that two rows have the same value in a column of the key, as PostgreSQL compares them."""
     target, source = quoted(column.name, "t"), quoted(column.name, "s")
     if pa.types.is_floating(column.type):
-        return f"{target} + 0.0 = {source} + 0.0"  # of 0 and -0, which are equal, this makes one value
+        return f"({target} + 0.0 = {source} + 0.0)"  # of 0 and -0, which are equal, this makes one value
     if pa.types.is_decimal(column.type):
-        return f"{target} IS NOT DISTINCT FROM {source}"  # NaN is NULL in the lake
+        return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
     return f"{target} = {source}"
 
 

@@ -24,7 +24,7 @@ from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.failpoints import Failpoint, passed
-from tidemark.pipeline.failures import named_failure
+from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.feed import check_joins, open_feed
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.positions import Positions
@@ -99,7 +99,7 @@ class Pipeline:
                 return
 
     def _open_lake(self) -> Lake:
-        return Lake(self._settings.lake, self._outbox.identity.capture, shape_of, constants_of, self._databases)
+        return Lake(self._settings.lake, self._outbox.identity, shape_of, constants_of, self._databases)
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
@@ -117,6 +117,7 @@ class Pipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         start = starting_sequence(self._lake.positions, self._outbox)
+        lake = self._lake.positions.lake_id()  # a checkpoint says how far one lake is: two may stand in one state
         register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox.outbox_id, after=start)
         rows = (
@@ -129,7 +130,7 @@ class Pipeline:
         )
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox.outbox_id}")
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox.outbox_id}-{lake}")
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
@@ -167,9 +168,11 @@ class Pipeline:
             raise failure
         if not is_alive(spark):
             raise SparkGone("Spark's JVM is gone") from error
-        self._log.warning("query failed", attempt=failed, **describe_error(failure or self._failure or error))
+        cause = failure or self._failure or error
+        told = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
+        self._log.warning("query failed", attempt=failed, **told)
         if failed > RESTARTS_MAX:
-            raise QueryFailed(f"the query failed {failed} times in a row: {first_line(str(error))}") from error
+            raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
 
 
 def _database_names(folder: StateFolder) -> Mapping[Oid, str]:
@@ -208,8 +211,3 @@ def is_alive(spark: SparkSession) -> bool:
         return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
     except (Py4JError, OSError):
         return False
-
-
-def first_line(text: str) -> str:
-    """Return the first line that says something."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

@@ -28,6 +28,7 @@ from tidemark.pipeline.positions import Positions, TableId, TablePosition, Table
 from tidemark.pipeline.replica import Replica
 from tidemark.pipeline.steps import Delivered, TableItem
 from tidemark.wire.items import relation_of
+from tidemark.wire.state import Identity
 
 TABLES_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
@@ -64,16 +65,16 @@ class Lake:
     def __init__(
         self,
         root: str,
-        capture: str,
+        identity: Identity,
         shapes: Shapes,
         constants: Constants,
         databases: Mapping[Oid, str] | None = None,
     ) -> None:
         """`databases` are their names; one without a name is called by its OID."""
         self.root = root.rstrip("/")
-        self.capture = capture
+        self.capture = identity.capture
         self._databases = databases or {}
-        self.positions = Positions(self.root, capture)
+        self.positions = Positions(self.root, identity)
         self._shapes = shapes
         self._constants = constants
 
