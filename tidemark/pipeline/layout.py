@@ -156,7 +156,7 @@ def convert(column: pa.Array, field: pa.Field) -> pa.Array:
     try:
         return pc.cast(column, field.type, safe=not wraps)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}: {error}") from error
+        raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}") from error
 
 
 def _same(left: pa.Field, right: pa.Field) -> bool:
