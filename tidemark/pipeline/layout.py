@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import is_raw
 from tidemark.model.errors import TidemarkError
 from tidemark.model.relation import Relation, ReplicaIdentity
@@ -21,7 +22,7 @@ from tidemark.model.relation import Relation, ReplicaIdentity
 NUMBER = b"tidemark.number"
 Shapes = Callable[[Relation], pa.StructType]
 """Gives a relation's live columns in Arrow, for events that come without rows."""
-Constants = Callable[[Relation], Mapping[int, pa.Scalar]]
+Constants = Callable[[Relation, Dialect], Mapping[int, pa.Scalar]]
 """Gives what columns of a relation hold in rows older than they are (attmissingval), by number."""
 Mask = npt.NDArray[np.bool_]
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.change import (
     AFTER,
     CopyBoundary,
@@ -52,11 +53,12 @@ _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 class Replica:
     """Applies a table's changes to its replica, exactly once."""
 
-    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants) -> None:
+    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants, dialect: Dialect) -> None:
         self.uri = uri
         self.app = app
         self._shapes = shapes
         self._constants = constants
+        self._dialect = dialect
 
     def apply(self, items: Sequence[Delivered]) -> LakeTable:
         """Apply what of `items` the replica does not hold yet."""
@@ -176,7 +178,7 @@ class Replica:
             table.create(wanted, held)
             return
         schema = table.schema
-        constants = self._constants(relation)
+        constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
         if plan is None:
             return

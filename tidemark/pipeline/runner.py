@@ -7,7 +7,6 @@ checkpoint, a repeated batch and a killed helper process change nothing but the 
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.decode.codecs.codec import Dialect
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
-from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.failpoints import Failpoint, passed
 from tidemark.pipeline.failures import first_reason, named_failure
@@ -74,7 +73,8 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._databases = _database_names(StateFolder(settings.state, settings.shared_with_group))
+        with StateStore.open(StateFolder(settings.state, settings.shared_with_group)) as store:
+            self._beginning = store.view().beginning
         self._metrics = metrics
         self._progress = progress
         self._log = log
@@ -99,7 +99,11 @@ class Pipeline:
                 return
 
     def _open_lake(self) -> Lake:
-        return Lake(self._settings.lake, self._outbox.identity, shape_of, constants_of, self._databases)
+        identity, beginning = self._outbox.identity, self._beginning
+        if beginning is None:
+            return Lake(self._settings.lake, identity, shape_of, constants_of)
+        dialects = {oid: Dialect.of(name, identity.server_major) for oid, name in beginning.encodings.items()}
+        return Lake(self._settings.lake, identity, shape_of, constants_of, beginning.databases, dialects=dialects)
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
@@ -173,12 +177,6 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **told)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
-
-
-def _database_names(folder: StateFolder) -> Mapping[Oid, str]:
-    with StateStore.open(folder) as store:
-        beginning = store.view().beginning
-    return beginning.databases if beginning is not None else {}
 
 
 def register_source(spark: SparkSession) -> None:

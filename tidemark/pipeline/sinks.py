@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.registry import UTF8
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
@@ -69,11 +71,14 @@ class Lake:
         shapes: Shapes,
         constants: Constants,
         databases: Mapping[Oid, str] | None = None,
+        *,
+        dialects: Mapping[Oid, Dialect] | None = None,
     ) -> None:
-        """`databases` are their names; one without a name is called by its OID."""
+        """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's."""
         self.root = root.rstrip("/")
         self.capture = identity.capture
         self._databases = databases or {}
+        self._dialects = dialects or {}
         self.positions = Positions(self.root, identity)
         self._shapes = shapes
         self._constants = constants
@@ -102,7 +107,8 @@ class Lake:
         app = f"tidemark:{self.capture}:{table[0]}.{table[1]}"
         log = ChangeLog(f"{self.root}/{folder}/log", f"{app}:log", self._shapes).apply(items)
         uri = f"{self.root}/{folder}/replica"
-        replica = Replica(uri, f"{app}:replica", self._shapes, self._constants).apply(items)
+        dialect = self._dialects.get(table[0], UTF8)
+        replica = Replica(uri, f"{app}:replica", self._shapes, self._constants, dialect).apply(items)
         for written, keep_hours in ((log, LOG_KEEP_HOURS), (replica, REPLICA_KEEP_HOURS)):
             if written.has_passed(COMPACT_EVERY):
                 written.compact(keep_hours)

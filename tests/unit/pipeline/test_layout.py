@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.scripted_table import ScriptedTable, column, missing_text
+from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.layout import (
@@ -102,6 +103,12 @@ def test_a_new_column_costs_no_rewrite_unless_old_rows_have_a_value_in_it() -> N
     constant = relation(columns=(*of.columns, replace(added, missing=missing_text("x"))))
     assert constants_of(constant)[4].as_py() == "x"
     assert plan_reshape(layout(of), layout(constant), constants_of(constant)) == Reshape((), whole=True)
+
+
+def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
+    added = replace(column(4, "extra", "text"), missing=missing_text("café", "latin-1"))
+    of = relation(columns=(*relation().columns, added))
+    assert constants_of(of, Dialect.of("LATIN1", 15))[4].as_py() == "café"
 
 
 def test_decimals_become_text_as_postgresql_prints_them() -> None:
