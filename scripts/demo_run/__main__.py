@@ -22,7 +22,7 @@ from scripts.demo_run.processes import CTL, Process, run
 from tidemark.model.lsn import Lsn, parse_lsn
 
 SECONDS_DEFAULT = 70  # of workload
-FIRST_BATCH_S_MAX = 90  # for Spark to start
+FIRST_BATCH_S_MAX = 180  # for Spark to start: 15 on two free cores
 SETTLE_S_MAX = 90  # for the lake to catch up after the workload
 TELL_EVERY_S = 5.0
 LOOK_EVERY_S = 0.1
@@ -95,13 +95,19 @@ def _behind(readers: Mapping[str, Mapping[str, int]]) -> int:
 
 @contextmanager
 def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstration]:
-    """Start the server; at the end stop and remove everything, or leave it and say where it is."""
+    """Start the server; at the end stop and remove everything, or leave it and say where it is.
+
+    Where something failed, its folder stays: the message that tells of it names a log in there.
+    """
     folder.chmod(0o755)  # the server's user has to reach its own folders in it
     demonstration = Demonstration(folder, console, embedded.start(folder))
-    kept = False
+    kept = failed = False
     try:
         yield demonstration
         kept = keep
+    except (Exception, SystemExit):
+        failed = True
+        raise
     finally:
         demonstration.lag.close()
         if kept:
@@ -110,7 +116,8 @@ def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstra
             demonstration.spark.stop()
             demonstration.sidecar.stop()
             demonstration.server.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+            if not failed:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _say_where(demonstration: Demonstration) -> None:
