@@ -173,7 +173,8 @@ def _tails(batch: ChangeBatch) -> list[str]:
     if before.null_count < count:
         whole = _objects(before)
         identity = relation.identity_columns or relation.primary_key
-        keys = {column.name for column in relation.live_columns if column.number in identity}
+        names = before.type.names
+        keys = {names[place] for place, column in enumerate(relation.live_columns) if column.number in identity}
         key = _objects(before, only=keys) if BeforeKind.KEY in kinds else whole
         for index, kind in enumerate(kinds):
             if kind != BeforeKind.NONE:
