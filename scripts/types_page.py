@@ -56,7 +56,8 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
 * **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set.
 * **Virtual generated columns** (PostgreSQL 18) are not stored, and are NULL.
 * **Text that is not valid in the database's encoding** (possible in SQL_ASCII) has U+FFFD in place of the invalid
-  bytes; the text form keeps the bytes.
+  bytes, in values and in names; the text form keeps the bytes. A table with such a name cannot be copied: no statement
+  can name it.
 * **In a key** rows are told apart by what the lake has: two dates that are clamped to one make one row of a replica.
 * **An enum's label that was renamed** (`RENAME VALUE`) stays in the lake's rows until they are written again. Where
   the enum is in a table's key, truncate and fill the table, or have it copied again.
