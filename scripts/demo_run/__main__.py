@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -22,12 +24,13 @@ from scripts.demo_run.processes import CTL, Process, run
 from tidemark.model.lsn import Lsn, parse_lsn
 
 SECONDS_DEFAULT = 70  # of workload
-FIRST_BATCH_S_MAX = 180  # for Spark to start: 15 on two free cores
+FIRST_BATCH_S_MAX = 240  # for Spark to start
 SETTLE_S_MAX = 90  # for the lake to catch up after the workload
 TELL_EVERY_S = 5.0
 LOOK_EVERY_S = 0.1
 COMPARE = "tidemark.pipeline.compare"
 ROLE = "cdc"
+METRICS_PORT = "TIDEMARK_METRICS__PORT"
 GRANTS = (
     f"CREATE ROLE {ROLE} LOGIN REPLICATION",
     f"GRANT USAGE ON SCHEMA app TO {ROLE}",
@@ -124,14 +127,23 @@ def _say_where(demonstration: Demonstration) -> None:
     demonstration.say(
         f"everything runs on:\n  psql '{demonstration.server.dsn()}'\n"
         f"  .venv/bin/cdcctl status --state {demonstration.state}\n  lake: {demonstration.lake}\n"
+        f"  metrics: http://127.0.0.1:{os.environ[METRICS_PORT]}/metrics\n"
         f"  logs: {demonstration.sidecar.log} (pid {demonstration.sidecar.pid}), "
         f"{demonstration.spark.log} (pid {demonstration.spark.pid})\n"
         f"  stop it: kill {demonstration.sidecar.pid} {demonstration.spark.pid}, then pg_ctl stop"
     )
 
 
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def _prepare(demonstration: Demonstration) -> None:
     dsn = demonstration.server.dsn()
+    os.environ.setdefault(METRICS_PORT, str(_free_port()))
     rows = shop.create(dsn)
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in GRANTS:

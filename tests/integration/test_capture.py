@@ -10,8 +10,11 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.captures import Sidecar, change_log, replayed, running
 from tests.support.postgres import Cluster
-from tidemark.model.change import LogicalMessage, SchemaEvent, Truncation
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.change import GroupItem, LogicalMessage, SchemaEvent, Truncation
 from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import parse_lsn
+from tidemark.model.position import NO_SEQUENCE
 
 
 @pytest.fixture
@@ -192,3 +195,39 @@ def test_the_control_socket_says_how_capture_does(sidecar: Sidecar) -> None:
     assert status["ok"] is True
     assert status["link"] == "streaming"
     assert status["ring_bytes"] == 256 << 20
+
+
+@pytest.mark.feature("I11")
+def test_the_ring_drains_while_the_reader_is_slow(cluster: Cluster, database: str, tmp_path: Path) -> None:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+    cluster.sql("ALTER TABLE account ALTER note SET STORAGE EXTERNAL", database)
+    bound, count = 4 << 20, 20
+    started = Sidecar(cluster, database, tmp_path)
+    started.init(bytes_max=bound)
+    try:
+        started.start()
+        with OutboxReader.open(started.folder) as reader:
+            reader.register("slow")
+            with cluster.connect(database) as session:
+                for number in range(count):
+                    session.execute("INSERT INTO account VALUES (%s, %s)", (number, uuid.uuid4().hex * (1 << 15)))
+            (row,) = cluster.sql("SELECT pg_current_wal_flush_lsn()")
+            end_lsn = parse_lsn(str(row[0]))
+            seen = NO_SEQUENCE
+
+            def is_decoded_with_an_empty_ring() -> bool:
+                status = started.status()
+                return parse_lsn(str(status["decoded_lsn"])) >= end_lsn and status["ring_used_bytes"] == 0
+
+            started.wait_until(is_decoded_with_an_empty_ring, "an empty ring")
+            taken: list[GroupItem] = []
+            assert reader.ledger().byte_count <= bound < count << 20
+            while len(change_log(taken, "account")) < count:
+                started.wait_until(lambda: reader.head() > seen, "more")  # noqa: B023 - called at once
+                end = reader.plan(seen, bound // 2)
+                taken += [value.item() for value in reader.read(seen, end) if value.header.relation]
+                reader.confirm("slow", end, end)
+                seen = end
+        assert set(replayed(change_log(taken, "account"))) == set(range(count))
+    finally:
+        started.close()

@@ -7,13 +7,23 @@ import psycopg
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.oracle import ROLE, Oracle, OurSide, ServerSide, assert_same_lines, emit_fence, ensure_role
+from tests.support.oracle import (
+    ROLE,
+    Oracle,
+    OurSide,
+    ServerSide,
+    assert_same_lines,
+    catalog_differences,
+    emit_fence,
+    ensure_role,
+    server_catalogs,
+)
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import pgbench, run_script
 from tidemark.io.node import Blocker, RoleLacksReplication
 from tidemark.io.node_errors import NoHbaLine
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.seeding import OlderTransactions, take_seed
+from tidemark.runtime.seeding import OlderTransactions, Seed, take_seed
 
 DEADLINE_S = 60
 
@@ -186,6 +196,65 @@ def test_a_seed_survives_a_rewrite_of_the_catalogs_that_it_reads(new_cluster: Ne
     finally:
         stop.set()
         thread.join(DEADLINE_S)
+
+
+class Finisher:
+    """An observer that finishes the work of a session that is waited for."""
+
+    def __init__(self, session: psycopg.Connection, *statements: str) -> None:
+        self.rounds = 0
+        self._session = session
+        self._statements = statements
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        assert waited_s > 0
+        if not blockers:
+            return
+        self.rounds += 1
+        for statement in self._statements:
+            sql(self._session, statement)
+        self._session.commit()
+
+    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
+        pass
+
+
+def test_a_table_of_a_catalogs_shape_that_is_rewritten_is_not_taken_for_the_catalog(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    padding = "x" * 80  # wide enough for the fixed columns of pg_namespace and pg_enum, which have four columns, too
+    node.sql("CREATE TABLE four (a bigint PRIMARY KEY, b int, c text, d text)")
+    node.sql(f"INSERT INTO four SELECT n, n, '{padding}', '' FROM generate_series(1, 1000) n")
+    with node.connect(autocommit=False) as session:
+        sql(session, "SELECT pg_current_xact_id()")
+        node.sql("CHECKPOINT")
+        finisher = Finisher(
+            session,
+            "CLUSTER four USING four_pkey",
+            "INSERT INTO four VALUES (1001)",
+            "DELETE FROM four WHERE a < 500",
+        )
+        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=finisher)
+    assert finisher.rounds == 1
+    assert_catalogs_equal(node, seed)
+
+
+def test_a_catalog_that_an_older_transaction_rewrites_is_followed_into_its_new_file(new_cluster: NewCluster) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')")
+    with node.connect(autocommit=False) as session:
+        sql(session, "SELECT pg_current_xact_id()")
+        node.sql("CHECKPOINT")
+        clustering = "CLUSTER pg_enum USING pg_enum_oid_index"
+        finisher = Finisher(session, clustering, "ALTER TYPE mood RENAME VALUE 'ok' TO 'well'")
+        seed = take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=finisher)
+    assert_catalogs_equal(node, seed)
+
+
+def assert_catalogs_equal(node: Cluster, seed: Seed) -> None:
+    for oid, mirror in seed.mirrors.items():
+        assert list(catalog_differences(mirror, server_catalogs(node, seed.databases[oid], mirror))) == []
 
 
 def _seed_and_check(node: Cluster, rounds: int) -> None:

@@ -24,6 +24,8 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
     oracle_cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+@pytest.mark.feature("P01")
+@pytest.mark.feature("P07")
 @pytest.mark.parametrize("script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values"])
 def test_scripts_print_the_same_lines(oracle_cluster: Cluster, database: str, script: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
@@ -43,6 +45,7 @@ def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, data
         assert len(oracle.check("savepoint storm")) > 200
 
 
+@pytest.mark.feature("P01")
 def test_pgbench_prints_the_same_lines(oracle_cluster: Cluster, database: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
         pgbench(oracle_cluster, database, transactions=4000)

@@ -99,6 +99,7 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
     oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
 
 
+@pytest.mark.feature("P07")
 @pytest.mark.feature("P21")
 def test_a_replica_stays_equal_to_its_source_through_ddl_that_rewrites_it(
     oracle_cluster: Cluster, database: str

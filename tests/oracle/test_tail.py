@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+import pytest
+
 from tests.support.oracle import ROLE, ServerSide, assert_same_lines, emit_fence, ensure_role, without_own_messages
 from tests.support.postgres import Cluster
 from tests.support.workloads import run_script
@@ -39,6 +41,7 @@ def stream(file: IO[str] | None) -> IO[str]:
     return file
 
 
+@pytest.mark.feature("P01")
 def test_tail_prints_the_same_lines_live(oracle_cluster: Cluster) -> None:
     oracle_cluster.sql("CREATE DATABASE stranger")
     ensure_role(oracle_cluster)

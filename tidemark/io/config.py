@@ -128,7 +128,7 @@ class MetricsConfig:
 
     enabled: bool = True
     host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535)] = 9187
+    port: Annotated[int, Field(ge=0, le=65_535)] = 9748
 
 
 @dataclass(frozen=True, config=_STRICT)

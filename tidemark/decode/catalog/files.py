@@ -13,6 +13,8 @@ from tidemark.wal.record import MAIN_FORK, Record
 from tidemark.wal.rmgr import relmap
 from tidemark.wal.versions import WalFormat
 
+GUESSED_ROWS_MAX = 500_000  # of one unknown file while a seed is taken; each is a few hundred bytes
+
 
 class CatalogFiles:
     """The heaps of one store by catalog and by file."""
@@ -38,6 +40,8 @@ class CatalogFiles:
         self._marks = marks
         self._files_lsn = files_lsn
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
+        self._guesses: set[RelFileLocator] = set()
+        self._strangers: set[RelFileLocator] = set()  # guessed wrong
         local = self.heaps.get(PG_CLASS.oid)
         columns = ("oid", "relfilenode", "reltablespace", "relrewrite")
         self._class_row = local.layout.projection(*columns) if local is not None else None
@@ -52,7 +56,7 @@ class CatalogFiles:
     def may_be_copy(self, locator: RelFileLocator, top_xid: Xid, lsn: Lsn) -> bool:
         """Tell if pages of `locator`, written at `lsn`, can be a copy that is not the catalog yet."""
         heap = self._by_file.get(locator)
-        if heap is None or self._is_pending(locator):
+        if heap is None or locator in self._guesses or self._is_pending(locator):
             return True
         changes = self._open.get(top_xid)
         marked = changes is not None and heap.layout.catalog.oid in changes.rewriting
@@ -69,6 +73,8 @@ class CatalogFiles:
         """Hold that all rows are known from here on."""
         for heap in self.heaps.values():
             heap.stop_learning()
+        self._guesses.clear()
+        self._strangers.clear()
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         for changes in self._open.values():
             self.restore(changes)
@@ -96,7 +102,8 @@ class CatalogFiles:
         changes = self._open.get(top_xid)
         if locator.db != self.database:
             return False
-        if self._marks.is_older_than_learning(top_xid) and (changes is None or not changes.rewriting):
+        untold = self._marks.is_older_than_learning(top_xid) and (changes is None or not changes.rewriting)
+        if untold or locator in self._guesses:
             return self._learn_copy(record)
         pending = self._pending_file(changes, record, top_xid)
         if pending is None:
@@ -150,12 +157,30 @@ class CatalogFiles:
         """
         block = record.blocks[0]
         if block.locator not in self._by_file:
-            shape = shape_of(block.restore_page()) if block.fork == MAIN_FORK else None
+            unknown = block.fork == MAIN_FORK and block.locator not in self._strangers
+            shape = shape_of(block.restore_page()) if unknown else None
             old = next((heap for heap in self.heaps.values() if len(heap.layout.columns) == shape), None)
             if old is None:
                 return False
             self._by_file[block.locator] = CatalogHeap(old.layout, block.locator, learning=True)
-        return refresh(self._by_file[block.locator], record)
+            self._guesses.add(block.locator)
+        heap = self._by_file[block.locator]
+        learnt = refresh(heap, record)
+        if heap.learning is not None and len(heap.learning.images) > GUESSED_ROWS_MAX:
+            self.disprove(block.locator)
+        return learnt
+
+    def disprove(self, locator: RelFileLocator) -> bool:
+        """Forget a file that was only guessed to be a catalog's; tell if it was.
+
+        Should it come to be one all the same, the seed is overtaken: nothing wrong is held for true.
+        """
+        if locator not in self._guesses:
+            return False
+        self._guesses.discard(locator)
+        self._strangers.add(locator)
+        del self._by_file[locator]
+        return True
 
     # --- how it ends
 
@@ -228,10 +253,11 @@ class CatalogFiles:
             writer.views.pop(catalog, None)
             if old.layout.catalog.mapped and not old.learning and not self._can_be_copy(old, new):
                 raise CatalogDiverged(f"{name} was copied to a new file at {format_lsn(lsn)}, and rows are missing")
-        elif self._marks.learning and locator in self._by_file:
+        elif locator in self._guesses and self._by_file[locator].layout is old.layout:
             new = self._by_file[locator]
+            self._guesses.discard(locator)
         elif self._marks.learning:
-            raise SeedOvertaken(f"{name} was copied before the last checkpoint and swapped at {format_lsn(lsn)}")
+            raise SeedOvertaken(f"what {name} was copied to is not known when it is swapped at {format_lsn(lsn)}")
         else:
             raise CatalogDiverged(f"{name} got a new file at {format_lsn(lsn)} that was not seen being written")
         self._by_file.pop(old.file, None)

@@ -81,7 +81,7 @@ def refresh(target: CatalogHeap, record: Record) -> bool:
                 if tid in target.rows:
                     target.replace(tid, _fitting(target, record, tid, packed))
                 elif target.learning:
-                    target.learning.images[tid] = packed
+                    target.learning.images[tid] = _fitting(target, record, tid, packed)
     return found
 
 
