@@ -44,6 +44,7 @@ CREATE TABLE parted (id int, region text, PRIMARY KEY (id, region)) PARTITION BY
 CREATE TABLE parted_eu PARTITION OF parted FOR VALUES IN ('eu');
 CREATE TABLE parted_us PARTITION OF parted FOR VALUES IN ('us');
 CREATE TABLE "Odd, 'Näme'" ("Id" int PRIMARY KEY, id int, "_op" text, "two words" text);
+CREATE TABLE columnless ();
 CREATE TABLE empty_one (id int PRIMARY KEY, v text);
 CREATE TABLE keyed_by_nan (key numeric(10,2), part real, value int, PRIMARY KEY (key, part));
 CREATE TABLE keyed_by_address (key macaddr PRIMARY KEY, value int);

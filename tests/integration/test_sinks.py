@@ -223,7 +223,6 @@ def test_a_dropped_table_is_marked_and_kept(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     lake.apply(batch([*table.delivered(), Delivered(Sequence(2), drop)]))
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.DROPPED
-    assert lake.positions.names() == {}
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 

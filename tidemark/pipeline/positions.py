@@ -138,14 +138,6 @@ class Positions:
         if not self._table.exists:
             self._table.create(SCHEMA, self._table.held)
 
-    def names(self) -> Mapping[str, TablePosition]:
-        """Return the tables that are not dropped by qualified name, the database's OID in front: for people."""
-        return {
-            f"{table.database}.{table.namespace}.{table.name}": table
-            for table in self.tables.values()
-            if table.state is not TableState.DROPPED
-        }
-
 
 def _parse(row: Mapping[str, object]) -> TablePosition:
     def number(name: str) -> int:
