@@ -59,8 +59,7 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
   bytes, in values and in names; the text form keeps the bytes. A table with such a name cannot be copied: no statement
   can name it.
 * **In a key** rows are told apart by what the lake has: two dates that are clamped to one make one row of a replica.
-* **An enum's label that was renamed** (`RENAME VALUE`) stays in the lake's rows until they are written again. Where
-  the enum is in a table's key, truncate and fill the table, or have it copied again.
+* **An enum's label that was renamed** (`RENAME VALUE`) is renamed in the replica; the change log keeps it as it was.
 * **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
   `integer`) leaves the lake's rows converted from what they were there: a NaN that was NULL stays NULL.
 

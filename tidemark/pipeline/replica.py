@@ -35,10 +35,12 @@ from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
     Constants,
+    Labels,
     Shapes,
     key_names,
     lake_columns,
     plan_reshape,
+    renamed_labels,
     replica_schema,
     reshaper,
 )
@@ -46,6 +48,7 @@ from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
+_NONE: Labels = {}
 REWRITE = "rewrite"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
@@ -133,7 +136,7 @@ class Replica:
             case RewriteBoundary():
                 self._bound_rewrite(table, event, held)
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), held)
+                self._settle(table, relation, self._shapes(relation), held, renamed_labels(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
                 return
         passed(Failpoint.REPLICA_CHANGED)
@@ -171,8 +174,10 @@ class Replica:
 
     # Layout
 
-    def _settle(self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held) -> None:
-        """Give the replica the layout of `relation`, making it if it is not there."""
+    def _settle(
+        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, labels: Labels = _NONE
+    ) -> None:
+        """Give the replica the layout of `relation`, making it if it is not there, and its rows the names of labels."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
             table.create(wanted, held)
@@ -180,10 +185,10 @@ class Replica:
         schema = table.schema
         constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
-        if plan is None:
+        if plan is None and not labels:
             return
-        if plan.whole:
-            reshape = reshaper(schema, wanted, constants)
+        if plan is None or plan.whole or labels:
+            reshape = reshaper(schema, wanted, constants, labels)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
         else:
             table.add_columns(plan.added, held)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.scripted_table import ScriptedTable, column, missing_text
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.lsn import Oid
-from tidemark.model.relation import Align, Relation, ReplicaIdentity, TypeDescription, TypeKind
+from tidemark.model.relation import Align, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.layout import (
     Reshape,
     UnfitRows,
@@ -18,6 +18,8 @@ from tidemark.pipeline.layout import (
     lake_columns,
     numbered,
     plan_reshape,
+    relabelled,
+    renamed_labels,
     replica_schema,
 )
 from tidemark.pipeline.logshape import loses_nothing
@@ -109,6 +111,23 @@ def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
     added = replace(column(4, "extra", "text"), missing=missing_text("café", "latin-1"))
     of = relation(columns=(*relation().columns, added))
     assert constants_of(of, Dialect.of("LATIN1", 15))[4].as_py() == "café"
+
+
+def test_labels_with_new_names_are_found_by_their_oids_and_given_to_the_rows() -> None:
+    def version(*labels: str) -> Relation:
+        told = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
+        mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=told)
+        moods = replace(mood, oid=Oid(2), kind=TypeKind.BASE, length=-1, labels=(), element=mood)
+        one, many = (replace(column(n, f"c{n}", "int4"), type=kind) for n, kind in ((4, mood), (5, moods)))
+        return relation(columns=(*relation().columns, one, many))
+
+    names = {"ok": "fine", "sad": "ok"}
+    assert renamed_labels(version("sad", "ok"), version("ok", "fine")) == {4: names, 5: names}
+    assert renamed_labels(version("sad", "ok"), version("sad", "ok", "new")) == {}
+    assert renamed_labels(None, version("sad")) == {}
+    assert relabelled(pa.array(["sad", None, "ok", "odd"]), names).to_pylist() == ["ok", None, "fine", "odd"]
+    lists = pa.array([["ok", None], None, []], pa.list_(pa.string()))
+    assert relabelled(lists, names).to_pylist() == [["fine", None], None, []]
 
 
 def test_decimals_become_text_as_postgresql_prints_them() -> None:
