@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.captures import Sidecar, change_log, running
+from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster
 from tidemark.model.change import SchemaEvent
 from tidemark.model.errors import ExitCode
@@ -53,6 +54,12 @@ def test_invalid_bytes_in_names_and_values_are_told_with_a_mark_in_their_place(
         sidecar.wait_for_event("first copy done")
         run(cluster, database, f"{ODD};{LIFE}")
         items = sidecar.catch_up()
+    archive = ("--state", sidecar.folder.root, "--archive", cluster.data / "pg_wal", "--database", database)
+    told = succeeded(cdcctl("decode", *archive)).out.decode()
+    assert '"schema":"sch\ufffdma","table":"caf\ufffd"' in told
+    assert "caf\ufffd".encode() in succeeded(cdcctl("decode", *archive, "--format", "arrow")).out
+    as_test_decoding = succeeded(cdcctl("decode", *archive, "--format", "test_decoding")).out
+    assert 'table "schéma"."café": INSERT'.encode("latin-1") in as_test_decoding, "to the byte"
     assert [row["_after"] for row in change_log(items, "plain")] == [{"id": 1, "v": "b\ufffd"}]
     inserted, updated = change_log(items, "caf\ufffd")
     assert inserted["_after"] == {"id": 2, "pri\ufffd": "c", "pri\ufffd_3": "d"}
