@@ -18,7 +18,7 @@ from typing import BinaryIO, Protocol, Self
 import pyarrow as pa
 
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.grouping import Grouper, all_tables
 from tidemark.decode.render.jsonl import JsonLines
@@ -172,14 +172,14 @@ def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[
     lines = JsonLines(databases.names)
 
     def write_jsonl(group: ChangeGroup) -> None:
-        output.writelines(line.encode("utf-8", "surrogateescape") + b"\n" for line in lines.lines(group))
+        output.writelines(line.encode() + b"\n" for line in lines.lines(group))
         output.flush()
 
     def write_arrow(group: ChangeGroup) -> None:
         for item in group.items:
             if isinstance(item, ChangeBatch):
                 about = {"tidemark.database": databases.names.get(item.database, str(item.database))}
-                about["tidemark.relation"] = item.relation.qualified_name
+                about["tidemark.relation"] = without_escapes(item.relation.qualified_name)
                 _write_stream(output, item.rows.schema.with_metadata(about), item.rows)
             else:
                 _write_stream(output, pa.schema([]).with_metadata({"tidemark.item": lines.item(item)}), None)

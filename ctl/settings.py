@@ -8,6 +8,7 @@ import click
 
 from tidemark.io.config import Config, load_config
 from tidemark.io.disk import writing
+from tidemark.io.state_folder import StateFolder
 
 WRITTEN_BY_INIT = "tidemark.toml"
 
@@ -25,16 +26,28 @@ def load(state: Path, config: Path | None) -> Config:
 
 def write(state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...]) -> Path:
     """Write the configuration of a capture that was made without one; return its path."""
-    path = state / WRITTEN_BY_INIT
     text = (
         "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
         f"[capture]\ndsn = {json.dumps(dsn)}\n\n"
         f"[select]\ndatabases = {json.dumps(databases)}\ntables = {json.dumps(tables)}\n"
     )
+    return _put(StateFolder(state), text)
+
+
+def keep(folder: StateFolder, config: Path) -> None:
+    """Have a copy of `config` in the state folder: what is run there by no other goes by it."""
+    text = config.read_text(encoding="utf-8")
+    path = folder.root / WRITTEN_BY_INIT
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        _put(folder, text)
+
+
+def _put(folder: StateFolder, text: str) -> Path:
+    path = folder.root / WRITTEN_BY_INIT
     aside = path.with_suffix(".new")
     with writing(path):
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder.file_mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         aside.rename(path)  # a half-written one would stand in the way of the next attempt

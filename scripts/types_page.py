@@ -56,7 +56,12 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
 * **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set.
 * **Virtual generated columns** (PostgreSQL 18) are not stored, and are NULL.
 * **Text that is not valid in the database's encoding** (possible in SQL_ASCII) has U+FFFD in place of the invalid
-  bytes; the text form keeps the bytes.
+  bytes, in values and in names; the text form keeps the bytes. A table with such a name cannot be copied: no statement
+  can name it.
+* **In a key** rows are told apart by what the lake has: two dates that are clamped to one make one row of a replica.
+* **An enum's label that was renamed** (`RENAME VALUE`) is renamed in the replica; the change log keeps it as it was.
+* **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
+  `integer`) leaves the lake's rows converted from what they were there: a NaN that was NULL stays NULL.
 
 Database encodings other than UTF8 are transcoded: {encodings}. Others are refused by name.
 """

@@ -23,7 +23,9 @@ def main(config_path: Path | None, state: Path) -> None:
     try:
         config = load_config(config_path, os.environ)
         configure_logs(config.log.format, config.log.level)
-        run(config, StateFolder(state.resolve(), shared_with_group=bool(config.capture.group)), log)
+        folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
+        folder.admit_group()
+        run(config, folder, log)
     except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
         sys.exit(tell_ending(log, "sidecar ends", error))
 

@@ -42,7 +42,12 @@ def init(
         settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES)
     chosen = settings.load(state, config)
     _check_same(chosen, dsn, databases, tables, where=settings.config_path(state, config))
-    if initialise(chosen, StateFolder(state), Narrator()):
+    folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    folder.share(chosen.capture.group)
+    is_new = initialise(chosen, folder, Narrator())
+    if config is not None:
+        settings.keep(folder, config)
+    if is_new:
         click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
     else:
         click.echo(f"{state} is the state of this capture already")

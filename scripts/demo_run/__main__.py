@@ -98,13 +98,19 @@ def _behind(readers: Mapping[str, Mapping[str, int]]) -> int:
 
 @contextmanager
 def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstration]:
-    """Start the server; at the end stop and remove everything, or leave it and say where it is."""
+    """Start the server; at the end stop and remove everything, or leave it and say where it is.
+
+    Where something failed, its folder stays: the message that tells of it names a log in there.
+    """
     folder.chmod(0o755)  # the server's user has to reach its own folders in it
     demonstration = Demonstration(folder, console, embedded.start(folder))
-    kept = False
+    kept = failed = False
     try:
         yield demonstration
         kept = keep
+    except (Exception, SystemExit):
+        failed = True
+        raise
     finally:
         demonstration.lag.close()
         if kept:
@@ -113,7 +119,8 @@ def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstra
             demonstration.spark.stop()
             demonstration.sidecar.stop()
             demonstration.server.stop()
-            shutil.rmtree(folder, ignore_errors=True)
+            if not failed:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _say_where(demonstration: Demonstration) -> None:
@@ -158,7 +165,7 @@ def _play(demonstration: Demonstration, work: shop.Workload, seconds: float) -> 
     ]
     begun = time.monotonic()
     told = begun
-    while (passed := time.monotonic() - begun) < seconds:
+    while (passed := time.monotonic() - begun) < seconds or scenes:  # all of them, on however busy a machine
         if scenes and passed >= scenes[0][0] * seconds:
             _, title, act = scenes.pop(0)
             demonstration.say(f"[{passed:5.1f} s] >> {title}")

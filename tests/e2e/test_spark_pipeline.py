@@ -9,17 +9,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.feeder import World, feed, make_state
-from tests.support.lakes import CAPTURE, log_rows, replica_rows
+from tests.support.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
 from tidemark.io.logs import get_log
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import Fenced
+from tidemark.model.errors import Fenced, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline import runner
 from tidemark.pipeline.failpoints import Failpoint, arm
-from tidemark.pipeline.feed import LakeGap
 from tidemark.pipeline.lake import TableFenced
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
@@ -39,20 +38,20 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.state, self.lake, self.checkpoint = root / "state", root / "lake", root / "checkpoint"
 
-    def run(self, spark: SparkSession) -> Progress:
+    def run(self, spark: SparkSession, reader: str = "spark") -> Progress:
         """Bring what is in the outbox into the lake."""
         settings = Settings(
-            self.state, str(self.lake), str(self.checkpoint), "spark", BATCH_BYTES, shared_with_group=False, once=True
+            self.state, str(self.lake), str(self.checkpoint), reader, BATCH_BYTES, shared_with_group=False, once=True
         )
         with OutboxReader.open(StateFolder(self.state)) as outbox:
-            outbox.register("spark")
+            outbox.register(reader)
             metrics, log = PipelineMetrics(CAPTURE), get_log("test")
-            progress = Progress(metrics, log, self.state / "pipeline-spark.json", "spark", str(self.lake))
+            progress = Progress(metrics, log, StateFolder(self.state), reader, str(self.lake))
             Pipeline(settings, outbox, metrics, progress, log).run(spark, threading.Event())
         return progress
 
     def held(self) -> Sequence:
-        return Lake(str(self.lake), CAPTURE, shape_of, constants_of).positions.held.sequence
+        return Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.held.sequence
 
     def check(self, groups: int = GROUPS) -> None:
         """See that the lake is what was fed."""
@@ -152,16 +151,40 @@ def test_a_second_writer_ends_the_pipeline_for_good(spark: SparkSession, place: 
     place.check()
 
 
-def test_a_lake_that_was_deleted_under_its_checkpoint_is_a_gap_and_not_half_a_lake(
-    spark: SparkSession, place: Place
-) -> None:
+def test_a_lake_that_was_deleted_under_its_checkpoint_is_made_whole_again(spark: SparkSession, place: Place) -> None:
     groups = list(World(SEED).groups(GROUPS))
     feed(place.state, groups[: GROUPS // 2])
+    with OutboxReader.open(StateFolder(place.state)) as outbox:
+        outbox.register("another")  # for whose sake all is there still
     place.run(spark)
     shutil.rmtree(place.lake)
     feed(place.state, groups[GROUPS // 2 :])
-    with pytest.raises(LakeGap, match="the lake holds values up to 0"):
+    place.run(spark)
+    place.check()
+
+
+def test_a_lake_that_was_deleted_and_cannot_be_made_again_is_an_error_and_not_half_a_lake(
+    spark: SparkSession, place: Place
+) -> None:
+    groups = list(World(SEED).groups(GROUPS))
+    for third in range(3):
+        feed(place.state, groups[third * GROUPS // 3 : (third + 1) * GROUPS // 3])  # the last trims
+        if third < 2:
+            place.run(spark)
+    shutil.rmtree(place.lake)
+    with pytest.raises(StateError, match="asked was what follows 0"):
         place.run(spark)
+
+
+def test_a_second_reader_fills_a_lake_of_its_own(spark: SparkSession, place: Place) -> None:
+    with OutboxReader.open(StateFolder(place.state)) as outbox:
+        outbox.register("second")
+    feed(place.state, World(SEED).groups(GROUPS))
+    place.run(spark)
+    place.check()
+    place.lake = place.lake.with_name("second lake")
+    place.run(spark, reader="second")
+    place.check()
 
 
 def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, refused
+from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import Cluster
 from tidemark.model.errors import ExitCode
 
@@ -73,3 +73,25 @@ def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_
     finally:
         sidecar.close()
         cluster.sql("DROP DATABASE consumed WITH (FORCE)")
+
+
+def test_what_init_was_configured_by_is_what_is_run(cluster: Cluster, tmp_path: Path) -> None:
+    state, path = tmp_path / "state", tmp_path / "mine.toml"
+    text = f'[capture]\ndsn = "{cluster.url()}"\n[select]\ntables = ["public.*"] # mine\n[metrics]\nport = -1\n'
+    path.write_text(text)
+    refused(cdcctl("init", "--state", state, "--config", path), ExitCode.CONFIG, "metrics.port")
+    path.write_text(text.replace("-1", "0"))
+    succeeded(cdcctl("init", "--state", state, "--config", path))
+    assert (state / "tidemark.toml").read_text() == path.read_text()
+    succeeded(cdcctl("init", "--state", state))
+    path.write_text(text.replace("-1", "1"))
+    succeeded(cdcctl("init", "--state", state, "--config", path))
+    assert (state / "tidemark.toml").read_text() == path.read_text()
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    succeeded(cdcctl("init", "--state", state, "--dsn", cluster.url()))
+    wrong = ("--from", "0/9000000", "--to", "0/8000000")
+    done = cdcctl("decode", "--state", state, "--archive", cluster.data / "pg_wal", *wrong)
+    refused(done, ExitCode.CONFIG, "0/9000000 comes after 0/8000000")

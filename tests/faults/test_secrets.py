@@ -3,6 +3,7 @@
 By the same runs: whatever the umask, what stands in a state folder is for its owner alone.
 """
 
+import grp
 import os
 import signal
 import stat
@@ -166,3 +167,26 @@ def test_a_password_file_that_is_missing_open_to_others_or_wrong_is_named(node: 
     assert not state.exists()
     password_file(tmp_path)
     succeeded(cdcctl("init", "--state", state, "--dsn", dsn, PGPASSFILE=str(path)))
+
+
+def test_a_group_that_is_named_shares_the_state_and_nobody_else_does(node: Cluster, tmp_path: Path) -> None:
+    secret = {"PGPASSWORD": PASSWORD}
+    group, state, path = grp.getgrall()[-1], tmp_path / "state", tmp_path / "tidemark.toml"
+    path.write_text(f'[capture]\ndsn = "{node.url(user="cdc")}"\ngroup = "{group.gr_name}"\n[metrics]\nport = 0\n')
+    succeeded(cdcctl("init", "--state", state, "--config", path, **secret))
+    with running(tmp_path, "run", "sidecar", "--state", state, **secret) as sidecar:
+        sidecar.wait_for_err('"event": "ready"')
+        for found in [state, *state.rglob("*")]:
+            about = found.lstat()
+            mode = stat.S_IMODE(about.st_mode) & ~stat.S_ISGID
+            assert mode == (0o770 if found.is_dir() else 0o660), f"{found}: {mode:04o}"
+            assert about.st_gid == group.gr_gid, found
+        assert sidecar.stop(signal.SIGTERM) == ExitCode.SUCCESS
+
+
+def test_a_group_that_is_none_is_refused_by_name(node: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "tidemark.toml"
+    path.write_text(f'[capture]\ndsn = "{node.url(user="cdc")}"\ngroup = "no such group"\n')
+    done = cdcctl("init", "--state", tmp_path / "state", "--config", path)
+    refused(done, ExitCode.CONFIG, "capture.group: there is no group 'no such group'")
+    assert not (tmp_path / "state").exists()

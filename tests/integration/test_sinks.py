@@ -10,16 +10,16 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.lakes import CAPTURE, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
+from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
 from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.failpoints import Failpoint, arm
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, TableFenced
-from tidemark.pipeline.positions import TableState
+from tidemark.pipeline.positions import LakeTaken, TableState
 from tidemark.pipeline.sinks import Lake, LakeBatch
 from tidemark.pipeline.steps import Delivered
 from tidemark.pipeline.types import constants_of, shape_of
@@ -35,7 +35,7 @@ STEPS = st.one_of(
 
 
 def new_lake(root: Path) -> Lake:
-    return Lake(str(root), CAPTURE, shape_of, constants_of)
+    return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
 @settings(max_examples=50, deadline=None)
@@ -238,7 +238,6 @@ def test_a_dropped_table_is_marked_and_kept(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     lake.apply(batch([*table.delivered(), Delivered(Sequence(2), drop)]))
     assert lake.positions.tables[DATABASE, RELATION].state is TableState.DROPPED
-    assert lake.positions.names() == {}
     assert replica_rows(tmp_path, FOLDER) == table.expected()
 
 
@@ -288,9 +287,100 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     (told,) = table.delivered()
     assert isinstance(told.item, ChangeBatch)
     databases = {Oid(oid): name for oid, name in names.items()}
-    lake = Lake(str(tmp_path), CAPTURE, shape_of, constants_of, databases)
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
     items = [Delivered(Sequence(n), replace(told.item, database=Oid(n))) for n in (*names, 7)]
     lake.apply(batch(items))
     folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
     assert folders == ["..-2", "7", "A_b-5", "a-b-6", "a_b", "a_b-3", "positions"]
     assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}
+
+
+@pytest.mark.parametrize("how", ["renamed", "dropped and added"])
+def test_a_column_whose_name_changes_by_case_alone_goes_on_in_the_log_as_it_was_spelled(
+    tmp_path: Path, how: str
+) -> None:
+    table = ScriptedTable()
+    table.rename_column(2, "Note")
+    table.insert({1: 1, 2: "a", 3: "b"})
+    table.commit()
+    if how == "renamed":
+        table.rename_column(2, "note")
+    else:
+        table.drop_column(2)
+        table.add_column("note")
+    last = table.relation.live_columns[-1].number
+    table.update((1,), {1: 2, last: "c"}, unchanged=(2,) if how == "renamed" else ())
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    rows = log_rows(tmp_path, FOLDER)
+    assert [row["Note"] for row in rows] == ["a", None if how == "renamed" else "c"]
+    assert rows[1]["_unchanged"] == (["Note"] if how == "renamed" else None)
+    assert rows[1]["_old"] == {"id": 1, "Note": None, "big": None}
+
+
+def test_columns_with_dots_in_their_names_are_merged(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.rename_column(1, "order.id")
+    table.rename_column(2, "a.b")
+    table.insert({1: 1, 2: "a", 3: "long"})
+    table.commit()
+    table.update((1,), {2: "b"}, unchanged=(3,))
+    table.update((1,), {1: 2}, unchanged=(3,))
+    for delivered in table.delivered():
+        new_lake(tmp_path).apply(batch([delivered]))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+def test_old_values_are_not_moved_to_a_column_that_the_table_has_itself(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.add_column("note__string")
+    table.add_column("big__string")
+    table.insert({1: 1, 2: "12", 3: "13", 4: "mine", 5: "mine"})
+    table.commit()
+    table.drop_column(5)
+    table.rewrite(2, "int8", {(1,): 12})
+    table.rewrite(3, "int8", {(1,): 13})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    first = log_rows(tmp_path, FOLDER)[0]
+    assert (first["note__string"], first["note__string_"]) == ("mine", "12")
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+
+
+def test_a_new_state_copies_anew_whatever_generation_the_old_one_had_come_to(tmp_path: Path) -> None:
+    old = ScriptedTable()
+    old.copy(1, [{1: 1, 2: "old", 3: None}])
+    old.commit()
+    old.copy(2, [{1: 1, 2: "old", 3: None}, {1: 2, 2: "old", 3: None}])
+    new_lake(tmp_path).apply(batch(old.delivered()))
+    table = ScriptedTable()
+    table.commit(5000)
+    table.copy(1, [{1: 1, 2: "new", 3: None}])
+    table.commit()
+    table.insert({1: 3, 2: "later", 3: None})
+    new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))
+    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["old"] * 3 + ["new", "later"]
+
+
+@pytest.mark.feature("X11")
+@pytest.mark.parametrize("other", [{"capture": "other"}, {"system_identifier": SystemIdentifier(78)}])
+def test_a_lake_with_the_tables_of_another_capture_is_refused(tmp_path: Path, other: dict[str, str]) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77"):
+        Lake(str(tmp_path), replace(IDENTITY, **other), shape_of, constants_of)  # type: ignore[arg-type]
+
+
+def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:
+    old = ScriptedTable()
+    old.copy(1, [{1: 1, 2: "old", 3: None}])
+    new_lake(tmp_path).apply(batch(old.delivered(start=50)))
+    table = ScriptedTable()
+    table.commit(5000)
+    table.copy(1, [{1: 1, 2: "broken off", 3: None}], whole=False)
+    table.commit()
+    table.copy(2, [{1: 1, 2: "new", 3: None}])
+    new_lake(tmp_path).apply(batch(table.delivered(), "outbox-2"))
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["old", "new"]
+    assert replica_rows(tmp_path, FOLDER) == table.expected()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lakes import CAPTURE, batch, log_rows, replica_rows
+from tests.support.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, Value
 from tidemark.pipeline import sinks
 from tidemark.pipeline.held import read_held
@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 
 
 def new_lake(root: Path) -> Lake:
-    return Lake(str(root), CAPTURE, shape_of, constants_of)
+    return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
 def story() -> tuple[ScriptedTable, list[list[Delivered]], list[list[dict[str, Value]]]]:
@@ -93,3 +93,20 @@ def test_compaction_keeps_rows_and_what_a_table_holds(tmp_path: Path, monkeypatc
     assert replica_rows(tmp_path, FOLDER) == table.expected()
     assert len(log_rows(tmp_path, FOLDER)) == table.changes
     assert len(DeltaTable(str(tmp_path / FOLDER / "log")).file_uris()) < BATCHES
+
+
+def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks, "COMPACT_EVERY", 4)
+    monkeypatch.setattr(sinks, "REPLICA_KEEP_HOURS", 0)
+    table, seen = ScriptedTable(), 0
+    for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple
+        if n:
+            table.truncate()
+        table.insert({1: n, 2: "new", 3: None})
+        table.commit()
+        told = table.delivered()
+        new_lake(tmp_path).apply(batch(told[seen:]))
+        seen = len(told)
+    assert len(list((tmp_path / FOLDER / "replica").glob("*.parquet"))) < BATCHES / 2

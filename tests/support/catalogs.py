@@ -208,7 +208,7 @@ DESCRIBED = """
       c.reltoastrelid::int8,
       coalesce((SELECT inhparent::int8 FROM pg_inherits WHERE inhrelid = c.oid AND c.relispartition), 0),
       (SELECT array_agg(k ORDER BY o) FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS u (k, o)
-        WHERE i.indrelid = c.oid AND i.indisprimary),
+        WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
       (SELECT array_agg(k ORDER BY o) FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS u (k, o)
         WHERE i.indexrelid = pg_get_replica_identity_index(c.oid) AND o <= i.indnkeyatts)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -7,20 +7,21 @@ import random
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from tests.support.lakes import CAPTURE, position_after
+from tests.support.lakes import IDENTITY, position_after
 from tests.support.scripted_table import DATABASE, RELATION, TEST_TIMELINE, ScriptedTable, act
 from tidemark.io.disk import StateFull
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
-from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, Xid
+from tidemark.model.lsn import FullXid, Lsn, Oid, Xid
 from tidemark.model.position import NO_SEQUENCE, Pointer
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.steps import TableItem, position_of
 from tidemark.wire.outbox import encode_group
-from tidemark.wire.state import Identity, Owner
+from tidemark.wire.state import Owner
 
 OUTBOX_BYTES = 16 << 20
 ROOM_WAIT_S = 120.0
@@ -83,7 +84,7 @@ def make_state(
     root: Path, outbox: str = "0a0b", after: OutboxSequence = NO_SEQUENCE, bytes_max: int = OUTBOX_BYTES
 ) -> None:
     """Make a state folder with an empty outbox."""
-    identity = Identity(CAPTURE, SystemIdentifier(77), outbox, 15, 16 << 20, bytes_max)
+    identity = replace(IDENTITY, outbox_id=outbox, outbox_bytes_max=bytes_max)
     StateStore.create(StateFolder(root), identity, numbers_after=after).close()
 
 

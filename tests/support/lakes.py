@@ -9,15 +9,17 @@ from deltalake import DeltaTable
 
 from tests.support.scripted_table import TEST_TIMELINE
 from tidemark.model.change import ChangeBatch, LogicalMessage
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failpoints import Failpoint, arm
 from tidemark.pipeline.sinks import Lake, LakeBatch
 from tidemark.pipeline.steps import Delivered, TableItem, position_of
 from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.wire.state import Identity
 
 CAPTURE = "test"
+IDENTITY = Identity(CAPTURE, SystemIdentifier(77), "outbox-1", 15, 16 << 20, 16 << 20)
 
 
 class Crash(Exception):
@@ -63,7 +65,7 @@ class CrashingFeed:
             crash = CrashAt(self.chance.choice([1, 2, 3, 4, 5, 6, 8, 0, 0, 0, 0]))
             arm(crash)
             try:
-                lake = Lake(str(self.root), CAPTURE, shape_of, constants_of)
+                lake = Lake(str(self.root), IDENTITY, shape_of, constants_of)
                 lake.apply(batch(numbered[at:end], outbox))
                 at = end
             except Crash:
@@ -71,7 +73,7 @@ class CrashingFeed:
                 arm(None)
                 what = self.chance.random()
                 if what < 0.3:  # the checkpoint is lost: on from the positions table
-                    held = Lake(str(self.root), CAPTURE, shape_of, constants_of).positions.held.sequence
+                    held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.held.sequence
                     at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
                 elif what < 0.5:  # the state is lost: a new outbox, numbered on, from anywhere before
                     greatest = max(d.sequence for d in numbered)

@@ -116,7 +116,7 @@ def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
     """See that the log is what the server tells; return how much that is."""
     with StateStore.open(folder) as store:
         view = store.view()
-    positions = Positions(str(lake.absolute()), view.identity.capture)
+    positions = Positions(str(lake.absolute()), view.identity)
     tables = [table for table in positions.tables.values() if table.relation != INVALID_OID and table.log_version >= 0]
     expected = without_copied(server.transactions(), view, tables)
     logged: list[LoggedChange] = []
@@ -138,9 +138,9 @@ def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
 def without_copied(told: Transactions, view: StateView, tables: list[TablePosition]) -> Transactions:
     """Leave out what stands in the log as copied rows: what the snapshot of a table's copy saw."""
     snapshots = {
-        table.name: parse_snapshot(view.copies[table.database, table.relation].snapshot)
+        table.name: parse_snapshot(copy.snapshot)
         for table in tables
-        if (table.database, table.relation) in view.copies
+        if (copy := view.copies.get((table.database, table.relation))) is not None and copy.generation
     }
     left: Mapping[int, list[Change]] = {
         xid: [

@@ -47,9 +47,9 @@ def column(number: int, name: str, type_name: str) -> Column:
     return Column(number, name, kind, -1, length, by_value, align)
 
 
-def missing_text(text: str) -> bytes:
+def missing_text(text: str, encoding: str = "utf-8") -> bytes:
     """Return the attmissingval of a text column: an array of one value, as it stands on disk."""
-    value = text.encode()
+    value = text.encode(encoding)
     array = struct.pack("<iiIii", 1, 0, TEXT_OID, 1, 1) + struct.pack("<I", len(value) + 4 << 2) + value
     return struct.pack("<I", len(array) + 4 << 2) + array
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.support.feeder import World, make_state
-from tests.support.lakes import CAPTURE, log_rows, replica_rows
+from tests.support.lakes import IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
 from tests.support.spark_process import DEADLINE_S, DELETED, DRIVER, PROGRAMS, ROOT, VICTIMS, SparkProcess, wait_for
 from tidemark.pipeline.failpoints import Failpoint
@@ -91,7 +91,7 @@ class Campaign:
         found = {}
         for table in world.tables:
             folder = f"{DATABASE}/{folder_of(table.relation)}"
-            known = Lake(str(self.lake), CAPTURE, shape_of, constants_of).positions.tables[DATABASE, table.oid]
+            known = Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.tables[DATABASE, table.oid]
             assert known.folder == folder
             assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"
             log = log_rows(self.lake, folder)

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from tidemark.decode import columns, places, text_columns
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.calendar import EPOCH_2000_DAYS, USECS_PER_DAY
-from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind
+from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind, without_escapes
 from tidemark.decode.codecs.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
 from tidemark.decode.codecs.numeric import DecimalCodec
 from tidemark.decode.codecs.strings import EnumCodec
@@ -180,7 +180,7 @@ def _enums(codec: Codec, cells: Cells) -> pa.Array:
     indices = pc.index_in(oids, value_set=pa.array(codec.labels.keys(), pa.uint32()))
     if indices.null_count != oids.null_count:  # a label that the catalog does not know
         return objects(codec, cells, None)
-    return pa.array(codec.labels.values(), pa.string()).take(indices)
+    return pa.array(map(without_escapes, codec.labels.values()), pa.string()).take(indices)
 
 
 def _grown(

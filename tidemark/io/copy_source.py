@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psycopg import sql
+from psycopg.rows import TupleRow
 
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
@@ -24,12 +26,15 @@ from tidemark.wal.versions import WalFormat
 
 _FIRST_USER_OID = 16384  # FirstNormalObjectId
 _STAMP = """
-    SELECT c.oid::int8, n.nspname::text, c.relname::text, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+    SELECT c.oid::int8, pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
+        pg_catalog.convert_to(c.relname::text, pg_catalog.getdatabaseencoding()),
+        pg_catalog.has_table_privilege(c.oid, 'SELECT'),
         pg_catalog.concat_ws(' ', c.xmin, n.xmin,
             (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
              FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
             (SELECT pg_catalog.string_agg(pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid)
-             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid))
+             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid)),
+        pg_catalog.getdatabaseencoding()::text
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.relrewrite = 0
 """
@@ -114,9 +119,7 @@ class CopySource:
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
         rows = self._look.query(f"{_STAMP} AND c.oid >= {_FIRST_USER_OID} ORDER BY c.oid".encode())
-        return [
-            SourceTable(Oid(oid), str(nsp), str(name), bool(may), str(stamp)) for oid, nsp, name, may, stamp in rows
-        ]
+        return [self._table(row) for row in rows]
 
     def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
         """Return the mirror that described the table."""
@@ -126,7 +129,13 @@ class CopySource:
     def table(self, oid: Oid) -> SourceTable | None:
         """Return one table, as it is now."""
         rows = self._look.query(f"{_STAMP} AND c.oid = {oid}".encode())
-        return next((SourceTable(Oid(row[0]), *row[1:]) for row in rows), None)
+        return next((self._table(row) for row in rows), None)
+
+    def _table(self, row: TupleRow) -> SourceTable:
+        oid, namespace, name, readable, stamp, encoding = row
+        # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
+        dialect = Dialect.of(encoding, self._format.major)
+        return SourceTable(Oid(oid), dialect.decode(namespace), dialect.decode(name), readable, stamp)
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
@@ -136,7 +145,7 @@ class CopySource:
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
             session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
-            name = sql.Identifier(table.namespace, table.name)
+            name = _identifier(table.namespace, table.name)
             session.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
             # NB: the first statement with a snapshot; LOCK takes none.
             ((snapshot, time_us, oid),) = session.execute(
@@ -153,10 +162,13 @@ class CopySource:
 
         Raises `TableChanging` behind the last one where they were another table's.
         """
-        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.live_columns)
-        name = sql.Identifier(relation.namespace, relation.name)
+        assert self._mirror is not None, relation
+        columns = sql.SQL(", ").join(_identifier(column.name) for column in relation.live_columns)
+        name = _identifier(relation.namespace, relation.name)
+        # Text of SQL_ASCII comes as it is: the server would refuse to give out what is no UTF-8.
+        encoding = sql.Literal("SQL_ASCII" if self._mirror.encoding == "SQL_ASCII" else "UTF8")
         # A SELECT, not the table: generated columns are columns here, too.
-        statement = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(columns, name)
+        statement = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT (ENCODING {})").format(columns, name, encoding)
         with self._node.translated() as session, session.cursor().copy(statement) as copy:
             for line in copy:
                 yield bytes(line)
@@ -200,6 +212,19 @@ class CopySource:
         mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
         seed.merge(mirror, session.read(mirror, _nothing))
         self._mirror = mirror
+
+
+def _identifier(*names: str) -> sql.Identifier:
+    """Return a quoted name; raise `CopyDenied` for one with bytes that no statement in UTF-8 can hold."""
+    try:
+        ".".join(names).encode()
+    except UnicodeEncodeError as error:
+        told = without_escapes(".".join(names))
+        raise CopyDenied(
+            f"the name {told} is no text in its database's encoding, so that no statement can name it",
+            hint="rename it, exclude the table, or set copy.enabled = false",
+        ) from error
+    return sql.Identifier(*names)
 
 
 def _nothing() -> None:

@@ -8,6 +8,9 @@ STATE/copy/                   WAL received while the first copy runs, and rows o
 STATE/sidecar.lock, .sock     the role's lock and its control socket
 """
 
+import grp
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +75,25 @@ class StateFolder:
                 hint="choose a state folder with a shorter path",
             )
         return path
+
+    def admit_group(self) -> None:
+        """Let the group, where there is one, have the files that this process makes: no umask is in the way."""
+        if self.shared_with_group:
+            os.umask(0o777 & ~self.folder_mode)
+
+    def share(self, group: str) -> None:
+        """Make the folder, as one of `group`, if that is a name; what is made in it has the same group then."""
+        if not group:
+            return
+        try:
+            number = grp.getgrnam(group).gr_gid
+        except KeyError:
+            raise ConfigError(f"capture.group: there is no group {group!r}", hint="make it, or name another") from None
+        self.admit_group()
+        with writing(self.root):
+            self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            os.chown(self.root, -1, number)
+            self.root.chmod(self.folder_mode | stat.S_ISGID)
 
     def make(self) -> None:
         """Make the folders that are not there yet."""

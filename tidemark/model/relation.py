@@ -124,7 +124,7 @@ class Relation:
     columns: tuple[Column, ...]  # by number, dropped ones included
     replica_identity: ReplicaIdentity
     identity_columns: tuple[int, ...] = ()  # numbers in the index that the replica identity names; () if there is none
-    primary_key: tuple[int, ...] = ()  # numbers, in the order of the index
+    primary_key: tuple[int, ...] = ()  # numbers, in the order of the index; () if rows may share a key for a moment
     toast_oid: Oid = INVALID_OID
     rewrite_of: Oid = INVALID_OID  # pg_class.relrewrite: this is the transient heap of that relation
     partition_of: Oid = INVALID_OID  # parent of a partition

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from tidemark.io.ending import tell_ending
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import arm_from_environment
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
@@ -33,19 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     configure_logs(given.log_format, given.log_level)
     log = get_log("pipeline")
-    arm_from_environment()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        arm_from_environment()
         _run(given, stop, log)
     except SparkGone as error:
-        log.error("spark died", **describe_error(error))  # noqa: TRY400 - as below
+        log.warning("spark died", **describe_error(error))
         _revive(log)
-        return error.exit_code
-    except TidemarkError as error:
-        log.error("pipeline stopped", **describe_error(error))  # noqa: TRY400 - the operator needs no traceback
-        return error.exit_code
+        return tell_ending(log, "pipeline ends", error)
+    except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+        return tell_ending(log, "pipeline ends", error)
     log.info("pipeline stopped", reason="signal" if stop.is_set() else "nothing left")
     return ExitCode.SUCCESS
 
@@ -63,7 +63,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             log.info("metrics served", host=given.metrics_host, port=server.port)
         lake = str(given.lake.absolute())
         checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
-        progress = Progress(metrics, log, folder.root / f"pipeline-{given.reader}.json", given.reader, lake)
+        progress = Progress(metrics, log, folder, given.reader, lake)
         settings = Settings(
             folder.root.absolute(),
             lake,
@@ -75,9 +75,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         )
         pipeline = Pipeline(settings, outbox, metrics, progress, log)
         local = given.master.startswith("local") and "://" not in checkpoint
-        spark = make_session(
-            given.master, folder.root.absolute(), driver_memory=given.driver_memory, local_checkpoint=local
-        )
+        spark = make_session(given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local)
         try:
             pipeline.run(spark, stop)
         except SparkGone:
@@ -101,22 +99,40 @@ def _revive(log: Log) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m tidemark.pipeline", description="Bring the outbox's changes into tables of the lake."
+        prog="python -m tidemark.pipeline",
+        description="Bring the outbox's changes into tables of the lake.",
+        allow_abbrev=False,
     )
     parser.add_argument("--state", type=Path, required=True, help="the capture's state folder")
     parser.add_argument("--lake", type=Path, required=True, help="folder of the tables; made if it is not there")
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     parser.add_argument("--checkpoint", help="Spark's checkpoint; may be deleted (default: STATE/spark)")
     parser.add_argument("--reader", default=READER, help="name among the outbox's readers (default: %(default)s)")
-    parser.add_argument("--batch-bytes", type=int, default=BATCH_BYTES, help="bound of a batch (default: %(default)s)")
+    parser.add_argument(
+        "--batch-bytes", type=_byte_count, default=BATCH_BYTES, help="bound of a batch (default: %(default)s)"
+    )
     parser.add_argument("--driver-memory", default="1g", help="heap of Spark's driver (default: %(default)s)")
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
     parser.add_argument("--once", action="store_true", help="stop when what is in the outbox now is in the lake")
     parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
-    parser.add_argument("--metrics-port", type=int, help="serve Prometheus metrics there; 0 chooses a port")
+    parser.add_argument("--metrics-port", type=_port, help="serve Prometheus metrics there; 0 chooses a port")
     parser.add_argument("--log-format", choices=("json", "console"), default="json")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser
+
+
+def _byte_count(text: str) -> int:
+    return _bounded(text, 1, 1 << 40)
+
+
+def _port(text: str) -> int:
+    return _bounded(text, 0, 65_535)
+
+
+def _bounded(text: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"a number from {least} to {most} is wanted")
+    return int(text)
 
 
 if __name__ == "__main__":

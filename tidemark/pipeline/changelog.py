@@ -18,7 +18,7 @@ from tidemark.pipeline.failpoints import Failpoint, passed
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, quoted
 from tidemark.pipeline.layout import Shapes, lake_columns, unchanged_masks
-from tidemark.pipeline.logshape import META, OLD, log_schema, settle_types
+from tidemark.pipeline.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
 from tidemark.pipeline.steps import Delivered, Happening, Rows, steps
 
 
@@ -62,6 +62,7 @@ class ChangeLog:
         if not table.exists:
             table.create(rows.schema, table.held)
         else:
+            rows = spelled(rows, table.schema)
             settle_types(table, rows.schema)
         table.append(rows, held, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
@@ -77,8 +78,10 @@ class ChangeLog:
             table.create(log_schema(boundary.relation, self._shapes(boundary.relation)), held)
         elif boundary.begin and table.held.copy_sequence:
             # The copy before this one did not come to its end: its rows go, as the snapshot that they belong to did.
-            since = f"{quoted('_op')} = '{Op.COPY.value}' AND {quoted('_seq')} >= {table.held.copy_sequence}"
-            table.delete(since, held)
+            # NB: they all stand at the LSN that the log holds; a sequence alone may be one of an older outbox, too.
+            seq, lsn = table.held.copy_sequence, table.held.position.commit_lsn
+            where = f"{quoted('_seq')} >= {seq} AND {quoted('_commit_lsn')} = {lsn}"
+            table.delete(f"{quoted('_op')} = '{Op.COPY.value}' AND {where}", held)
         else:
             table.append(table.schema.empty_table(), held)
         passed(Failpoint.LOG_APPENDED)
@@ -106,7 +109,7 @@ def log_rows(step: Rows) -> pa.Table:
     columns = lake_columns(step.relation)
     meta = {name: changes.column(name) for name in META.names if name in changes.schema.names}
     meta["_seq"] = pa.array(step.sequences)
-    meta["_unchanged"] = _unchanged_names(step)
+    meta[UNCHANGED] = _unchanged_names(step)
     new = changes.column(AFTER).combine_chunks().flatten()
     arrays = [*(meta[name] for name in META.names), *(new[column.place] for column in columns)]
     if columns:
@@ -120,6 +123,6 @@ def log_rows(step: Rows) -> pa.Table:
 def _unchanged_names(step: Rows) -> pa.Array:
     masks = unchanged_masks(step.changes, lake_columns(step.relation))
     if not masks:
-        return pa.nulls(step.changes.num_rows, META.field("_unchanged").type)
+        return pa.nulls(step.changes.num_rows, META.field(UNCHANGED).type)
     names = [[name for name, mask in masks.items() if mask[at]] or None for at in range(step.changes.num_rows)]
-    return pa.array(names, META.field("_unchanged").type)
+    return pa.array(names, META.field(UNCHANGED).type)

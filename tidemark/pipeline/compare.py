@@ -71,11 +71,10 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
     """
     deadline = time.monotonic() + wait_s
     with StateStore.open(folder) as store:
-        capture = store.identity.capture
         while True:
             view = store.view()
             delivered = view.delivered.pointer.position.commit_lsn if view.delivered is not None else Lsn(0)
-            positions = Positions(str(lake.absolute()), capture)
+            positions = Positions(str(lake.absolute()), store.identity)
             if delivered >= lsn and positions.held.sequence >= view.ledger.head:
                 return positions
             if time.monotonic() >= deadline:
@@ -169,7 +168,8 @@ def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[L
     for database, name in view.beginning.databases.items():
         with closing(CopySource(dsn, name, wal_format(view.identity.server_major))) as source:
             tables = [known for known in positions.tables.values() if known.database == database]
-            results = (compare_table(source, table, lake) for table in tables if table.state is TableState.LIVE)
+            live = [table for table in tables if table.state is TableState.LIVE and table.replica_version >= 0]
+            results = (compare_table(source, table, lake) for table in live)
             compared += [result for result in results if result is not None]
             compared += _missing(source, database, view.copies, positions)
     return lsn, sorted(compared, key=lambda one: one.table)

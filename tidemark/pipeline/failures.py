@@ -21,6 +21,12 @@ def named_failure(text: str) -> TidemarkError | None:
     return failure
 
 
+def first_reason(text: str) -> str:
+    """Return the line of a foreign error that says why: the first that names an exception of Java's, or the first."""
+    lines = [line.strip(" \t:") for line in text.splitlines() if line.strip()]
+    return next((line for line in lines if "Exception: " in line), lines[0] if lines else "no reason given")
+
+
 def _kinds(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]:
     yield kind
     for narrower in kind.__subclasses__():

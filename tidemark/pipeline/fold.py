@@ -6,7 +6,8 @@ one of the same row, earlier in the run or in the replica, there possibly under 
 that the replica lacks, since nobody copied it, stays out until a change tells the whole of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from tidemark.pipeline.steps import position_of
 
 Key = tuple[object, ...]
 _ORDER = "__tidemark_order"
+_NAN = float("nan")  # one object for all: as a part of a Python key it equals itself only
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,7 +90,7 @@ class _Run:
 def _fold_by_column(run: _Run) -> Folded:
     """Where nothing is unchanged the last word on a key is all that counts: one group-by."""
     put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
-    new, old = run.new.select(run.key), run.old.select(run.key)
+    new, old = _comparable_keys(run.new, run.key), _comparable_keys(run.old, run.key)
     # Within a change the old key goes before the new one comes: even numbers remove, odd ones put.
     entries = pa.concat_tables(
         [
@@ -100,7 +102,7 @@ def _fold_by_column(run: _Run) -> Folded:
     last = np.sort(newest.column(f"{_ORDER}_max").to_numpy())
     puts, removals = last[last % 2 == 1] // 2, last[last % 2 == 0] // 2
     only_new = not len(remove_at) and len(puts) == len(put_at) and bool(np.isin(run.ops, ("i", "c")).all())
-    return Folded(run.new.take(pa.array(puts)), old.take(pa.array(removals)), {}, only_new)
+    return Folded(run.new.take(pa.array(puts)), run.old.select(run.key).take(pa.array(removals)), {}, only_new)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class _Row:
 
 
 def _fold_by_row(run: _Run, fetch: Fetch) -> Folded:
-    new_keys, old_keys = _keys(run.new, run.key), _keys(run.old, run.key)
+    new_keys, old_keys = keys_of(run.new, run.key), keys_of(run.old, run.key)
     rows: dict[Key, _Row | None] = {}
     for at, key in enumerate(new_keys):
         if run.deletes[at]:
@@ -184,8 +186,23 @@ def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.T
     return pa.table([children[column.place] for column in columns], names=[column.name for column in columns])
 
 
-def _keys(table: pa.Table, key: Sequence[str]) -> list[Key]:
-    return list(zip(*(table.column(name).to_pylist() for name in key), strict=True))
+def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:
+    """Return the keys of rows, equal where PostgreSQL's are."""
+    columns = [comparable(table.column(name)).to_pylist() for name in key]
+    return list(zip(*(map(_as_key, values) for values in columns), strict=True))
+
+
+def _as_key(value: object) -> object:
+    return _NAN if isinstance(value, float) and math.isnan(value) else value
+
+
+def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return values of a key column with one value for 0 and -0, which Arrow groups apart."""
+    return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
+
+
+def _comparable_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    return pa.table([comparable(table.column(name)) for name in key], names=list(key))
 
 
 def _mask(values: pa.ChunkedArray) -> Mask:

@@ -72,6 +72,6 @@ def make_shim(java: Path, cache: Path) -> Path:
     script.parent.mkdir(parents=True, exist_ok=True)
     written = script.with_name(f"java.{os.getpid()}")
     written.write_text(_SCRIPT.format(java=java), encoding="utf-8")
-    written.chmod(0o755)
+    written.chmod(0o700)
     written.rename(script)  # whole or not at all: another pipeline may be starting
     return script.parent.parent

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 
-from tidemark.model.errors import Fenced, InternalError
+from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError
+from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
 
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 days"}  # of commits: some a second make many in 30 days
@@ -36,12 +37,21 @@ def quoted(name: str, alias: str = "") -> str:
     return f"{alias}.{identifier}" if alias else identifier
 
 
+class LakeFailed(ConsumerFailed):
+    """A table that delta-rs cannot read or write."""
+
+    disposition = Disposition.RETRY
+    hint = "see if the lake's folder is there, has room, and may be written; what it holds it holds"
+
+
 @contextmanager
-def _fenced(uri: str) -> Iterator[None]:
+def _translated(uri: str) -> Iterator[None]:
     try:
         yield
     except CommitFailedError as error:
         raise TableFenced(uri, str(error)) from error
+    except (DeltaError, OSError) as error:
+        raise named_failure(str(error)) or LakeFailed(f"{uri}: {first_reason(str(error))}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,9 @@ class LakeTable:
     def __init__(self, uri: str, app: str) -> None:
         self.uri = uri
         self.app = app
-        self._delta = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+        with _translated(uri):
+            self._delta = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+        self._opened = max(self.version, 0)
         self.held = read_held(self._delta.transaction_version, app) if self._delta is not None else NOTHING
 
     @property
@@ -72,6 +84,10 @@ class LakeTable:
     def version(self) -> int:
         """Return the version of the snapshot; -1 for no table."""
         return self._delta.version() if self._delta is not None else -1
+
+    def has_passed(self, every: int) -> bool:
+        """Tell if one of the versions written since the table was opened is a multiple of `every`."""
+        return self.version // every > self._opened // every
 
     @property
     def delta(self) -> DeltaTable:
@@ -92,14 +108,15 @@ class LakeTable:
 
     def create(self, schema: pa.Schema, held: Held) -> None:
         """Create the table without rows."""
-        self._delta = DeltaTable.create(
-            self.uri, schema, configuration=LOG_RETENTION, commit_properties=commit_properties(self.app, held)
-        )
+        with _translated(self.uri):
+            self._delta = DeltaTable.create(
+                self.uri, schema, configuration=LOG_RETENTION, commit_properties=commit_properties(self.app, held)
+            )
         self.held = held
 
     def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
         """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
-        with _fenced(self.uri):
+        with _translated(self.uri):
             write_deltalake(
                 self.delta,
                 rows,
@@ -112,7 +129,7 @@ class LakeTable:
 
     def overwrite(self, rows: pa.RecordBatchReader | pa.Table, held: Held) -> None:
         """Replace all rows and the columns as well."""
-        with _fenced(self.uri):
+        with _translated(self.uri):
             write_deltalake(
                 self.delta,
                 rows,
@@ -125,7 +142,7 @@ class LakeTable:
 
     def add_columns(self, fields: Sequence[pa.Field], held: Held) -> None:
         """Add columns that are NULL in every row there is."""
-        with _fenced(self.uri):
+        with _translated(self.uri):
             self.delta.alter.add_columns(
                 [Field.from_arrow(field) for field in fields], commit_properties=commit_properties(self.app, held)
             )
@@ -134,14 +151,14 @@ class LakeTable:
     def delete(self, where: str | None, held: Held) -> None:
         """Delete the rows that the SQL condition `where` names, or all."""
         version = self.version
-        with _fenced(self.uri):
+        with _translated(self.uri):
             self.delta.delete(where, commit_properties=commit_properties(self.app, held))
         self._settle(version, held)
 
     def merge(self, rows: pa.Table, on: str, actions: MergeActions, held: Held) -> None:
         """Merge `rows` (alias `s`) into the table (alias `t`)."""
         version = self.version
-        with _fenced(self.uri):
+        with _translated(self.uri):
             merger = self.delta.merge(
                 rows,
                 on,
@@ -162,7 +179,7 @@ class LakeTable:
 
     def compact(self, keep_hours: int) -> None:
         """Put small files together, and delete those that no row has needed for `keep_hours`."""
-        with _fenced(self.uri):
+        with _translated(self.uri):
             self.delta.optimize.compact(target_size=FILE_BYTES)
         self.forget_files(keep_hours)
 

@@ -14,14 +14,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.codecs.codec import Dialect, without_escapes
+from tidemark.decode.codecs.registry import is_raw
 from tidemark.model.errors import TidemarkError
-from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Column, Relation, ReplicaIdentity
 
 NUMBER = b"tidemark.number"
 Shapes = Callable[[Relation], pa.StructType]
 """Gives a relation's live columns in Arrow, for events that come without rows."""
-Constants = Callable[[Relation], Mapping[int, pa.Scalar]]
+Constants = Callable[[Relation, Dialect], Mapping[int, pa.Scalar]]
 """Gives what columns of a relation hold in rows older than they are (attmissingval), by number."""
+Labels = Mapping[int, Mapping[str, str]]
+"""By column: an enum's labels that are called otherwise now."""
 Mask = npt.NDArray[np.bool_]
 
 # Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
@@ -54,7 +59,7 @@ def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
         if column.generated == "v":
             continue  # a virtual column stands in no tuple
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
-        if name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
+        while name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
             name = f"{name}_{column.number}"
         taken.add(name.lower())
         columns.append(LakeColumn(column.number, place, name))
@@ -66,7 +71,8 @@ def key_names(relation: Relation) -> tuple[str, ...]:
 
     What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
     the primary key among it. With NOTHING no old row is known, so no key is either. An array is no key in the lake:
-    neither Arrow nor delta-rs groups or joins by one.
+    neither Arrow nor delta-rs groups or joins by one. Nor is a type without a codec: a first copy and the stream have
+    other bytes for one value.
     """
     numbers = relation.identity_columns
     if relation.replica_identity is ReplicaIdentity.FULL:
@@ -74,8 +80,12 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     elif relation.replica_identity is ReplicaIdentity.NOTHING:
         numbers = ()
     names = {column.number: column.name for column in lake_columns(relation)}
-    arrays = {c.number for c in relation.live_columns if c.type is not None and c.type.ultimate().element is not None}
-    if any(number in arrays or number not in names for number in numbers):
+    unfit = {
+        column.number
+        for column in relation.live_columns
+        if is_raw(column) or (column.type is not None and column.type.ultimate().element is not None)
+    }
+    if any(number in unfit or number not in names for number in numbers):
         return ()
     return tuple(names[number] for number in numbers)
 
@@ -117,7 +127,7 @@ def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.
 
 
 def reshaper(
-    held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]
+    held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar], labels: Labels
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Return the function that gives rows of the layout `held` the layout `wanted`."""
     old = numbered(held)
@@ -126,7 +136,8 @@ def reshaper(
         columns = []
         for number, field in numbered(wanted).items():
             if number in old:
-                columns.append(convert(batch.column(old[number].name), field))
+                values = batch.column(old[number].name)
+                columns.append(convert(relabelled(values, labels[number]) if number in labels else values, field))
             elif number in constants:
                 columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))
             else:
@@ -134,6 +145,35 @@ def reshaper(
         return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     return reshape
+
+
+def renamed_labels(before: Relation | None, after: Relation) -> Labels:
+    """Return the labels that were renamed between two versions of a relation; the rows were not touched by that."""
+    was = {column.number: labels_of(column) for column in before.live_columns} if before is not None else {}
+    renamed: dict[int, Mapping[str, str]] = {}
+    for column in after.live_columns:
+        old, new = was.get(column.number, {}), labels_of(column)
+        names = {old[oid]: label for oid, label in new.items() if oid in old and old[oid] != label}
+        if names:
+            renamed[column.number] = names
+    return renamed
+
+
+def labels_of(column: Column) -> Mapping[Oid, str]:
+    """Return the labels of a column that holds an enum or an array of one, by OID."""
+    kind = column.type.ultimate() if column.type is not None else None
+    if kind is not None and kind.element is not None:
+        kind = kind.element.ultimate()
+    return {label.oid: without_escapes(label.label) for label in kind.labels} if kind is not None else {}
+
+
+def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
+    """Return the values of a column, or of its lists, by their new names."""
+    if pa.types.is_list(column.type):
+        lists = column.to_pylist()
+        return pa.array([old and [names.get(label, label) for label in old] for old in lists], column.type)
+    places = pc.index_in(column, value_set=pa.array(names.keys(), pa.string()))
+    return pc.coalesce(pa.array(names.values(), pa.string()).take(places), column)
 
 
 def convert(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -145,10 +185,12 @@ def convert(column: pa.Array, field: pa.Field) -> pa.Array:
     if pa.types.is_decimal(column.type) and pa.types.is_string(field.type):
         # Arrow prints small decimals with an exponent, PostgreSQL never does.
         return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], field.type)
+    # An oid is an integer to the server as it stands: rows are not rewritten, and 2^31 and more are below zero then.
+    wraps = pa.types.is_int64(column.type) and pa.types.is_int32(field.type)
     try:
-        return pc.cast(column, field.type, safe=True)
+        return pc.cast(column, field.type, safe=not wraps)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}: {error}") from error
+        raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}") from error
 
 
 def _same(left: pa.Field, right: pa.Field) -> bool:

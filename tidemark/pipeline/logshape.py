@@ -2,11 +2,12 @@
 
 A log only gains columns: one that was renamed or dropped stays, for the rows that have it. Where a type changes, older
 values are converted if nothing can be lost by it, and else moved aside, to a column whose name ends in their type
-(`price__decimal128_10_2`): what was written is never read as something that it was not.
+(`price__decimal128_10_2`): what was written is never read as something that it was not. Names that differ by case alone
+are one name to Delta, and so one column, spelled as it was at first.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.layout import convert, lake_columns
 
 OLD = "_old"
+UNCHANGED = "_unchanged"
 META = pa.schema(
     [
         pa.field("_op", pa.string()),
@@ -28,9 +30,10 @@ META = pa.schema(
         pa.field("_xid", pa.int64()),
         pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
         pa.field("_before_kind", pa.int8()),
-        pa.field("_unchanged", pa.list_(pa.string())),
+        pa.field(UNCHANGED, pa.list_(pa.string())),
     ]
 )
+_Moves = dict[str, tuple[str, pa.DataType]]
 _INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
 
 
@@ -39,6 +42,27 @@ def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
     fields = [pa.field(column.name, columns.field(column.place).type) for column in lake_columns(relation)]
     old = [pa.field(OLD, pa.struct(fields))] if fields else []  # Parquet has no empty struct
     return pa.schema([*META, *fields, *old])
+
+
+def spelled(rows: pa.Table, held: pa.Schema) -> pa.Table:
+    """Return `rows` with the names that the log has for the same columns."""
+    first = {name.lower(): name for name in held.names}
+    names = {name: first.get(name.lower(), name) for name in rows.schema.names}
+    if all(name == as_held for name, as_held in names.items()):
+        return rows
+    columns = []
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        if field.name == OLD:
+            old = values.combine_chunks()
+            columns.append(
+                pa.StructArray.from_arrays(old.flatten(), [names[part.name] for part in field.type], mask=old.is_null())
+            )
+        elif field.name == UNCHANGED:
+            told = [kept and [names[name] for name in kept] for kept in values.to_pylist()]
+            columns.append(pa.array(told, field.type))
+        else:
+            columns.append(values)
+    return pa.table(columns, names=list(names.values()))
 
 
 def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
@@ -51,7 +75,7 @@ def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
     }
     if not changed:
         return
-    rows = _Retyped(held, changed)
+    rows = _Retyped(held, _moves(held, wanted, changed))
     table.overwrite(pa.RecordBatchReader.from_batches(rows.schema, rows.batches(table.scan())), table.held)
     passed(Failpoint.LOG_RESHAPED)
 
@@ -59,8 +83,8 @@ def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
 class _Retyped:
     """The log's rows with some columns converted or moved aside, at the top and inside `_old` alike."""
 
-    def __init__(self, held: pa.Schema, changed: dict[str, pa.DataType]) -> None:
-        self._moves = _moves(held, changed)
+    def __init__(self, held: pa.Schema, moves: _Moves) -> None:
+        self._moves = moves
         top = self._fields([field for field in held if field.name != OLD])
         nested = self._fields(list(held.field(OLD).type))
         self._top, self._nested = top, nested
@@ -100,14 +124,23 @@ class _Retyped:
         return columns
 
 
-def _moves(held: pa.Schema, changed: dict[str, pa.DataType]) -> dict[str, tuple[str, pa.DataType]]:
+def _moves(held: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType]) -> _Moves:
     """Return for each changed column where its older values go, and its new type."""
     moves = {}
     for name, new in changed.items():
         old = held.field(name).type
-        aside = name if loses_nothing(old, new) else f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
-        moves[name] = (aside, new)
+        moves[name] = (name if loses_nothing(old, new) else _aside(name, old, held, wanted), new)
     return moves
+
+
+def _aside(name: str, old: pa.DataType, held: pa.Schema, wanted: pa.Schema) -> str:
+    """Return the column for values of type `old`: none that the table itself has, or had with another type."""
+    aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
+    taken = {column.lower() for column in wanted.names}
+    taken.update(field.name.lower() for field in held if field.name != aside or field.type != old)
+    while aside.lower() in taken:
+        aside += "_"
+    return aside
 
 
 def loses_nothing(old: pa.DataType, new: pa.DataType) -> bool:

@@ -12,10 +12,12 @@ from enum import Enum
 
 import pyarrow as pa
 
+from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable
+from tidemark.wire.state import Identity
 
 FOLDER = "_positions"
 SCHEMA = pa.schema(
@@ -34,9 +36,17 @@ SCHEMA = pa.schema(
         pa.field("log_version", pa.int64()),  # of the Delta tables; -1: there is none
         pa.field("replica_version", pa.int64()),
         pa.field("outbox", pa.string()),
+        pa.field("capture", pa.string()),
+        pa.field("system_identifier", pa.string()),  # an unsigned 64-bit number
     ]
 )
 _VACUUM_EVERY = 500  # commits; each leaves one small file behind
+
+
+class LakeTaken(ConfigError):
+    """A lake with another capture's tables."""
+
+    hint = "give each capture a lake of its own; that of a cluster made anew (initdb, pg_upgrade) is another one, too"
 
 
 class TableState(Enum):
@@ -64,8 +74,8 @@ class TablePosition:
     log_version: int
     replica_version: int
 
-    def row(self, outbox: str) -> dict[str, object]:
-        """Return the table's row."""
+    def row(self) -> dict[str, object]:
+        """Return the table's own part of its row."""
         fields = asdict(self)
         del fields["position"]
         at = self.position
@@ -75,7 +85,6 @@ class TablePosition:
             "timeline": at.timeline,
             "commit_lsn": at.commit_lsn,
             "ordinal": at.ordinal,
-            "outbox": outbox,
         }
 
 
@@ -84,14 +93,20 @@ TableId = tuple[Oid, Oid]
 
 
 class Positions:
-    """The positions table as last written."""
+    """The positions table as last written; raises `LakeTaken` for a lake that is not `identity`'s."""
 
-    def __init__(self, root: str, capture: str) -> None:
-        self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{capture}:positions")
+    def __init__(self, root: str, identity: Identity) -> None:
+        self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions")
+        self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
         rows = self._table.scan().read_all().to_pylist() if self._table.exists else []
         for row in rows:
+            if any(row[name] != own for name, own in self._owner.items()):
+                owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
+                raise LakeTaken(
+                    f"{root} has the tables of {owner}, not of {identity.capture!r} of {identity.system_identifier}"
+                )
             self.outbox = row["outbox"]
             if row["database"] != INVALID_OID:
                 self.tables[Oid(row["database"]), Oid(row["relation"])] = _parse(row)
@@ -107,21 +122,21 @@ class Positions:
         whole = TablePosition(
             INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, held.sequence, held.position, 0, -1, -1
         )
-        rows = [table.row(outbox) for table in (whole, *tables.values())]
-        if not self._table.exists:
-            self._table.create(SCHEMA, self._table.held)
+        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables.values())]
+        self._make()
         self._table.overwrite(pa.Table.from_pylist(rows, schema=SCHEMA), held)
         self.tables, self.outbox = tables, outbox
         if self._table.version % _VACUUM_EVERY == 0:
             self._table.forget_files(hours=1)
 
-    def names(self) -> Mapping[str, TablePosition]:
-        """Return the tables that are not dropped by qualified name, the database's OID in front: for people."""
-        return {
-            f"{table.database}.{table.namespace}.{table.name}": table
-            for table in self.tables.values()
-            if table.state is not TableState.DROPPED
-        }
+    def lake_id(self) -> str:
+        """Return what tells this lake from all others, also from one that stood in its place before."""
+        self._make()
+        return str(self._table.delta.metadata().id)
+
+    def _make(self) -> None:
+        if not self._table.exists:
+            self._table.create(SCHEMA, self._table.held)
 
 
 def _parse(row: Mapping[str, object]) -> TablePosition:

@@ -8,10 +8,11 @@ import json
 import os
 from collections import deque
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from tidemark.io.clock import SystemClock
+from tidemark.io.disk import writing
 from tidemark.io.logs import Log
+from tidemark.io.state_folder import StateFolder
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
 from tidemark.pipeline.feed import Feed
@@ -44,12 +45,12 @@ class Told:
 class Progress:
     """Counts batches; one thread calls it."""
 
-    def __init__(self, metrics: PipelineMetrics, log: Log, file: Path, reader: str, lake: str) -> None:
+    def __init__(self, metrics: PipelineMetrics, log: Log, folder: StateFolder, reader: str, lake: str) -> None:
         self.batches = 0
         self.rows = 0
         self._metrics = metrics
         self._log = log
-        self._file = file
+        self._folder = folder
         self._reader = reader
         self._lake = lake
         self._clock = SystemClock()
@@ -93,9 +94,13 @@ class Progress:
             tables=tables,
             updated_at_us=now_us,
         )
-        written = self._file.with_suffix(".new")
-        written.write_text(json.dumps(asdict(told)), encoding="utf-8")
-        written.rename(self._file)
+        file = self._folder.root / f"pipeline-{self._reader}.json"
+        written = file.with_suffix(".new")
+        with writing(file):
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+                opened.write(json.dumps(asdict(told)))
+            written.rename(file)
         now_s = self._clock.monotonic_s()
         if now_s - self._told_at_s >= TELL_EVERY_S:
             self._told_at_s = now_s

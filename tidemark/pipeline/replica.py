@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.change import (
     AFTER,
     CopyBoundary,
@@ -29,15 +30,17 @@ from tidemark.model.change import (
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint, passed
-from tidemark.pipeline.fold import Folded, Key, fold
+from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
     Constants,
+    Labels,
     Shapes,
     key_names,
     lake_columns,
     plan_reshape,
+    renamed_labels,
     replica_schema,
     reshaper,
 )
@@ -45,6 +48,7 @@ from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
+_NONE: Labels = {}
 REWRITE = "rewrite"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
@@ -52,11 +56,12 @@ _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 class Replica:
     """Applies a table's changes to its replica, exactly once."""
 
-    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants) -> None:
+    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants, dialect: Dialect) -> None:
         self.uri = uri
         self.app = app
         self._shapes = shapes
         self._constants = constants
+        self._dialect = dialect
 
     def apply(self, items: Sequence[Delivered]) -> LakeTable:
         """Apply what of `items` the replica does not hold yet."""
@@ -98,15 +103,16 @@ class Replica:
             return
         source, keeps = _merge_source(folded)
         remove = quoted(_REMOVE, "s")
-        values = {name: quoted(name, "s") for name in names}
+        # NB: delta-rs reads a column to write as an expression, too: quoted, for the sake of dots.
+        values = {quoted(name): quoted(name, "s") for name in names}
         kept = {
-            name: f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
+            quoted(name): f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
             for name, flag in keeps.items()
         }
         # NB: a row that keeps a value cannot be new; if it is not there, half of it must not be made up.
         whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
         actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
-        on = " AND ".join(f"{quoted(name, 't')} = {quoted(name, 's')}" for name in key)
+        on = " AND ".join(_same(table.schema.field(name)) for name in key)
         table.merge(source, on, actions, held)
 
     def _stage(self, step: Rows) -> None:
@@ -130,7 +136,7 @@ class Replica:
             case RewriteBoundary():
                 self._bound_rewrite(table, event, held)
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), held)
+                self._settle(table, relation, self._shapes(relation), held, renamed_labels(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
                 return
         passed(Failpoint.REPLICA_CHANGED)
@@ -168,19 +174,21 @@ class Replica:
 
     # Layout
 
-    def _settle(self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held) -> None:
-        """Give the replica the layout of `relation`, making it if it is not there."""
+    def _settle(
+        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, labels: Labels = _NONE
+    ) -> None:
+        """Give the replica the layout of `relation`, making it if it is not there, and its rows the names of labels."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
             table.create(wanted, held)
             return
         schema = table.schema
-        constants = self._constants(relation)
+        constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
-        if plan is None:
+        if plan is None and not labels:
             return
-        if plan.whole:
-            reshape = reshaper(schema, wanted, constants)
+        if plan is None or plan.whole or labels:
+            reshape = reshaper(schema, wanted, constants, labels)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
         else:
             table.add_columns(plan.added, held)
@@ -193,6 +201,16 @@ def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
     children = after_rows.flatten()
     schema = replica_schema(step.relation, after_rows.type)
     return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
+
+
+def _same(column: pa.Field) -> str:
+    """Return the condition that two rows have the same value in a column of the key, as PostgreSQL compares them."""
+    target, source = quoted(column.name, "t"), quoted(column.name, "s")
+    if pa.types.is_floating(column.type):
+        return f"({target} + 0.0 = {source} + 0.0)"  # of 0 and -0, which are equal, this makes one value
+    if pa.types.is_decimal(column.type):
+        return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
+    return f"{target} = {source}"
 
 
 def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:
@@ -231,9 +249,9 @@ def _fetch(
 ) -> dict[Key, dict[str, object]]:
     """Read the columns `names` of the rows whose keys are `wanted`."""
     first = pa.array([values[0] for values in wanted], table.schema.field(key[0]).type)
-    found = {}
+    found: dict[Key, dict[str, object]] = {}
     # NB: not as the scan's own filter. delta-rs hands file statistics over as string views, which Arrow cannot compare.
     for batch in table.scan([*key, *(name for name in names if name not in key)]):
-        rows = batch.filter(pc.is_in(batch.column(key[0]), first)).to_pylist()
-        found.update({tuple(row[name] for name in key): row for row in rows})
+        rows = pa.table(batch.filter(pc.is_in(comparable(batch.column(key[0])), first)))
+        found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))
     return {values: found[values] for values in wanted if values in found}

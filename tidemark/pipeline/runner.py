@@ -7,7 +7,6 @@ checkpoint, a repeated batch and a killed helper process change nothing but the 
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,15 +15,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.decode.codecs.codec import Dialect
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
-from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.failpoints import Failpoint, passed
-from tidemark.pipeline.failures import named_failure
+from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.feed import check_joins, open_feed
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.positions import Positions
@@ -74,7 +73,8 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        self._databases = _database_names(StateFolder(settings.state, settings.shared_with_group))
+        with StateStore.open(StateFolder(settings.state, settings.shared_with_group)) as store:
+            self._beginning = store.view().beginning
         self._metrics = metrics
         self._progress = progress
         self._log = log
@@ -99,7 +99,11 @@ class Pipeline:
                 return
 
     def _open_lake(self) -> Lake:
-        return Lake(self._settings.lake, self._outbox.identity.capture, shape_of, constants_of, self._databases)
+        identity, beginning = self._outbox.identity, self._beginning
+        if beginning is None:
+            return Lake(self._settings.lake, identity, shape_of, constants_of)
+        dialects = {oid: Dialect.of(name, identity.server_major) for oid, name in beginning.encodings.items()}
+        return Lake(self._settings.lake, identity, shape_of, constants_of, beginning.databases, dialects=dialects)
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
@@ -117,6 +121,7 @@ class Pipeline:
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
         start = starting_sequence(self._lake.positions, self._outbox)
+        lake = self._lake.positions.lake_id()  # a checkpoint says how far one lake is: two may stand in one state
         register_source(spark)
         self._log.info("query starts", lake=settings.lake, outbox=self._outbox.outbox_id, after=start)
         rows = (
@@ -129,7 +134,7 @@ class Pipeline:
         )
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox.outbox_id}")
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox.outbox_id}-{lake}")
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
@@ -167,15 +172,11 @@ class Pipeline:
             raise failure
         if not is_alive(spark):
             raise SparkGone("Spark's JVM is gone") from error
-        self._log.warning("query failed", attempt=failed, **describe_error(failure or self._failure or error))
+        cause = failure or self._failure or error
+        told = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
+        self._log.warning("query failed", attempt=failed, **told)
         if failed > RESTARTS_MAX:
-            raise QueryFailed(f"the query failed {failed} times in a row: {first_line(str(error))}") from error
-
-
-def _database_names(folder: StateFolder) -> Mapping[Oid, str]:
-    with StateStore.open(folder) as store:
-        beginning = store.view().beginning
-    return beginning.databases if beginning is not None else {}
+            raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
 
 
 def register_source(spark: SparkSession) -> None:
@@ -208,8 +209,3 @@ def is_alive(spark: SparkSession) -> bool:
         return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
     except (Py4JError, OSError):
         return False
-
-
-def first_line(text: str) -> str:
-    """Return the first line that says something."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")

@@ -4,10 +4,22 @@ import os
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import tidemark
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.pipeline.failures import first_reason
 from tidemark.pipeline.java import java_home
+
+
+class SparkRefused(ConfigError):
+    """A Spark that cannot be had as it was asked for."""
+
+    hint = "check --master and --driver-memory; Spark's own lines before this one may say more"
+
 
 _LOCAL_CHECKPOINTS = (
     # Writes a checkpoint's files by plain renames: 35 ms a batch less than the default on a local disk.
@@ -15,9 +27,18 @@ _LOCAL_CHECKPOINTS = (
 )
 
 
-def make_session(master: str, cache: Path, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
-    """Start Spark; the environment that its processes inherit is set here."""
-    os.environ["JAVA_HOME"] = str(java_home(os.environ, cache))
+def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
+    """Start Spark; what its processes inherit is set here."""
+    umask = 0o777 & ~folder.folder_mode
+    before = os.umask(umask)  # theirs; our own files have their modes, and the lake's are the user's matter
+    try:
+        return _start(master, folder, umask, driver_memory=driver_memory, local_checkpoint=local_checkpoint)
+    finally:
+        os.umask(before)
+
+
+def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
     os.environ["TZ"] = "UTC"
@@ -26,6 +47,7 @@ def make_session(master: str, cache: Path, *, driver_memory: str, local_checkpoi
     builder = SparkSession.builder.appName("tidemark").master(master)
     settings = {
         "spark.driver.memory": driver_memory,
+        "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes by itself
         "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark sees it
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
@@ -37,7 +59,10 @@ def make_session(master: str, cache: Path, *, driver_memory: str, local_checkpoi
         settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SparkRefused(f"Spark at {master} does not start: {first_reason(str(error))}") from error
     return session
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.registry import UTF8
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
@@ -28,6 +30,7 @@ from tidemark.pipeline.positions import Positions, TableId, TablePosition, Table
 from tidemark.pipeline.replica import Replica
 from tidemark.pipeline.steps import Delivered, TableItem
 from tidemark.wire.items import relation_of
+from tidemark.wire.state import Identity
 
 TABLES_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
@@ -64,16 +67,19 @@ class Lake:
     def __init__(
         self,
         root: str,
-        capture: str,
+        identity: Identity,
         shapes: Shapes,
         constants: Constants,
         databases: Mapping[Oid, str] | None = None,
+        *,
+        dialects: Mapping[Oid, Dialect] | None = None,
     ) -> None:
-        """`databases` are their names; one without a name is called by its OID."""
+        """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's."""
         self.root = root.rstrip("/")
-        self.capture = capture
+        self.capture = identity.capture
         self._databases = databases or {}
-        self.positions = Positions(self.root, capture)
+        self._dialects = dialects or {}
+        self.positions = Positions(self.root, identity)
         self._shapes = shapes
         self._constants = constants
 
@@ -101,9 +107,10 @@ class Lake:
         app = f"tidemark:{self.capture}:{table[0]}.{table[1]}"
         log = ChangeLog(f"{self.root}/{folder}/log", f"{app}:log", self._shapes).apply(items)
         uri = f"{self.root}/{folder}/replica"
-        replica = Replica(uri, f"{app}:replica", self._shapes, self._constants).apply(items)
+        dialect = self._dialects.get(table[0], UTF8)
+        replica = Replica(uri, f"{app}:replica", self._shapes, self._constants, dialect).apply(items)
         for written, keep_hours in ((log, LOG_KEEP_HOURS), (replica, REPLICA_KEEP_HOURS)):
-            if written.version > 0 and written.version % COMPACT_EVERY == 0:
+            if written.has_passed(COMPACT_EVERY):
                 written.compact(keep_hours)
         held = max(log.held, replica.held, key=lambda held: held.position)
         return TablePosition(
@@ -125,7 +132,7 @@ class Lake:
         folder = known.folder if known else f"{self._database(database)}/{MESSAGES}"
         app = f"tidemark:{self.capture}:{database}:{MESSAGES}"
         log = append_messages(f"{self.root}/{folder}", app, messages)
-        if log.version > 0 and log.version % COMPACT_EVERY == 0:
+        if log.has_passed(COMPACT_EVERY):
             log.compact(LOG_KEEP_HOURS)
         return TablePosition(
             database=database,

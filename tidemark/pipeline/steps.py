@@ -93,8 +93,9 @@ def steps(items: Sequence[Delivered], held: Held) -> list[Step]:
             run.append((delivered.sequence, ChangeBatch(item.database, item.relation, rows)))
             reached = last
             continue
-        if isinstance(item, CopyBoundary) and item.begin and item.generation > generation:
-            # NB: a copy that begins anew may stand at the LSN of the one that it replaces: position says nothing here.
+        if isinstance(item, CopyBoundary) and item.begin and (item.generation > generation or item.position > floor):
+            # NB: a copy that begins anew may stand at the LSN of the one that it replaces, and a new state counts
+            # generations from 1 again: either of the two may say nothing.
             floor, generation = item.position, item.generation
         elif item.position <= floor or (isinstance(item, CopyBoundary) and item.generation < generation):
             continue

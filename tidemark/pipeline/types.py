@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 
-from tidemark.decode.codecs.registry import arrow_struct, column_codec
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
 from tidemark.decode.tuples import missing_value
 from tidemark.model.relation import Relation
 
@@ -12,12 +13,12 @@ def shape_of(relation: Relation) -> pa.StructType:
     return arrow_struct(relation)
 
 
-def constants_of(relation: Relation) -> dict[int, pa.Scalar]:
+def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:
     """Return what columns hold in rows that are older than they are (attmissingval), by number."""
     found = {}
     for column in relation.live_columns:
         missing = missing_value(column)
-        codec = column_codec(column)
+        codec = column_codec(column, dialect)
         # The bytes where the catalog's own row was seen, the text where it was read by SQL.
         if isinstance(missing, bytes):
             found[column.number] = pa.array([codec.arrow_value(missing)], codec.arrow_type)[0]

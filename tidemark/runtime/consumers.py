@@ -59,7 +59,7 @@ class JsonlConsumer(NullConsumer):
         self._stream: TextIO = sys.stdout
         if file != STANDARD_OUTPUT:
             try:
-                self._stream = Path(file).open("a", encoding="utf-8", errors="surrogateescape")  # noqa: SIM115 - kept
+                self._stream = Path(file).open("a", encoding="utf-8")  # noqa: SIM115 - kept
             except OSError as error:
                 raise ConsumerFailed(f"cannot write {file}: {error.strerror}", hint=WRITABLE) from error
 

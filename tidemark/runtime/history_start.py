@@ -18,8 +18,8 @@ from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction, TransactionTable
 from tidemark.io.history_files import NoBase, base_for, load_catalogs
 from tidemark.io.state import StateView
-from tidemark.model.errors import StateError
-from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
 from tidemark.runtime.decode_run import WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import wal_format
@@ -31,6 +31,11 @@ class LsnRange:
 
     from_lsn: Lsn | None = None
     to_lsn: Lsn | None = None
+
+    def __post_init__(self) -> None:
+        if self.from_lsn is not None and self.to_lsn is not None and self.from_lsn > self.to_lsn:
+            told = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, where the range is to end"
+            raise ConfigError(told, hint="give the earlier LSN as --from")
 
     def holds(self, decoded: Decoded) -> bool:
         """Tell if the record that completes `decoded` begins in the range."""

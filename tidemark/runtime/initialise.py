@@ -102,7 +102,9 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
     start = Pointer(Position(seed.timeline, Lsn(seed.lsn - 1), 0), seed.lsn)
     with store.transaction(None) as moving:
         moving.put(HISTORY, stored[-1])
-        moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot))
+        encodings = {oid: mirror.encoding for oid, mirror in seed.mirrors.items()}
+        names = dict(seed.databases)
+        moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, names, snapshot, encodings))
         moving.put(DELIVERED, Watermark(start, moving.ledger().head))
 
 

@@ -4,13 +4,16 @@ Each payload can be read on its own: a batch carries its relation in the metadat
 JSON. What this module does not know is numbering, keys and headers (`tidemark.wire.outbox`).
 """
 
+import json
 import struct
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
-from typing import NewType
+from typing import NewType, TypeVar
 
 import pyarrow as pa
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from tidemark.model.change import (
     ChangeBatch,
@@ -27,6 +30,7 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
 
+ValueT = TypeVar("ValueT")
 SchemaVersion = NewType("SchemaVersion", int)
 """The number of a relation version in one state; 0 where a value has no relation."""
 
@@ -63,7 +67,7 @@ _IN_RELATION = {0: {"relation": {_CACHED_HASH}}}
 @lru_cache(maxsize=_RELATIONS_KEPT)
 def encode_relation(relation: Relation) -> bytes:
     """Return the JSON of a relation version: equal versions give equal bytes."""
-    return _RELATION.dump_json((relation,), exclude={0: {_CACHED_HASH}})
+    return _dump(_RELATION, (relation,), {0: {_CACHED_HASH}})
 
 
 @lru_cache(maxsize=_RELATIONS_KEPT)
@@ -73,6 +77,17 @@ def decode_relation(payload: bytes) -> Relation:
         return _RELATION.validate_json(payload)[0]
     except ValidationError as error:
         raise DamagedValue("relation version", f"{error.error_count()} errors in its JSON") from error
+
+
+def _dump(adapter: TypeAdapter[ValueT], value: ValueT, exclude: Mapping[int, object]) -> bytes:
+    """Return JSON. Names may hold bytes that are invalid in the database's encoding: U+FFFD stands for them."""
+    told = dict(exclude)
+    try:
+        return adapter.dump_json(value, exclude=told)  # type: ignore[arg-type]
+    except PydanticSerializationError:
+        tree = adapter.dump_python(value, mode="json", exclude=told)  # type: ignore[arg-type]
+        text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
 
 
 def encode_transactions(transactions: tuple[TransactionEnd, ...]) -> bytes:
@@ -97,13 +112,13 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
             return ValueKind.MESSAGE, _encode_message(item)
         case SchemaEvent():
             exclude = {0: {"before": {_CACHED_HASH}, "after": {_CACHED_HASH}}}
-            return ValueKind.SCHEMA, _SCHEMA.dump_json((item,), exclude=exclude)
+            return ValueKind.SCHEMA, _dump(_SCHEMA, (item,), exclude)
         case RewriteBoundary():
-            return ValueKind.REWRITE, _REWRITE.dump_json((item,), exclude=_IN_RELATION)
+            return ValueKind.REWRITE, _dump(_REWRITE, (item,), _IN_RELATION)
         case Truncation():
-            return ValueKind.TRUNCATION, _TRUNCATION.dump_json((item,), exclude=_IN_RELATION)
+            return ValueKind.TRUNCATION, _dump(_TRUNCATION, (item,), _IN_RELATION)
         case CopyBoundary():
-            return ValueKind.COPY, _COPY.dump_json((item,), exclude=_IN_RELATION)
+            return ValueKind.COPY, _dump(_COPY, (item,), _IN_RELATION)
 
 
 def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:

@@ -51,6 +51,7 @@ class Beginning:
     )
     databases: Mapping[Oid, str]
     snapshot: str = ""  # text form of pg_snapshot; without a first copy the changes begin behind it
+    encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, as PostgreSQL calls them
 
 
 @dataclass(frozen=True, slots=True)

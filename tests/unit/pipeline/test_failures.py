@@ -2,7 +2,7 @@
 
 from tidemark.io.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn
-from tidemark.pipeline.failures import named_failure
+from tidemark.pipeline.failures import first_reason, named_failure
 
 TOLD = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
 Traceback (most recent call last):
@@ -29,3 +29,12 @@ def test_an_error_with_arguments_of_its_own_is_made_from_its_text() -> None:
 
 def test_what_is_not_ours_is_nobodys() -> None:
     assert named_failure("java.lang.OutOfMemoryError: heap\ntidemark.no.Such: thing") is None
+
+
+def test_of_a_foreign_error_one_line_is_told() -> None:
+    java = (
+        "An error occurred while calling o58.start.\n: java.io.IOException: no room\n\tat org.apache.Thing(Thing.java)"
+    )
+    assert first_reason(java) == "java.io.IOException: no room"
+    assert first_reason("\nno table version\nfound") == "no table version"
+    assert first_reason("") == "no reason given"

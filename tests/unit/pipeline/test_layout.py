@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from tests.support.scripted_table import ScriptedTable, column, missing_text
-from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Align, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.layout import (
     Reshape,
     UnfitRows,
@@ -16,10 +18,14 @@ from tidemark.pipeline.layout import (
     lake_columns,
     numbered,
     plan_reshape,
+    relabelled,
+    renamed_labels,
     replica_schema,
 )
 from tidemark.pipeline.logshape import loses_nothing
 from tidemark.pipeline.types import constants_of, shape_of
+
+MACADDR = TypeDescription(Oid(829), "pg_catalog", "macaddr", "macaddr", TypeKind.BASE, 6, False, Align.INT)
 
 
 def relation(**changes: object) -> Relation:
@@ -52,6 +58,11 @@ def test_the_key_of_a_replica_is_what_the_server_writes_for_old_rows(
     assert key_names(of) == key
 
 
+def test_a_type_without_a_codec_is_no_key() -> None:
+    address = replace(column(1, "id", "int8"), type=MACADDR)
+    assert key_names(relation(columns=(address, *relation().columns[1:]))) == ()
+
+
 def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> None:
     of = relation(
         columns=(
@@ -61,6 +72,8 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
             column(4, "ID", "text"),
             column(5, "_seq", "int8"),
             column(6, "_seq_", "int8"),
+            column(7, "id_8", "text"),
+            column(8, "Id", "text"),
         )
     )
     assert [(c.number, c.place, c.name) for c in lake_columns(of)] == [
@@ -68,6 +81,8 @@ def test_virtual_columns_are_not_in_the_lake_and_reserved_names_give_way() -> No
         (4, 2, "ID_4"),
         (5, 3, "_seq_"),
         (6, 4, "_seq__"),
+        (7, 5, "id_8"),
+        (8, 6, "Id_8_8"),
     ]
 
 
@@ -92,6 +107,29 @@ def test_a_new_column_costs_no_rewrite_unless_old_rows_have_a_value_in_it() -> N
     assert plan_reshape(layout(of), layout(constant), constants_of(constant)) == Reshape((), whole=True)
 
 
+def test_a_constant_of_a_database_in_another_encoding_is_transcoded() -> None:
+    added = replace(column(4, "extra", "text"), missing=missing_text("café", "latin-1"))
+    of = relation(columns=(*relation().columns, added))
+    assert constants_of(of, Dialect.of("LATIN1", 15))[4].as_py() == "café"
+
+
+def test_labels_with_new_names_are_found_by_their_oids_and_given_to_the_rows() -> None:
+    def version(*labels: str) -> Relation:
+        told = tuple(EnumLabel(Oid(n), n, label) for n, label in enumerate(labels))
+        mood = TypeDescription(Oid(1), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT, labels=told)
+        moods = replace(mood, oid=Oid(2), kind=TypeKind.BASE, length=-1, labels=(), element=mood)
+        one, many = (replace(column(n, f"c{n}", "int4"), type=kind) for n, kind in ((4, mood), (5, moods)))
+        return relation(columns=(*relation().columns, one, many))
+
+    names = {"ok": "fine", "sad": "ok"}
+    assert renamed_labels(version("sad", "ok"), version("ok", "fine")) == {4: names, 5: names}
+    assert renamed_labels(version("sad", "ok"), version("sad", "ok", "new")) == {}
+    assert renamed_labels(None, version("sad")) == {}
+    assert relabelled(pa.array(["sad", None, "ok", "odd"]), names).to_pylist() == ["ok", None, "fine", "odd"]
+    lists = pa.array([["ok", None], None, []], pa.list_(pa.string()))
+    assert relabelled(lists, names).to_pylist() == [["fine", None], None, []]
+
+
 def test_decimals_become_text_as_postgresql_prints_them() -> None:
     small = pa.array([Decimal("0.0000001"), None, Decimal("-12.5000000")], pa.decimal128(12, 7))
     assert convert(small, pa.field("x", pa.string())).to_pylist() == ["0.0000001", None, "-12.5000000"]
@@ -100,6 +138,7 @@ def test_decimals_become_text_as_postgresql_prints_them() -> None:
 def test_values_that_do_not_fit_are_an_error_and_an_empty_column_fits_anything() -> None:
     with pytest.raises(UnfitRows, match="column x"):
         convert(pa.array(["a"]), pa.field("x", pa.int32()))
+    assert convert(pa.array([4_294_967_295]), pa.field("x", pa.int32())).to_pylist() == [-1], "an oid that was"
     assert convert(pa.array([None], pa.string()), pa.field("x", pa.list_(pa.int32()))).null_count == 1
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,13 @@ def test_a_batch_survives_its_bytes_with_relation_and_database() -> None:
     assert isinstance(back, ChangeBatch)
     assert kind is ValueKind.BATCH
     assert (back.database, back.relation, back.rows) == (batch.database, RELATION, batch.rows)
+
+
+def test_names_that_are_no_text_in_their_database_are_told_as_far_as_they_can_be() -> None:
+    odd = replace(RELATION, name="caf\udce9", namespace="s\udcff")
+    payload = encode_relation(odd)
+    assert decode_relation(payload) == replace(RELATION, name="caf\ufffd", namespace="s\ufffd")
+    assert payload == encode_relation(decode_relation(payload))
 
 
 def test_transactions_survive_their_bytes() -> None:

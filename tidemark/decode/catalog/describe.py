@@ -296,13 +296,16 @@ class Describer:
         return tuple(columns[number] for number in range(1, count + 1))
 
     def _keys(self, oid: Oid, identity: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the numbers of the primary key's columns and of the replica identity's (`RelationGetIndexList`)."""
+        """Return the numbers of the primary key's columns and of the replica identity's (`RelationGetIndexList`).
+
+        A deferrable key is none: in the middle of a transaction, and of an update of many rows, rows may share it.
+        """
         primary_key: tuple[int, ...] = ()
         chosen: tuple[int, ...] = ()
         for packed in self._rows(PG_INDEX, "indrelid", oid):
             row = _IndexRow(*self._readers.index.unpack_from(packed, data_at(packed)))
             usable = row.valid and row.live and row.unique and row.immediate
-            if row.primary and row.live:
+            if row.primary and row.live and row.immediate:
                 primary_key = self._key_columns(packed, row.key_count)
                 if identity == b"d" and usable:
                     chosen = primary_key

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from tidemark.decode.codecs.arrays import ArrayCodec, VectorCodec
-from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect
+from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, without_escapes
 from tidemark.decode.codecs.datetimes import DateCodec, TimeCodec, TimestampCodec, TimetzCodec
 from tidemark.decode.codecs.intervals import IntervalCodec
 from tidemark.decode.codecs.json_binary import JsonbCodec
@@ -96,8 +96,17 @@ def column_codec(column: Column, dialect: Dialect = UTF8) -> Codec:
     return codec_for(column.type, column.typmod, dialect)
 
 
+def is_raw(column: Column) -> bool:
+    """Tell if the values of a live column come as bytes that nothing here can read."""
+    return isinstance(column_codec(column), RawCodec)
+
+
 def arrow_struct(relation: Relation, dialect: Dialect = UTF8) -> pa.StructType:
     """Return the Arrow types of the live columns of `relation`, in order."""
-    return pa.struct(
-        [pa.field(column.name, column_codec(column, dialect).arrow_type) for column in relation.live_columns]
-    )
+    fields: dict[str, pa.DataType] = {}
+    for column in relation.live_columns:
+        name = without_escapes(column.name)
+        if name in fields:  # two names that differed in invalid bytes only
+            name = f"{name}_{column.number}"
+        fields[name] = column_codec(column, dialect).arrow_type
+    return pa.struct(list(fields.items()))

@@ -17,6 +17,7 @@ from json.encoder import encode_basestring
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.decode.codecs.codec import without_escapes
 from tidemark.model.change import (
     AFTER,
     BEFORE,
@@ -81,7 +82,9 @@ class JsonLines:
 
     def _names(self, database: Oid, relation: Relation) -> str:
         texts = (self._databases.get(database, str(database)), relation.namespace, relation.name)
-        return '"database":{},"schema":{},"table":{}'.format(*map(encode_basestring, texts))
+        return '"database":{},"schema":{},"table":{}'.format(
+            *(encode_basestring(without_escapes(text)) for text in texts)
+        )
 
     def item(self, item: GroupItem) -> str:
         """Return the line of an item that is no batch."""
@@ -142,7 +145,7 @@ def _place(line: _Line) -> tuple[int, int]:
 
 
 def _dump(value: Json) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return without_escapes(json.dumps(value, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
 
 
 def _described(relation: Relation | None) -> Json:
@@ -173,7 +176,8 @@ def _tails(batch: ChangeBatch) -> list[str]:
     if before.null_count < count:
         whole = _objects(before)
         identity = relation.identity_columns or relation.primary_key
-        keys = {column.name for column in relation.live_columns if column.number in identity}
+        names = before.type.names
+        keys = {names[place] for place, column in enumerate(relation.live_columns) if column.number in identity}
         key = _objects(before, only=keys) if BeforeKind.KEY in kinds else whole
         for index, kind in enumerate(kinds):
             if kind != BeforeKind.NONE:

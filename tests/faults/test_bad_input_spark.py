@@ -1,0 +1,65 @@
+"""A pipeline that cannot start or write: each cause with its own code, one event, and nothing of Python's."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.cdcctl import Done, cdcctl
+from tests.support.feeder import World, feed, make_state
+from tidemark.model.errors import ExitCode
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(state: Path, lake: Path, *more: str, **variables: str) -> Done:
+    """Run the pipeline to its end."""
+    local = () if "--master" in more else ("--master", "local[1]")
+    return cdcctl("spark", "run", "--state", state, "--lake", lake, "--once", *local, *more, **variables)
+
+
+def ended(done: Done, code: ExitCode, *said: str) -> None:
+    """See that it ended with `code` and one event that says these words and what to do."""
+    assert done.code == code, done.err
+    event = json.loads([line for line in done.err.splitlines() if line.startswith("{")][-1])
+    assert (event["event"], event["exit_code"]) == ("pipeline ends", code), event
+    for words in said:
+        assert words in event["error"], event
+    assert event["hint"]
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.feature("I40")
+def test_a_pipeline_that_cannot_start_says_why(tmp_path: Path) -> None:
+    state, file = tmp_path / "state", tmp_path / "file"
+    make_state(state)
+    file.touch()
+    ended(run(tmp_path / "none", tmp_path / "lake"), ExitCode.STATE, "no state in")
+    ended(run(state, tmp_path / "lake", "--reader", "a b"), ExitCode.CONFIG, "not a reader's name")
+    ended(run(state, tmp_path / "lake", "--master", "moon"), ExitCode.CONFIG, "Spark at moon does not start")
+    ended(run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_positions: ")
+    for option, value in (("--batch-bytes", "0"), ("--metrics-port", "65536"), ("--driver", "x")):
+        assert run(state, tmp_path / "lake", option, value).code == ExitCode.CONFIG
+
+
+@pytest.mark.feature("I40")
+def test_an_error_that_nobody_foresaw_ends_the_pipeline_with_a_code_of_its_own(tmp_path: Path) -> None:
+    make_state(tmp_path / "state")
+    done = run(tmp_path / "state", tmp_path / "lake", TIDEMARK_FAILPOINT="no such point")
+    ended(done, ExitCode.INTERNAL, "an error of its own")
+
+
+def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    make_state(state)
+    feed(state, World(1).groups(3))
+    before = os.umask(0)
+    try:
+        done = run(state, tmp_path / "lake")
+    finally:
+        os.umask(before)
+    assert done.code == ExitCode.SUCCESS, done.err
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"pipeline-spark.json", "pipeline-spark.lock", "0"}
+    assert [str(path) for path in [state, *state.rglob("*")] if path.stat().st_mode & 0o077] == []
