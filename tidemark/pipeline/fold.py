@@ -7,7 +7,7 @@ that the replica lacks, since nobody copied it, stays out until a change tells t
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
