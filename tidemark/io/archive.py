@@ -70,8 +70,11 @@ class SegmentHeader:
 class ArchiveFolder:
     """The segments of a folder as one contiguous stream along one history of timelines."""
 
-    def __init__(self, folder: Path, timeline: TimelineId | None = None) -> None:
-        """Take stock of `folder`; follow `timeline`, or the latest one that it knows."""
+    def __init__(self, folder: Path, timeline: TimelineId | None = None, *, whole_only: bool = False) -> None:
+        """Take stock of `folder`; follow `timeline`, or the latest one that it knows; `whole_only`: nothing `.partial`.
+
+        What is being received is a partial segment, and its end is not WAL yet.
+        """
         self.folder = folder
         names = _names(folder)
         segments = [name for name in names if file_kind(wal_name(name)) in (FileKind.SEGMENT, FileKind.PARTIAL)]
@@ -83,7 +86,8 @@ class ArchiveFolder:
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
         self.format = first.format
-        self._files = _files(names, self.segment_bytes)
+        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
+        self._files = _files(names, kinds, self.segment_bytes)
         self._histories = {wal_name(name): name for name in names if file_kind(wal_name(name)) is FileKind.HISTORY}
         known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
         self.history = self._history(timeline or max(known))  # the latest, as recovery follows it
@@ -96,6 +100,15 @@ class ArchiveFolder:
     def read(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
         """Yield WAL from `start_lsn` to the end of what there is; raise `Hole` or `BadSegment` where it breaks."""
         lsn = start_lsn
+        for piece in self.read_what_is_there(start_lsn):
+            yield piece
+            lsn = piece.end_lsn
+        if lsn == start_lsn:
+            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
+
+    def read_what_is_there(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
+        """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` where there is more behind what is missing."""
+        lsn = start_lsn
         while (found := self._file_at(lsn)) is not None:
             before = lsn
             for piece in self._read_file(*found, lsn):
@@ -106,8 +119,6 @@ class ArchiveFolder:
         behind = self._wal_after(lsn)
         if behind is not None:
             raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(behind)} is not in {self.folder}")
-        if lsn == start_lsn:
-            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
         """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
@@ -227,10 +238,12 @@ def _names(folder: Path) -> list[str]:
         raise NoWal(f"cannot list {folder}: {error.strerror}") from error
 
 
-def _files(names: list[str], segment_bytes: int) -> Mapping[tuple[TimelineId, SegmentNo], str]:
+def _files(
+    names: list[str], kinds: tuple[FileKind, ...], segment_bytes: int
+) -> Mapping[tuple[TimelineId, SegmentNo], str]:
     """Return the segments by timeline and number; a whole one beats a partial one, a plain one a compressed one."""
     found: dict[tuple[TimelineId, SegmentNo], str] = {}
-    for wanted in (FileKind.PARTIAL, FileKind.SEGMENT):
+    for wanted in kinds:
         for name in sorted(names, key=len, reverse=True):
             key = parse_segment_name(wal_name(name).removesuffix(".partial"), segment_bytes)
             if file_kind(wal_name(name)) is wanted and key is not None:
