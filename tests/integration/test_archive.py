@@ -1,14 +1,18 @@
 """Folders of segments, as real servers fill them and as disks and operators spoil them."""
 
+import gzip
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import lz4.frame
 import pytest
+import zstandard
 
 from tests.support.postgres import Cluster, new_cluster
 from tidemark.io.archive import ArchiveFolder, BadSegment, Hole, NoWal
+from tidemark.io.segment_file import DamagedFile
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.segments import ReadSegment
 
@@ -173,3 +177,48 @@ def test_timelines_join_where_the_history_file_says(folder: Path) -> None:
         assert read_all(ArchiveFolder(folder, TimelineId(1)), first) == (
             whole if parent_kept else whole[: (len(paths) - 1) * MB] + paths[-1].read_bytes()
         )
+
+
+SUFFIXES = {".gz": gzip.compress, ".lz4": lz4.frame.compress, ".zst": zstandard.ZstdCompressor().compress}
+CHECKSUM = "-" + "0123456789" * 4
+
+
+@pytest.mark.feature("I25")
+@pytest.mark.parametrize("checksum", ["", CHECKSUM])
+@pytest.mark.parametrize("suffix", ["", *SUFFIXES])
+def test_compressed_archives_read_as_plain_ones(folder: Path, suffix: str, checksum: str) -> None:
+    whole = b"".join(path.read_bytes() for path in segments(folder))
+    for path in segments(folder)[::2]:
+        pack(path, suffix, checksum)
+    archive = ArchiveFolder(folder)
+    first = archive.first_lsn()
+    assert read_all(archive, first) == whole
+    assert read_all(archive, first + 2 * MB + 12345) == whole[2 * MB + 12345 :]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_compressed_file_that_is_cut_off_or_none_is_named(folder: Path, suffix: str) -> None:
+    path = pack(segments(folder)[1], suffix)
+    packed = path.read_bytes()
+    first = ArchiveFolder(folder).first_lsn()
+    for content in (packed[: len(packed) // 2], packed[:10], b"no such file" * 10, b""):
+        path.write_bytes(content)
+        with pytest.raises((DamagedFile, BadSegment), match=path.name):
+            read_all(ArchiveFolder(folder), first)
+
+
+def test_a_compressed_history_joins_timelines(folder: Path) -> None:
+    end = ArchiveFolder(folder).first_lsn() + MB
+    history = folder / "00000002.history"
+    history.write_text(f"1\t{format_lsn(end)}\tno recovery target specified\n")
+    pack(history, ".zst")
+    assert ArchiveFolder(folder).history.switch_lsn(1) == end
+
+
+def pack(path: Path, suffix: str, checksum: str = "") -> Path:
+    """Leave a file as a backup tool does."""
+    content = path.read_bytes()
+    path.unlink()
+    target = path.with_name(path.name + checksum + suffix)
+    target.write_bytes(SUFFIXES[suffix](content) if suffix else content)
+    return target

@@ -1,8 +1,9 @@
 """Reads WAL from a folder of segment files: an archive, a spool of pg_receivewal, a copy of pg_wal.
 
 What stands in such a folder: whole segments of one or several timelines, `.history` files that tell how they join,
-`.partial` segments (the end of a timeline, or what is being received), `.backup` labels, strangers. The segment
-in which a timeline begins holds the bytes of its parent up to the switch, so it is preferred to the parent's own.
+`.partial` segments (the end of a timeline, or what is being received), `.backup` labels, strangers; each of them plain
+or compressed (`segment_file`). The segment in which a timeline begins holds the bytes of its parent up to the switch,
+so it is preferred to the parent's own.
 
 Segments may be missing, short, or (in a copy of pg_wal) recycled: named for the future with old contents. A file that
 is missing or recycled at the end is the end of WAL; one with real WAL behind it is a hole, or damage.
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.io.segment_file import open_segment, skip, wal_name
 from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
@@ -30,6 +32,7 @@ from tidemark.wal.segments import (
 )
 from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, PAGE_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
 
+HISTORY_BYTES_MAX = 1 << 20
 READ_BYTES = 1 << 20  # a slice: large enough for the disk, small enough for the cache
 _LONG_HEADER = struct.Struct("<HHIQI4xQII")  # magic, info, tli, pageaddr, rem_len, sysid, seg_size, blcksz
 _LONG_HEADER_FLAG = 2
@@ -67,11 +70,14 @@ class SegmentHeader:
 class ArchiveFolder:
     """The segments of a folder as one contiguous stream along one history of timelines."""
 
-    def __init__(self, folder: Path, timeline: TimelineId | None = None) -> None:
-        """Take stock of `folder`; follow `timeline`, or the latest one that it knows."""
+    def __init__(self, folder: Path, timeline: TimelineId | None = None, *, whole_only: bool = False) -> None:
+        """Take stock of `folder`; follow `timeline`, or the latest one that it knows; `whole_only`: nothing `.partial`.
+
+        What is being received is a partial segment, and its end is not WAL yet.
+        """
         self.folder = folder
         names = _names(folder)
-        segments = [name for name in names if file_kind(name) in (FileKind.SEGMENT, FileKind.PARTIAL)]
+        segments = [name for name in names if file_kind(wal_name(name)) in (FileKind.SEGMENT, FileKind.PARTIAL)]
         first = next((header for name in segments if (header := _header(folder / name))), None)
         if first is None:
             for name in segments:
@@ -80,8 +86,10 @@ class ArchiveFolder:
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
         self.format = first.format
-        self._files = _files(names, self.segment_bytes)
-        known = {found for found, _ in self._files} | _timelines_with_history(names)
+        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
+        self._files = _files(names, kinds, self.segment_bytes)
+        self._histories = {wal_name(name): name for name in names if file_kind(wal_name(name)) is FileKind.HISTORY}
+        known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
         self.history = self._history(timeline or max(known))  # the latest, as recovery follows it
 
     def first_lsn(self) -> Lsn:
@@ -91,6 +99,15 @@ class ArchiveFolder:
 
     def read(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
         """Yield WAL from `start_lsn` to the end of what there is; raise `Hole` or `BadSegment` where it breaks."""
+        lsn = start_lsn
+        for piece in self.read_what_is_there(start_lsn):
+            yield piece
+            lsn = piece.end_lsn
+        if lsn == start_lsn:
+            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
+
+    def read_what_is_there(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
+        """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` where there is more behind what is missing."""
         lsn = start_lsn
         while (found := self._file_at(lsn)) is not None:
             before = lsn
@@ -102,8 +119,6 @@ class ArchiveFolder:
         behind = self._wal_after(lsn)
         if behind is not None:
             raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(behind)} is not in {self.folder}")
-        if lsn == start_lsn:
-            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
         """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
@@ -114,8 +129,11 @@ class ArchiveFolder:
         return BadSegment(f"{name}: invalid WAL at {format_lsn(lsn)}: {reason}")
 
     def _history(self, timeline: TimelineId) -> TimelineHistory:
-        path = self.folder / history_name(timeline)
-        return parse_history(path.read_text() if path.exists() else "", timeline)
+        name = self._histories.get(history_name(timeline))
+        if name is None:
+            return parse_history("", timeline)
+        with open_segment(self.folder / name) as file:
+            return parse_history(file.read(HISTORY_BYTES_MAX).decode(errors="replace"), timeline)
 
     def _file_at(self, lsn: Lsn) -> tuple[Path, TimelineId] | None:
         """Return the file that holds the byte at `lsn`: the youngest timeline's, which has its parent's bytes too."""
@@ -133,23 +151,27 @@ class ArchiveFolder:
         """Yield a segment from `lsn` on, up to where `timeline` was left."""
         start_lsn = segment_start(segment_of(lsn, self.segment_bytes), self.segment_bytes)
         end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
-        with path.open("rb") as file:
-            if not self._is_real(path, file.read(LONG_PAGE_HEADER_BYTES), start_lsn):
+        with open_segment(path) as file:
+            head = file.read(LONG_PAGE_HEADER_BYTES)
+            if not self._is_real(path, head, start_lsn):
                 return
-            file.seek(lsn - start_lsn)
+            data = head[lsn - start_lsn :]
+            whole = bool(data) or skip(file, lsn - start_lsn - len(head))
             while lsn < end_lsn:
                 at_timeline = self.history.timeline_at(lsn)
                 switch_lsn = self.history.switch_lsn(at_timeline) or end_lsn
-                data = file.read(min(READ_BYTES, end_lsn - lsn, switch_lsn - lsn))
+                size = min(READ_BYTES, end_lsn - lsn, switch_lsn - lsn)
+                data = data[:size] or (file.read(size) if whole else b"")
                 if not data:
-                    if path.suffix == ".partial":
+                    if wal_name(path.name).endswith(".partial"):
                         return
-                    size = os.fstat(file.fileno()).st_size
                     raise BadSegment(
-                        f"{path.name} is truncated: {size} of {self.segment_bytes} bytes, WAL ends at {format_lsn(lsn)}"
+                        f"{path.name} is truncated: {lsn - start_lsn} of {self.segment_bytes} bytes, "
+                        f"WAL ends at {format_lsn(lsn)}"
                     )
                 yield ReadSegment(lsn, data, at_timeline)
                 lsn = Lsn(lsn + len(data))
+                data = b""
 
     def _is_real(self, path: Path, head: bytes, start_lsn: Lsn) -> bool:
         """Tell if a segment holds WAL of its name; raise `BadSegment` if it should but does not."""
@@ -161,9 +183,8 @@ class ArchiveFolder:
         if len(head) == LONG_PAGE_HEADER_BYTES and self._wal_after(start_lsn) is None:
             return False  # recycled or preallocated: the end of WAL in a copy of pg_wal
         reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
-        size = path.stat().st_size
-        if size < LONG_PAGE_HEADER_BYTES:
-            reason = f"it is truncated: {size} of {self.segment_bytes} bytes"
+        if len(head) < LONG_PAGE_HEADER_BYTES:
+            reason = f"it is truncated: {len(head)} of {self.segment_bytes} bytes"
         raise BadSegment(f"{path.name} does not hold the WAL at {format_lsn(start_lsn)}: {reason}")
 
     def _wal_after(self, lsn: Lsn) -> Lsn | None:
@@ -193,13 +214,13 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
 
 
 def _header(path: Path) -> SegmentHeader | None:
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         return parse_segment_header(file.read(LONG_PAGE_HEADER_BYTES))
 
 
 def _check_major(path: Path) -> None:
     """Raise `UnsupportedMajor` if a file is WAL of a major that we do not read."""
-    with path.open("rb") as file:
+    with open_segment(path) as file:
         head = file.read(LONG_PAGE_HEADER_BYTES)
     if len(head) == LONG_PAGE_HEADER_BYTES:
         magic, info, *_, segment_bytes, page_bytes = _LONG_HEADER.unpack(head)
@@ -217,16 +238,14 @@ def _names(folder: Path) -> list[str]:
         raise NoWal(f"cannot list {folder}: {error.strerror}") from error
 
 
-def _files(names: list[str], segment_bytes: int) -> Mapping[tuple[TimelineId, SegmentNo], str]:
-    """Return the segments by timeline and number; a whole one beats a partial one."""
+def _files(
+    names: list[str], kinds: tuple[FileKind, ...], segment_bytes: int
+) -> Mapping[tuple[TimelineId, SegmentNo], str]:
+    """Return the segments by timeline and number; a whole one beats a partial one, a plain one a compressed one."""
     found: dict[tuple[TimelineId, SegmentNo], str] = {}
-    for wanted in (FileKind.PARTIAL, FileKind.SEGMENT):
-        for name in names:
-            key = parse_segment_name(name.removesuffix(".partial"), segment_bytes)
-            if file_kind(name) is wanted and key is not None:
+    for wanted in kinds:
+        for name in sorted(names, key=len, reverse=True):
+            key = parse_segment_name(wal_name(name).removesuffix(".partial"), segment_bytes)
+            if file_kind(wal_name(name)) is wanted and key is not None:
                 found[key] = name
     return found
-
-
-def _timelines_with_history(names: list[str]) -> set[TimelineId]:
-    return {TimelineId(int(name[:8], 16)) for name in names if file_kind(name) is FileKind.HISTORY}

@@ -1,0 +1,1 @@
+"""The archive-reading process, and the command that fills its spool."""

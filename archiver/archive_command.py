@@ -1,0 +1,165 @@
+"""`cdcctl-archive --spool DIR %p %f`: what archive_command runs, and never a reason for the node to keep WAL (I25).
+
+Lean: the standard library, and the two modules that write a spool. A file system that hangs takes whoever touches it
+along, so this process never touches the spool: a child does, with a deadline.
+
+    the copy succeeds                                         0
+    it fails or hangs, for less than hold_s                   1, the server tries again
+    for longer                                                the file is recorded as a hole, 0
+    not even that can be recorded, and hold_s have passed     a line on stderr (the server's log), 0
+
+How long archiving fails, the ledger tells; if that cannot be read, the age of the server's own `.ready` file does.
+A child that hangs for good holds a lock on the working folder (the data folder), which is the server's alone: as long
+as it does, no other one is sent after it.
+"""
+
+import argparse
+import fcntl
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.hole_ledger import HoleLedger
+from tidemark.io.spool import Spool
+from tidemark.model.errors import TidemarkError
+
+HOLD_S_DEFAULT = 60.0
+COPY_S_DEFAULT = 20.0
+FREE_BYTES_MIN_DEFAULT = 256 << 20
+LEDGER_S = 2.0
+POLL_S = 0.005
+HURRIED_S = 2.0
+HURRIED_BYTES_PER_S = 32 << 20
+ARCHIVED, TRY_AGAIN = 0, 1
+_HELD, _GIVEN_UP = 3, 4  # the child's word: the failure is noted, the hole is recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One file to archive, and how patiently."""
+
+    path: Path
+    name: str
+    spool: Spool
+    hold_s: float
+    copy_s: float
+    free_bytes_min: int
+
+
+def main() -> None:
+    """Archive one file; exit with what the server should do."""
+    parser = argparse.ArgumentParser(
+        prog="cdcctl-archive",
+        description="Copy a WAL file into Tidemark's spool.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("path", type=Path, help="%%p, the file")
+    parser.add_argument("name", help="%%f, its name")
+    parser.add_argument("--spool", type=Path, required=True, help="folder made by cdcctl init")
+    parser.add_argument("--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failing for so long")
+    parser.add_argument("--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer has failed")
+    parser.add_argument("--free-bytes-min", type=int, default=FREE_BYTES_MIN_DEFAULT, help="to leave free on the disk")
+    given = parser.parse_args()
+    job = Job(given.path, given.name, Spool(given.spool), given.hold_s, given.copy_s, given.free_bytes_min)
+    sys.exit(archive(job))
+
+
+def archive(job: Job) -> int:
+    """Return the exit status for one file."""
+    lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: held by the children, too, for as long as they live
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _without_ledger(job, "an earlier copy into the spool still hangs")
+    copy_s = _copy_s(job)
+    copied = _in_child(lambda: _keep(job), copy_s)
+    if copied == ARCHIVED:
+        return ARCHIVED
+    reason = f"the copy took over {copy_s:.0f} s" if copied is None else "the copy failed"
+    noted = _in_child(lambda: _note(job, reason), LEDGER_S)
+    if noted == _GIVEN_UP:
+        return ARCHIVED
+    return TRY_AGAIN if noted == _HELD else _without_ledger(job, reason)
+
+
+def _copy_s(job: Job) -> float:
+    """Return the deadline of the copy: a short one where files queue up behind copies that hang."""
+    if _waited_s(job) < job.hold_s:
+        return job.copy_s
+    return min(job.copy_s, HURRIED_S + job.path.stat().st_size / HURRIED_BYTES_PER_S)
+
+
+def _waited_s(job: Job) -> float:
+    """Return how long the server has waited to archive the file, by its own word; for ever, if it says nothing."""
+    ready = job.path.parent / "archive_status" / f"{job.name}.ready"
+    try:
+        return time.time() - ready.stat().st_mtime
+    except OSError:
+        return math.inf
+
+
+def _keep(job: Job) -> int:
+    job.spool.keep(job.path, job.name, free_bytes_min=job.free_bytes_min)
+    with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
+        ledger.note_success()
+    return ARCHIVED
+
+
+def _note(job: Job, reason: str) -> int:
+    with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
+        failing_s = ledger.note_failure()
+        if failing_s < job.hold_s:
+            return TRY_AGAIN
+        ledger.give_up(job.name, reason)
+    _say(
+        f"{job.name} is given up after {failing_s:.0f} s, and recorded as a hole: the server shall not keep WAL for us"
+    )
+    return _GIVEN_UP
+
+
+def _without_ledger(job: Job, reason: str) -> int:
+    """Decide by the server's own word how long the file waits; success where it says nothing."""
+    if _waited_s(job) < job.hold_s:
+        _say(f"{job.name}: {reason}; the spool's ledger cannot be written")
+        return TRY_AGAIN
+    _say(f"{job.name} is NOT archived and NOT recorded: {reason}, and the spool's ledger cannot be written")
+    return ARCHIVED
+
+
+def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
+    """Return the exit status of `work` in a child; None, and the child is killed, if it took too long."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(_attempt(work))
+    deadline = time.monotonic() + wait_s
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            return None
+        time.sleep(POLL_S)
+
+
+def _attempt(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except TidemarkError as error:
+        _say(f"{error} ({error.hint})")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent decides by the time that has passed
+        _say(f"{type(error).__name__}: {error}")
+    return TRY_AGAIN
+
+
+def _say(text: str) -> None:
+    os.write(2, f"cdcctl-archive: {text}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""archive_command on real servers: WAL arrives whole; whatever befalls the spool, the server keeps no WAL for us."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import Archiving, archiving
+from tests.support.small_disk import needs_mount, small_disk
+from tidemark.io.hole_ledger import HoleLedger
+
+HOLD_S = 1.5  # the server tries three times, a second apart, then waits for a minute or the next segment
+
+
+@pytest.fixture
+def traversable() -> Iterator[Path]:
+    """Make a folder that the server's user reaches, too."""
+    with tempfile.TemporaryDirectory(prefix="tm-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def holes(archive: Archiving) -> list[str]:
+    with HoleLedger.open(archive.spool.ledger, writable=False) as ledger:
+        return [hole.name for hole in ledger.holes()]
+
+
+def archived(archive: Archiving) -> set[str]:
+    return {path.name for path in archive.spool.folder.iterdir() if not path.name.startswith(".")}
+
+
+@pytest.mark.feature("I25")
+def test_each_segment_arrives_as_the_server_wrote_it(traversable: Path) -> None:
+    with archiving(traversable) as archive:
+        archive.node.configure(wal_keep_size="100MB")
+        names = archive.switch(5)
+        archive.wait_until_archived()
+        for name in names:
+            assert (archive.spool.folder / name).read_bytes() == (archive.node.data / "pg_wal" / name).read_bytes()
+        (row,) = archive.node.sql("SELECT failed_count FROM pg_stat_archiver")
+        assert row == (0,)
+        assert holes(archive) == []
+
+
+@needs_mount
+@pytest.mark.feature("I25")
+@pytest.mark.feature("I27")
+def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(traversable: Path) -> None:
+    with (
+        small_disk(traversable / "disk", 16 << 20) as disk,
+        archiving(disk.root, hold_s=HOLD_S, free_bytes_min=0) as archive,
+    ):
+        before = archive.switch(2)
+        archive.wait_until_archived()
+        disk.fill()
+        lost = archive.switch()
+        archive.wait_for(lambda: "exit code 1" in archive.node.log)
+        assert holes(archive) == []
+        archive.wait_until_archived()
+        lost += archive.switch(2)
+        archive.wait_until_archived()
+        assert "bytes free, under the floor" in archive.node.log
+        disk.empty()
+        after = archive.switch(2)
+        archive.wait_until_archived()
+        assert holes(archive) == lost
+        assert {*before, *after} <= archived(archive)
+        assert not archived(archive) & set(lost)
+
+
+@pytest.mark.feature("I25")
+def test_a_file_system_that_hangs_is_left_alone(traversable: Path) -> None:
+    with archiving(traversable, hold_s=HOLD_S, copy_s=0.5) as archive:
+        archive.switch()
+        archive.wait_until_archived()
+        sentinel = archive.spool.folder / ".tidemark"
+        content = sentinel.read_text()
+        sentinel.unlink()
+        os.mkfifo(sentinel, 0o666)  # who opens it waits for ever
+        lost = archive.switch(3)
+        archive.wait_until_archived()
+        assert holes(archive) == lost
+        sentinel.unlink()
+        sentinel.write_text(content)
+        sentinel.chmod(0o644)
+        (name,) = archive.switch()
+        archive.wait_until_archived()
+        assert name in archived(archive)
+
+
+@pytest.mark.feature("I25")
+def test_a_spool_that_is_gone_with_its_ledger_is_told_in_the_servers_log(traversable: Path) -> None:
+    with archiving(traversable, hold_s=HOLD_S) as archive:
+        shutil.rmtree(archive.spool.folder)
+        (name,) = archive.switch()
+        archive.wait_until_archived()
+        assert f"{name} is NOT archived and NOT recorded" in archive.node.log
+        assert not archive.spool.folder.exists()

@@ -1,0 +1,160 @@
+"""The archive as a source: a spool that a real server fills is followed byte for byte; holes and branches end it."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import Archiving, archiving
+from tests.support.postgres import Cluster
+from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
+from tidemark.io.archive import ArchiveFolder, Hole
+from tidemark.io.logs import get_log
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.runtime.archive_input import ArchiveInput
+from tidemark.runtime.network import WalDiverged
+from tidemark.runtime.offline import ForeignArchive
+from tidemark.runtime.signal import Signal
+
+MB = 1 << 20
+DEADLINE_S = 30
+
+
+@pytest.fixture(scope="module")
+def archive() -> Iterator[Archiving]:
+    with tempfile.TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as made:
+        made.switch(2)
+        made.wait_until_archived()
+        yield made
+
+
+@pytest.fixture
+def copy(archive: Archiving, tmp_path: Path) -> Path:
+    """Hold what is archived so far, to be spoiled."""
+    archive.wait_until_archived()
+    return Path(shutil.copytree(archive.spool.folder, tmp_path / "copy"))
+
+
+class Drained:
+    """An input, its ring, and the bytes that came."""
+
+    def __init__(self, source: ArchiveInput, ring: Ring, arrived: Signal) -> None:
+        self.source = source
+        self.content = bytearray()
+        self.ring = ring
+        self._arrived = arrived
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Drain the ring until something holds."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not condition():
+            assert time.monotonic() < deadline, self.source.error
+            while (segment := self.ring.peek()) is not None:
+                self.content += segment.data
+                self.ring.release(len(segment.data))
+            self._arrived.wait(0.05)
+
+
+def system_of(node: Cluster) -> SystemIdentifier:
+    (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
+    return SystemIdentifier(int(str(row[0])))
+
+
+@contextmanager
+def following(folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: int = 1) -> Iterator[Drained]:
+    ring, arrived = Ring(RING_BYTES_MIN, start_lsn), Signal()
+    source = ArchiveInput(
+        folder,
+        ring,
+        system_identifier=system,
+        timeline=TimelineId(timeline),
+        arrived=arrived,
+        log=get_log("test"),
+    )
+    source.start()
+    try:
+        yield Drained(source, ring, arrived)
+    finally:
+        source.stop()
+
+
+def whole(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()) if len(path.name) == 24)
+
+
+def test_segments_are_followed_as_the_server_archives_them(archive: Archiving) -> None:
+    spool = archive.spool.folder
+    first = ArchiveFolder(spool).first_lsn()
+    with following(spool, first, system_of(archive.node)) as drained:
+        for _ in range(4):
+            archive.switch()
+            archive.wait_until_archived()
+            expected = whole(spool)
+            drained.until(lambda: len(drained.content) >= len(expected))  # noqa: B023 - called at once
+            assert drained.content == expected
+        assert drained.source.error is None
+
+
+def test_a_folder_without_wal_yet_is_waited_for_and_a_partial_segment_is_not_read(copy: Path, tmp_path: Path) -> None:
+    segments = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    archive = ArchiveFolder(copy)
+    with following(empty, archive.first_lsn(), archive.system_identifier) as drained:
+        partial = empty / f"{segments[0].name}.partial"
+        shutil.copy(segments[0], partial)
+        shutil.copy(segments[1], empty / f"{segments[1].name}.partial")
+        drained.until(lambda: not drained.content)
+        partial.rename(empty / segments[0].name)
+        drained.until(lambda: len(drained.content) >= MB)
+        assert drained.content == segments[0].read_bytes()
+
+
+@pytest.mark.feature("I28")
+def test_a_missing_segment_ends_it_with_the_range_of_lsns(copy: Path) -> None:
+    archive = ArchiveFolder(copy)
+    first = archive.first_lsn()
+    sorted(path for path in copy.iterdir() if len(path.name) == 24)[1].unlink()
+    with following(copy, first, archive.system_identifier) as drained:
+        drained.until(lambda: drained.source.error is not None)
+        assert isinstance(drained.source.error, Hole)
+        assert f"from {format_lsn(first + MB)} to {format_lsn(first + 2 * MB)}" in str(drained.source.error)
+
+
+@pytest.mark.feature("I33")
+def test_a_branch_that_left_before_what_was_read_is_refused_and_one_behind_it_is_followed(copy: Path) -> None:
+    archive = ArchiveFolder(copy)
+    first, system = archive.first_lsn(), archive.system_identifier
+    segments = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    left_lsn = Lsn(first + MB + 8192)
+    (copy / "00000002.history").write_text(f"1\t{format_lsn(left_lsn)}\tno recovery target specified\n")
+    shutil.copy(segments[1], copy / segments[1].name.replace("00000001", "00000002", 1))
+    with following(copy, first, system) as drained:
+        drained.until(lambda: len(drained.content) >= 2 * MB)
+        assert drained.source.error is None
+    with following(copy, Lsn(first + 2 * MB), system) as drained:
+        drained.until(lambda: drained.source.error is not None)
+        assert isinstance(drained.source.error, WalDiverged)
+    with following(copy, first, system, timeline=7) as drained:
+        drained.until(lambda: drained.source.error is not None)
+        assert isinstance(drained.source.error, WalDiverged)
+
+
+def test_the_archive_of_another_cluster_is_refused(copy: Path) -> None:
+    with following(copy, ArchiveFolder(copy).first_lsn(), SystemIdentifier(5)) as drained:
+        drained.until(lambda: drained.source.error is not None)
+        assert isinstance(drained.source.error, ForeignArchive)
+
+
+def test_a_stop_ends_it_though_the_ring_is_full(copy: Path) -> None:
+    archive = ArchiveFolder(copy)
+    with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
+        deadline = time.monotonic() + DEADLINE_S
+        while drained.ring.free_bytes >= SLICE_BYTES_MAX:
+            assert time.monotonic() < deadline
+    assert drained.content == b""
+    assert drained.source.error is None

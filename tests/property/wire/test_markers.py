@@ -1,0 +1,80 @@
+"""Markers: what was written is read; what is not ours is ignored with its reason, whatever its bytes are."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.position import Epoch, Pointer, Position, Sequence
+from tidemark.wire.marker import (
+    CONTENT_BYTES_MAX,
+    REASON_CHARACTERS_MAX,
+    Ignored,
+    Instance,
+    Marker,
+    MarkerKind,
+    read_marker,
+    write_marker,
+)
+
+KEY = b"k" * 16
+INSTANCE = Instance(SystemIdentifier(7_123_456_789_012_345_678), "main")
+NUMBERS = st.integers(0, (1 << 64) - 1)
+POINTERS = st.builds(
+    Pointer,
+    st.builds(Position, st.integers(1, (1 << 32) - 1).map(TimelineId), NUMBERS.map(Lsn), st.integers(0, 1 << 63)),
+    NUMBERS.map(Lsn),
+)
+MARKERS = st.builds(
+    Marker,
+    st.sampled_from(MarkerKind),
+    st.just(INSTANCE),
+    st.builds(Epoch, st.integers(1, (1 << 32) - 1).map(TimelineId), NUMBERS),
+    NUMBERS.map(Sequence),
+    st.none() | POINTERS,
+    st.text(max_size=REASON_CHARACTERS_MAX),
+)
+
+
+@given(marker=MARKERS)
+def test_a_marker_comes_back_as_it_was_written_within_its_bound(marker: Marker) -> None:
+    content = write_marker(marker, KEY)
+    assert len(content) <= CONTENT_BYTES_MAX
+    assert read_marker(content, INSTANCE, KEY) == marker
+
+
+@pytest.mark.feature("I10")
+@given(marker=MARKERS, key=st.binary(min_size=16, max_size=40).filter(lambda key: key != KEY))
+def test_another_key_makes_no_marker_of_ours(marker: Marker, key: bytes) -> None:
+    assert read_marker(write_marker(marker, key), INSTANCE, KEY) is Ignored.FORGED
+
+
+@pytest.mark.feature("I10")
+@given(marker=MARKERS, where=st.integers(0, 10_000), byte=st.integers(1, 255))
+def test_a_changed_byte_makes_it_no_marker(marker: Marker, where: int, byte: int) -> None:
+    content = bytearray(write_marker(marker, KEY))
+    content[where % len(content)] ^= byte
+    assert isinstance(read_marker(bytes(content), INSTANCE, KEY), Ignored)
+
+
+@given(marker=MARKERS)
+def test_those_of_another_capture_or_cluster_are_foreign(marker: Marker) -> None:
+    content = write_marker(marker, KEY)
+    for other in (Instance(INSTANCE.system_identifier, "other"), Instance(SystemIdentifier(1), "main")):
+        assert read_marker(content, other, KEY) is Ignored.FOREIGN
+
+
+@given(content=st.binary(max_size=200) | st.text().map(str.encode))
+def test_bytes_of_anybody_are_no_marker(content: bytes) -> None:
+    assert read_marker(content, INSTANCE, KEY) is Ignored.MALFORMED
+
+
+def test_a_newer_version_and_wrong_shapes_are_told_apart() -> None:
+    good = write_marker(Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None), KEY)
+    fields = json.loads(good[:-65])
+    assert read_marker(json.dumps({**fields, "tidemark": 2}).encode() + good[-65:], INSTANCE, KEY) is Ignored.NEWER
+    for line in (b"[]", b"3", b"{}", b'{"tidemark":1}', b'{"tidemark":1,"cluster":"x"}', b"[" * 1900):
+        assert read_marker(line + good[-65:], INSTANCE, KEY) is Ignored.MALFORMED
+    assert read_marker(good + b"x" * CONTENT_BYTES_MAX, INSTANCE, KEY) is Ignored.MALFORMED

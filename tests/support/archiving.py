@@ -1,0 +1,78 @@
+"""Servers that archive with our archive_command, and forged segments."""
+
+import os
+import shutil
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.io.spool import Spool
+
+LONG_HEADER = struct.Struct("<HHIQI4xQII")
+LONG_HEADER_BYTES = LONG_HEADER.size
+ARCHIVED_S = 60
+_MAGIC_15 = 0xD110
+_PYTHON = "/usr/bin/python3"  # one that the server's user may run; the standard library is all it takes
+
+
+def segment_bytes(system_identifier: int, size: int = 1 << 20) -> bytes:
+    """Return a segment that holds nothing but its long header and noise."""
+    header = LONG_HEADER.pack(_MAGIC_15, 2, 1, size, 0, system_identifier, size, 8192)
+    return header + os.urandom(size - len(header))
+
+
+class Archiving:
+    """A server with segments of 1 MB whose archive_command is ours."""
+
+    def __init__(self, node: Cluster, spool: Spool) -> None:
+        self.node = node
+        self.spool = spool
+
+    def switch(self, count: int = 1) -> list[str]:
+        """Complete that many segments; return their names."""
+        names = []
+        for _ in range(count):
+            self.node.sql("SELECT pg_logical_emit_message(false, 'archiving', '')")
+            (row,) = self.node.sql("SELECT pg_walfile_name(pg_switch_wal())")
+            names.append(str(row[0]))
+        return names
+
+    def waiting(self) -> list[str]:
+        """Return the segments that the server keeps because they are not archived."""
+        return sorted(path.stem for path in (self.node.data / "pg_wal" / "archive_status").glob("*.ready"))
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds; fail with the server's log."""
+        deadline = time.monotonic() + ARCHIVED_S
+        while not condition():
+            assert time.monotonic() < deadline, self.node.log[-3000:]
+            time.sleep(0.05)
+
+    def wait_until_archived(self) -> None:
+        """Wait until the server keeps nothing for us."""
+        self.wait_for(lambda: not self.waiting())
+
+
+@contextmanager
+def archiving(root: Path, **options: float) -> Iterator[Archiving]:
+    """Start a server that archives into a spool at `root`/spool, made here and given to the server's user."""
+    spool = Spool(root / "spool")
+    with new_cluster(15, {"archive_mode": "on"}, initdb=["--wal-segsize=1"]) as node:
+        program = node.folder / "program"
+        for package in ("archiver", "tidemark"):
+            shutil.copytree(package, program / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
+        spool.create(int(str(row[0])))
+        owner = node.folder.stat()
+        subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(spool.folder), str(program)], check=True)
+        root.chmod(0o755)
+        given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+        command = (
+            f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command --spool {spool.folder} {given} %p %f"
+        )
+        node.configure(archive_command=command)
+        yield Archiving(node, spool)

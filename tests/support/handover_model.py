@@ -1,0 +1,261 @@
+"""Both processes, the stream, the archive and the state, as small as the mode table leaves them: one step at a time.
+
+WAL is a list, an LSN its index. A process decides on what it reads and commits it in a step of its own, so anything may
+happen in between: it is killed, stopped, or the other one takes over. `checks_epoch` false is a planted bug.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tidemark.engine.handover import Effect, Event, Refused, Role, Stage, move
+
+
+class Kind(Enum):
+    """What a record of WAL is."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+    MARKER = "marker"  # try-start; a stop marker moves nobody who reads the state
+
+
+@dataclass(frozen=True)
+class WalRecord:
+    """A record: of a transaction, or the marker with that sequence."""
+
+    kind: Kind
+    number: int
+
+
+@dataclass
+class State:
+    """What LMDB holds."""
+
+    stage: Stage = Stage.REALTIME
+    epoch: int = 1
+    owner: Role | None = Role.SIDECAR
+    delivered: int = -1  # commit LSN
+    restart: int = 0
+    sequence: int = 0
+    handed_over: tuple[int, int] = (0, 0)  # H, and the LSN to decode from
+
+
+@dataclass
+class Process:
+    """What a process remembers, until it is killed."""
+
+    epoch: int | None = None
+    start: int = 0  # LSN that decoding began at: what began before is not whole
+    next: int = 0
+    buffered_from: int | None = None
+    marker_due: bool = False
+    pending: int | None = None  # commit LSN of the transaction that is being delivered
+
+
+@dataclass
+class World:
+    """Everything; methods are steps, and those that cannot happen now do nothing."""
+
+    checks_epoch: bool = True
+    wal: list[WalRecord] = field(default_factory=list)
+    archived: int = 0
+    removed: int = 0  # pg_wal begins here
+    state: State = field(default_factory=State)
+    sidecar: Process | None = field(default_factory=lambda: Process(epoch=1))
+    archiver: Process | None = field(default_factory=Process)
+    log: list[int] = field(default_factory=list)
+    _begun: int = 0
+
+    # --- the node
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        self.wal.append(WalRecord(Kind.BEGIN, self._begun))
+        self._begun += 1
+
+    def commit(self, choice: int) -> None:
+        """Commit one of the open transactions."""
+        if still := self.open_at(len(self.wal)):
+            self.wal.append(WalRecord(Kind.COMMIT, sorted(still)[choice % len(still)]))
+
+    def archive(self) -> None:
+        """Archive all that there is."""
+        self.archived = len(self.wal)
+
+    def recycle(self) -> None:
+        """Remove from pg_wal what is archived."""
+        self.removed = self.archived
+
+    def open_at(self, lsn: int) -> set[int]:
+        """Return the transactions that are open before the record at `lsn`."""
+        found: set[int] = set()
+        for record in self.wal[:lsn]:
+            if record.kind is Kind.BEGIN:
+                found.add(record.number)
+            elif record.kind is Kind.COMMIT:
+                found.discard(record.number)
+        return found
+
+    def restart_at(self, lsn: int) -> int:
+        """Return where to decode from, so that nothing that commits from `lsn` on lacks its beginning."""
+        return min((self._begin_of(number) for number in self.open_at(lsn)), default=lsn)
+
+    def _begin_of(self, number: int) -> int:
+        return self.wal.index(WalRecord(Kind.BEGIN, number))
+
+    # --- moves
+
+    def happen(self, event: Event) -> bool:
+        """Move the state, and do what is to be done behind it; tell if the event was allowed."""
+        try:
+            found = move(self.state.stage, event)
+        except Refused:
+            return False
+        self.state.stage = found.stage
+        if Effect.STOP_CAPTURE in found.effects and self.sidecar is not None:
+            self.sidecar = Process(pending=self.sidecar.pending, epoch=self.sidecar.epoch)
+        if Effect.WRITE_TRY_START_MARKER in found.effects:
+            assert self.sidecar is not None
+            self.state.sequence += 1
+            self.sidecar.marker_due = True
+        return True
+
+    def take_epoch(self, role: Role, process: Process) -> None:
+        """Begin a new term."""
+        self.state.epoch += 1
+        self.state.owner = role
+        process.epoch = self.state.epoch
+        process.pending = None
+
+    # --- the sidecar
+
+    def want_return(self) -> None:
+        """Buffer the stream, then ask to deliver again."""
+        if self.sidecar is not None and self.state.stage is Stage.ARCHIVE:
+            self.sidecar.buffered_from = len(self.wal)
+            self.happen(Event.RETURN_WANTED)
+
+    def write_marker(self) -> None:
+        """Write the try-start marker that is due."""
+        if self.sidecar is not None and self.sidecar.marker_due:
+            self.sidecar.marker_due = False
+            self.wal.append(WalRecord(Kind.MARKER, self.state.sequence))
+
+    def sidecar_step(self) -> None:
+        """Go on with whatever the stage asks of the sidecar."""
+        process = self.sidecar
+        if process is None:
+            return
+        if process.pending is not None:
+            self._deliver(process)
+        elif self.state.stage is Stage.RETURNED:
+            lsn, restart = self.state.handed_over
+            if process.buffered_from is None or process.buffered_from > lsn:
+                self.happen(Event.RING_FULL)
+            elif self.happen(Event.TAKEN_OVER):
+                self.take_epoch(Role.SIDECAR, process)
+                process.start, process.next, process.buffered_from = restart, lsn, None
+        elif self.state.stage is Stage.REALTIME:
+            if process.epoch != self.state.epoch:
+                self.take_epoch(Role.SIDECAR, process)
+                process.start = process.next = self.state.restart
+            if process.next < self.removed and process.next < len(self.wal):
+                self.happen(Event.WAL_REMOVED)
+            else:
+                self._read(process, len(self.wal))
+
+    def kill_sidecar(self) -> None:
+        """SIGKILL."""
+        self.sidecar = None
+
+    def start_sidecar(self) -> None:
+        """Start it again: what an earlier one had under way is gone with its ring."""
+        if self.sidecar is None:
+            self.sidecar = Process()
+            if self.state.stage in (Stage.RETURNING, Stage.RETURNED):
+                self.happen(Event.SIDECAR_LOST)
+
+    # --- the archiver
+
+    def watchdog(self) -> None:
+        """Notice that the sidecar is dead."""
+        if self.archiver is not None and self.sidecar is None:
+            self.happen(Event.SIDECAR_LOST)
+
+    def kill_hung_sidecar(self) -> None:
+        """Notice that the sidecar is stopped, and kill it."""
+        if self.archiver is not None:
+            self.kill_sidecar()
+            self.watchdog()
+
+    def archiver_step(self) -> None:
+        """Go on with whatever the stage asks of the archiver."""
+        process = self.archiver
+        if process is None:
+            return
+        if process.pending is not None:
+            self._deliver(process)
+        elif self.state.stage.deliverer is Role.ARCHIVER:
+            if process.epoch != self.state.epoch or self.state.owner is not Role.ARCHIVER:
+                self.take_epoch(Role.ARCHIVER, process)
+                process.start = process.next = self.state.restart
+            read = self._read(process, self.archived)
+            mine = WalRecord(Kind.MARKER, self.state.sequence)
+            if read == mine and self.happen(Event.MARKER_REACHED):
+                lsn = process.next - 1
+                self.state.handed_over = (lsn, self.restart_at(lsn))
+                process.epoch = None
+
+    def kill_archiver(self) -> None:
+        """SIGKILL."""
+        self.archiver = None
+
+    def start_archiver(self) -> None:
+        """Start it again."""
+        if self.archiver is None:
+            self.archiver = Process()
+
+    # --- what both do alike
+
+    def _read(self, process: Process, end: int) -> WalRecord | None:
+        """Read up to the next commit or marker."""
+        while process.next < end:
+            record = self.wal[process.next]
+            process.next += 1
+            if record.kind is Kind.COMMIT and process.next > self.state.delivered + 1:
+                assert self._begin_of(record.number) >= process.start, "what is not whole would be delivered"
+                process.pending = process.next - 1
+            if record.kind is not Kind.BEGIN:
+                return record
+        return None
+
+    def _deliver(self, process: Process) -> None:
+        lsn, process.pending = process.pending, None
+        assert lsn is not None
+        if self.checks_epoch and process.epoch != self.state.epoch:
+            return
+        self.log.append(self.wal[lsn].number)
+        self.state.delivered = lsn
+        self.state.restart = self.restart_at(lsn + 1)
+
+    # --- promises
+
+    def check(self) -> None:
+        """See that what was delivered is a beginning of what committed, once each and in order."""
+        committed = [record.number for record in self.wal if record.kind is Kind.COMMIT]
+        assert self.log == committed[: len(self.log)], f"{self.log} of {committed}"
+
+    def settle(self) -> None:
+        """Let everything work for a while, and see that all of it arrives, by the sidecar again."""
+        self.happen(Event.OPERATOR_ON)
+        for _ in range(4 * len(self.wal) + 40):
+            self.start_sidecar()
+            self.start_archiver()
+            self.archive()
+            self.want_return()
+            self.write_marker()
+            self.archiver_step()
+            self.sidecar_step()
+            self.check()
+        assert len(self.log) == sum(record.kind is Kind.COMMIT for record in self.wal)
+        assert self.state.stage is Stage.REALTIME
+        assert self.state.owner is Role.SIDECAR

@@ -1,0 +1,192 @@
+"""Who delivers, and how that passes on: one table, which does not know the process that asks it (I12, I16, I17).
+
+              a stop: ring, consumer, WAL, decoder; sidecar lost
+     +----------------------------------------------------------+
+     |                                                          v
+ +----------+   takes over   +----------+   marker   +-----------+  wanted  +---------+   off    +------+
+ | REALTIME | <------------- | RETURNED | <--------- | RETURNING | <------- | ARCHIVE | <------> | HELD |
+ +----------+                +----------+  reached   +-----------+          +---------+    on    +------+
+     |  ^                          |                       |                     ^
+     |  | promoted                 +-----------------------+---------------------+
+     v  |                               a stop; sidecar lost (off: to HELD)
+ +----------+
+ | FOLLOWER |    demoted: from any stage
+ +----------+
+
+The sidecar delivers in REALTIME, nobody in RETURNED and FOLLOWER, the archiver in all others. A move is one LMDB
+transaction that checks the epoch it was decided under; its effects are performed behind it, by whoever moved, and each
+may be lost to a crash: markers locate positions, they decide only where LMDB is absent. What the sidecar needs to take
+over, the hand-over record, is written with the move to RETURNED.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Mode
+
+
+class Role(Enum):
+    """A process that can deliver."""
+
+    SIDECAR = "sidecar"
+    ARCHIVER = "archiver"
+
+
+class Stage(Enum):
+    """The durable mode with what is under way in it; `number` is what metrics export and never changes once given."""
+
+    REALTIME = "realtime"
+    ARCHIVE = "archive"
+    HELD = "held"  # ARCHIVE by the operator's word: no automatic return
+    RETURNING = "returning"  # a try-start marker is asked for; the archiver delivers what commits before it
+    RETURNED = "returned"  # it has, and is PASSIVE
+    FOLLOWER = "follower"
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that this is a stage of."""
+        match self:
+            case Stage.REALTIME:
+                return Mode.REALTIME
+            case Stage.FOLLOWER:
+                return Mode.FOLLOWER
+        return Mode.ARCHIVE
+
+    @property
+    def deliverer(self) -> Role | None:
+        """Who may take the epoch and deliver."""
+        match self:
+            case Stage.REALTIME:
+                return Role.SIDECAR
+            case Stage.RETURNED | Stage.FOLLOWER:
+                return None
+        return Role.ARCHIVER
+
+    @property
+    def number(self) -> int:
+        """The number under which dashboards know the stage."""
+        return _NUMBERS[self]
+
+
+_NUMBERS = {
+    Stage.REALTIME: 1,
+    Stage.ARCHIVE: 2,
+    Stage.FOLLOWER: 3,
+    Stage.HELD: 4,
+    Stage.RETURNING: 5,
+    Stage.RETURNED: 6,
+}
+
+
+class Event(Enum):
+    """What can befall a capture."""
+
+    RING_FULL = "the ring is full"
+    CONSUMER_FAILED = "the consumer failed"
+    WAL_REMOVED = "the node has removed WAL that is needed"
+    DECODE_FAILED = "decoding failed"
+    SIDECAR_LOST = "the sidecar is gone"  # its lock is free: what was left of it is killed
+    OPERATOR_OFF = "the operator switched realtime off"
+    OPERATOR_ON = "the operator switched realtime on"
+    RETURN_WANTED = "the sidecar can keep up again"  # it buffers the stream, and the archiver's lag is small
+    MARKER_REACHED = "the archiver has delivered what commits before the try-start marker"
+    TAKEN_OVER = "the sidecar goes on from the ring"
+    DEMOTED = "the node is a standby"
+    PROMOTED = "the node was promoted"
+
+
+class Effect(Enum):
+    """What whoever moved does behind the move, in the order told."""
+
+    STOP_CAPTURE = "stop capture, confirm what is done"
+    WRITE_STOP_MARKER = "write a stop marker"
+    WRITE_TRY_START_MARKER = "write a try-start marker"
+    SWITCH_SEGMENT = "switch the segment where that is granted"
+    RETURN_SOON = "return without waiting for the back-off"
+    FIND_START = "ask the target and the markers where to start"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The next stage, and what to do once it is durable."""
+
+    stage: Stage
+    effects: tuple[Effect, ...] = ()
+
+
+class Refused(ConfigError):
+    """An event that the stage does not allow."""
+
+    def __init__(self, stage: Stage, event: Event) -> None:
+        super().__init__(f"{event.value}, but {REFUSED[stage, event]}", hint=f"the capture is in stage {stage.value}")
+
+
+STOPS = (Event.RING_FULL, Event.CONSUMER_FAILED, Event.WAL_REMOVED, Event.DECODE_FAILED)
+_STOPPING = (Effect.STOP_CAPTURE, Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
+_STOPPED = (Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
+
+NEXT: dict[tuple[Stage, Event], Move] = {
+    **{(Stage.REALTIME, stop): Move(Stage.ARCHIVE, _STOPPING) for stop in STOPS},
+    (Stage.REALTIME, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
+    (Stage.REALTIME, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPING),
+    (Stage.REALTIME, Event.OPERATOR_ON): Move(Stage.REALTIME),
+    (Stage.REALTIME, Event.DEMOTED): Move(Stage.FOLLOWER, (Effect.STOP_CAPTURE,)),
+    (Stage.ARCHIVE, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
+    (Stage.ARCHIVE, Event.OPERATOR_OFF): Move(Stage.HELD),
+    (Stage.ARCHIVE, Event.OPERATOR_ON): Move(Stage.ARCHIVE, (Effect.RETURN_SOON,)),
+    (Stage.ARCHIVE, Event.RETURN_WANTED): Move(Stage.RETURNING, (Effect.WRITE_TRY_START_MARKER, Effect.SWITCH_SEGMENT)),
+    (Stage.ARCHIVE, Event.DEMOTED): Move(Stage.FOLLOWER),
+    (Stage.HELD, Event.SIDECAR_LOST): Move(Stage.HELD),
+    (Stage.HELD, Event.OPERATOR_OFF): Move(Stage.HELD),
+    (Stage.HELD, Event.OPERATOR_ON): Move(Stage.ARCHIVE, (Effect.RETURN_SOON,)),
+    (Stage.HELD, Event.DEMOTED): Move(Stage.FOLLOWER),
+    **{(Stage.RETURNING, stop): Move(Stage.ARCHIVE, _STOPPED) for stop in STOPS},
+    (Stage.RETURNING, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
+    (Stage.RETURNING, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPED),
+    (Stage.RETURNING, Event.OPERATOR_ON): Move(Stage.RETURNING),
+    (Stage.RETURNING, Event.MARKER_REACHED): Move(Stage.RETURNED),
+    (Stage.RETURNING, Event.DEMOTED): Move(Stage.FOLLOWER),
+    **{(Stage.RETURNED, stop): Move(Stage.ARCHIVE, _STOPPED) for stop in STOPS},
+    (Stage.RETURNED, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
+    (Stage.RETURNED, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPED),
+    (Stage.RETURNED, Event.OPERATOR_ON): Move(Stage.RETURNED),
+    (Stage.RETURNED, Event.TAKEN_OVER): Move(Stage.REALTIME),
+    (Stage.RETURNED, Event.DEMOTED): Move(Stage.FOLLOWER),
+    (Stage.FOLLOWER, Event.SIDECAR_LOST): Move(Stage.FOLLOWER),
+    (Stage.FOLLOWER, Event.DEMOTED): Move(Stage.FOLLOWER),
+    (Stage.FOLLOWER, Event.PROMOTED): Move(Stage.REALTIME, (Effect.FIND_START,)),
+}
+
+_ON_STANDBY = "this node is a standby: switch at the primary"
+REFUSED: dict[tuple[Stage, Event], str] = {
+    (Stage.REALTIME, Event.RETURN_WANTED): "realtime is on",
+    (Stage.REALTIME, Event.MARKER_REACHED): "the sidecar delivers already",
+    (Stage.REALTIME, Event.TAKEN_OVER): "the sidecar delivers already",
+    **{(Stage.ARCHIVE, stop): "the archiver delivers already" for stop in STOPS},
+    (Stage.ARCHIVE, Event.MARKER_REACHED): "nobody waits for the marker any more",
+    (Stage.ARCHIVE, Event.TAKEN_OVER): "the archiver delivers",
+    **{(Stage.HELD, stop): "the archiver delivers already" for stop in STOPS},
+    (Stage.HELD, Event.RETURN_WANTED): "the operator switched realtime off: cdcctl realtime on",
+    (Stage.HELD, Event.MARKER_REACHED): "nobody waits for the marker any more",
+    (Stage.HELD, Event.TAKEN_OVER): "the archiver delivers",
+    (Stage.RETURNING, Event.RETURN_WANTED): "a return is under way",
+    (Stage.RETURNING, Event.TAKEN_OVER): "the archiver has not reached the marker",
+    (Stage.RETURNED, Event.RETURN_WANTED): "a return is under way",
+    (Stage.RETURNED, Event.MARKER_REACHED): "it was reached already",
+    **{(Stage.FOLLOWER, stop): "nothing is delivered here" for stop in STOPS},
+    (Stage.FOLLOWER, Event.OPERATOR_OFF): _ON_STANDBY,
+    (Stage.FOLLOWER, Event.OPERATOR_ON): _ON_STANDBY,
+    (Stage.FOLLOWER, Event.RETURN_WANTED): _ON_STANDBY,
+    (Stage.FOLLOWER, Event.MARKER_REACHED): "nothing is delivered here",
+    (Stage.FOLLOWER, Event.TAKEN_OVER): "nothing is delivered here",
+    **{(stage, Event.PROMOTED): "it was no standby" for stage in Stage if stage is not Stage.FOLLOWER},
+}
+
+
+def move(stage: Stage, event: Event) -> Move:
+    """Return what `event` leads to from `stage`; raise `Refused` with the reason where it leads nowhere."""
+    found = NEXT.get((stage, event))
+    if found is None:
+        raise Refused(stage, event)
+    return found

@@ -1,0 +1,129 @@
+"""The ledger beside a spool: since when archiving fails, and which files were given up (I25, I28).
+
+Standard library only: `cdcctl-archive` writes it. `create` allocates all of it once, everything after that is written
+in place, so a disk that is full takes nothing from it. A header or a slot that was torn counts as empty: what is
+missing in the spool is found by its reader anyway, the ledger tells when and why.
+"""
+
+import fcntl
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_MAGIC = b"TMHOLES1"
+_HEADER = struct.Struct("<8sI4x16sQQ8x")  # magic, CRC-32 of the rest, boot id, failing since (boot clock, ns), holes
+_REST_AT = 12
+_SLOT = struct.Struct("<I4xQ40s72s")  # CRC-32 of the rest, wall clock in s, name, reason
+_SLOT_REST_AT = 4
+_HEADER_BYTES = 128
+SLOTS = 1023
+LEDGER_BYTES = _HEADER_BYTES + SLOTS * _SLOT.size
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A file that archiving gave up, so that the node could go on."""
+
+    name: str
+    reason: str
+    at_s: int  # wall clock
+
+
+class HoleLedger:
+    """An open ledger, locked for this process alone; the latest `SLOTS` holes are kept."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def create(cls, path: Path, mode: int) -> None:
+        """Allocate an empty ledger; leave one that is there as it is."""
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        except FileExistsError:
+            return
+        try:
+            os.posix_fallocate(descriptor, 0, LEDGER_BYTES)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)  # all zeros: a header that does not count yet
+        finally:
+            os.close(descriptor)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, *, writable: bool) -> Iterator[Self]:
+        """Open the ledger and hold its lock; waits for another holder."""
+        descriptor = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if writable else fcntl.LOCK_SH)
+            yield cls(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def hole_count(self) -> int:
+        """How many files were given up since the ledger was made."""
+        return self._header()[2]
+
+    def note_success(self) -> None:
+        """Forget since when archiving failed."""
+        boot_id, since_ns, count = self._header()
+        if since_ns:
+            self._write_header(boot_id, 0, count)
+
+    def note_failure(self) -> float:
+        """Return for how many seconds archiving has failed: 0 the first time, and the first time after a boot."""
+        boot_id, since_ns, count = self._header()
+        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        this_boot = _this_boot()
+        if since_ns and boot_id == this_boot:
+            return (now_ns - since_ns) / 1e9
+        self._write_header(this_boot, now_ns, count)
+        return 0.0
+
+    def give_up(self, name: str, reason: str) -> None:
+        """Record that `name` is not archived; those behind it are given up at once, until a copy succeeds."""
+        boot_id, since_ns, count = self._header()
+        rest = _SLOT.pack(0, int(time.time()), name.encode()[:40], _cut(reason, 72))[_SLOT_REST_AT:]
+        slot = zlib.crc32(rest).to_bytes(_SLOT_REST_AT, "little") + rest
+        os.pwrite(self._descriptor, slot, _HEADER_BYTES + count % SLOTS * _SLOT.size)
+        self._write_header(boot_id, since_ns, count + 1)
+
+    def holes(self) -> list[GivenUp]:
+        """Return what was given up, oldest first."""
+        count = self.hole_count
+        found = []
+        for number in range(max(0, count - SLOTS), count):
+            slot = os.pread(self._descriptor, _SLOT.size, _HEADER_BYTES + number % SLOTS * _SLOT.size)
+            if len(slot) == _SLOT.size and zlib.crc32(slot[_SLOT_REST_AT:]) == int.from_bytes(slot[:4], "little"):
+                _, at_s, name, reason = _SLOT.unpack(slot)
+                found.append(GivenUp(name.rstrip(b"\0").decode(), reason.rstrip(b"\0").decode(), at_s))
+        return found
+
+    def _header(self) -> tuple[bytes, int, int]:
+        packed = os.pread(self._descriptor, _HEADER.size, 0)
+        if len(packed) == _HEADER.size:
+            magic, crc, boot_id, since_ns, count = _HEADER.unpack(packed)
+            if magic == _MAGIC and crc == zlib.crc32(packed[_REST_AT:]):
+                return boot_id, since_ns, count
+        return bytes(16), 0, 0
+
+    def _write_header(self, boot_id: bytes, since_ns: int, count: int) -> None:
+        rest = _HEADER.pack(_MAGIC, 0, boot_id, since_ns, count)[_REST_AT:]
+        os.pwrite(self._descriptor, _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest, 0)
+        os.fdatasync(self._descriptor)
+
+
+def _this_boot() -> bytes:
+    return bytes.fromhex(_BOOT_ID.read_text().strip().replace("-", ""))
+
+
+def _cut(text: str, size: int) -> bytes:
+    return text.encode()[:size].decode(errors="ignore").encode()

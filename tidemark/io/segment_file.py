@@ -1,0 +1,69 @@
+"""One file of an archive, plain or compressed as backup tools leave it.
+
+NAME, NAME.gz, NAME.lz4, NAME.zst, and pgBackRest's NAME-<SHA-1> with or without one of these. A file is read from front
+to back, never whole.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import lz4.frame
+import zstandard
+
+from tidemark.model.errors import CorruptWal
+
+SKIP_BYTES = 1 << 20
+_CHECKSUM = re.compile(r"-[0-9a-f]{40}$")
+_COMPRESSED = (".gz", ".lz4", ".zst")
+
+
+class DamagedFile(CorruptWal):
+    """A compressed file that cannot be unpacked."""
+
+    hint = "fetch the file again from the node or another copy of the archive"
+
+
+class Readable(Protocol):
+    """What a file is read by; fewer bytes than asked for mean its end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes."""
+
+
+def wal_name(name: str) -> str:
+    """Return the name that the server gave to the file that is now called `name`."""
+    for suffix in _COMPRESSED:
+        name = name.removesuffix(suffix)
+    return _CHECKSUM.sub("", name)
+
+
+@contextmanager
+def open_segment(path: Path) -> Iterator[Readable]:
+    """Open a file for its unpacked bytes; raise `DamagedFile` from reads of what is no such file."""
+    with path.open("rb") as file:
+        unpacked: Readable
+        match path.suffix:
+            case ".gz":
+                unpacked = gzip.GzipFile(fileobj=file)
+            case ".lz4":
+                unpacked = lz4.frame.LZ4FrameFile(file)
+            case ".zst":
+                unpacked = zstandard.ZstdDecompressor().stream_reader(file)
+            case _:
+                unpacked = file
+        try:
+            yield unpacked
+        except (EOFError, gzip.BadGzipFile, zlib.error, RuntimeError, zstandard.ZstdError) as error:
+            raise DamagedFile(f"{path.name} cannot be unpacked: {error}") from error
+
+
+def skip(file: Readable, size: int) -> bool:
+    """Read over `size` bytes; tell if there were as many."""
+    while size and (block := file.read(min(size, SKIP_BYTES))):
+        size -= len(block)
+    return not size

@@ -1,0 +1,160 @@
+"""The spool: a folder that we own, into which the node's archive_command copies WAL (I25, I26, I27).
+
+Standard library only: `cdcctl-archive` runs it for every segment.
+
+SPOOL/.tidemark     says that the folder is ours, and of which cluster: without it nothing is written or removed
+SPOOL/.holes        the ledger of failure (`hole_ledger`)
+SPOOL/NAME          a file of the archive, whole: written under another name, synced, then renamed
+SPOOL/.NAME.new     one that is being written
+"""
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.hole_ledger import HoleLedger
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.wal.segments import FileKind, file_kind
+
+_COPY_BYTES = 1 << 20
+_SYSTEM_IDENTIFIER = struct.Struct("<Q")
+_SYSTEM_IDENTIFIER_AT = 24  # XLogLongPageHeaderData.xlp_sysid
+_FILE_MODE = 0o640
+_FOLDER_MODE = 0o750
+
+
+class NoSpool(ConfigError):
+    """A folder that is not a spool of ours."""
+
+    hint = "make the spool with cdcctl init, and name it as --spool in archive_command"
+
+
+class NotArchived(StateError):
+    """A file that could not be put into the spool."""
+
+    hint = "see to the spool's disk; the server tries again, and gives the file up after archive.hold_s"
+
+
+class OtherContent(StateError):
+    """A file of the same name with other bytes is there already."""
+
+    hint = "two clusters archive into one spool, or one was restored: give each a spool of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """A folder of archived WAL."""
+
+    folder: Path
+
+    @property
+    def ledger(self) -> Path:
+        """Where the ledger of failure stands."""
+        return self.folder / ".holes"
+
+    @property
+    def _owner(self) -> Path:
+        return self.folder / ".tidemark"
+
+    def create(self, system_identifier: int) -> None:
+        """Make the folder ours; do nothing if it is so already."""
+        self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        if self._owner.exists():
+            self._check_owner(system_identifier)
+            return
+        if any(self.folder.iterdir()):
+            raise ConfigError(
+                f"{self.folder} is not empty, and no spool",
+                hint="choose an empty folder: a folder that others fill is read, never written",
+            )
+        HoleLedger.create(self.ledger, _FILE_MODE)
+        self._put(self._owner, f"{system_identifier}\n".encode())
+
+    def system_identifier(self) -> int:
+        """Return the cluster that the spool is of."""
+        try:
+            return int(self._owner.read_text())
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+            raise NoSpool(f"{self.folder} is no spool of Tidemark") from error
+
+    def keep(self, source: Path, name: str, *, free_bytes_min: int = 0) -> None:
+        """Copy `source` into the spool as `name`, durable on return; fine if it is there with the same bytes."""
+        expected = self.system_identifier()
+        kind = file_kind(name)
+        if kind is FileKind.OTHER:
+            raise ConfigError(f"{name!r} is no name of a WAL file", hint="set archive_command = 'cdcctl-archive %p %f'")
+        target, new = self.folder / name, self.folder / f".{name}.new"
+        try:
+            with source.open("rb", buffering=0) as file:
+                if kind in (FileKind.SEGMENT, FileKind.PARTIAL):
+                    _check_segment(file.fileno(), name, expected)
+                if target.exists():
+                    _check_same(file.fileno(), target)
+                    _sync(target)
+                else:
+                    self._check_room(os.fstat(file.fileno()).st_size + free_bytes_min)
+                    _copy(file.fileno(), new)
+                    new.rename(target)
+            _sync(self.folder)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise NotArchived(f"{name}: {error.strerror}") from error
+
+    def _check_owner(self, system_identifier: int) -> None:
+        if (found := self.system_identifier()) != system_identifier:
+            raise ConfigError(
+                f"{self.folder} is the spool of cluster {found}, not of {system_identifier}",
+                hint="give each cluster a spool of its own",
+            )
+
+    def _check_room(self, needed: int) -> None:
+        found = os.statvfs(self.folder)
+        if (free := found.f_bavail * found.f_frsize) < needed:
+            raise NotArchived(f"{self.folder} has {free} bytes free, under the floor")
+
+    def _put(self, path: Path, content: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            os.write(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _sync(self.folder)
+
+
+def _check_segment(source: int, name: str, expected: int) -> None:
+    packed = os.pread(source, _SYSTEM_IDENTIFIER.size, _SYSTEM_IDENTIFIER_AT)
+    found = _SYSTEM_IDENTIFIER.unpack(packed)[0] if len(packed) == _SYSTEM_IDENTIFIER.size else 0
+    if found != expected:
+        raise OtherContent(f"{name} is WAL of cluster {found}, and the spool of {expected}")
+
+
+def _check_same(source: int, target: Path) -> None:
+    with target.open("rb", buffering=0) as there:
+        same = os.fstat(source).st_size == os.fstat(there.fileno()).st_size
+        at = 0
+        while same and (block := os.pread(source, _COPY_BYTES, at)):
+            same = block == os.pread(there.fileno(), _COPY_BYTES, at)
+            at += len(block)
+    if not same:
+        raise OtherContent(f"{target} is there with other bytes")
+
+
+def _copy(source: int, target: Path) -> None:
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    try:
+        at = 0
+        while block := os.pread(source, _COPY_BYTES, at):
+            at += os.write(descriptor, block)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,131 @@
+"""Where the ring's WAL comes from in the archiver: a folder, segment by segment, as they arrive.
+
+A segment that is missing between others is a hole and ends the thread; one that is missing at the end is waited for.
+The folder is listed again only when it changed. Timelines are followed as recovery would: the latest one that came from
+ours. One that left ours before what was read already is another branch, and ends the thread, too.
+"""
+
+import threading
+import time
+from pathlib import Path
+
+from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.io.archive import ArchiveFolder, NoWal
+from tidemark.io.logs import Log
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.runtime.network import Link, WalDiverged
+from tidemark.runtime.offline import check_same_cluster
+from tidemark.runtime.signal import Signal
+from tidemark.wal.segments import ReadSegment
+
+LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
+ROOM_S = 0.02
+STOP_S = 5.0
+SETTLED_NS = 1_000_000_000  # two changes within a tick of the file system's clock have the same mtime
+
+
+class ArchiveInput:
+    """Fills the ring from an archive."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ring: Ring,
+        *,
+        system_identifier: SystemIdentifier,
+        timeline: TimelineId,
+        arrived: Signal,
+        log: Log,
+    ) -> None:
+        """`timeline`: of the WAL before the ring's end."""
+        self._error: BaseException | None = None
+        self._link = Link.CONNECTING
+        self._folder = folder
+        self._ring = ring
+        self._system_identifier = system_identifier
+        self._timeline = timeline
+        self._arrived = arrived
+        self._log = log
+        self._seen_ns = 0  # the folder's mtime, once it is old enough to tell of every change
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the thread, if it did not end by `stop`."""
+        return self._error
+
+    @property
+    def link(self) -> Link:
+        """State of the source."""
+        return self._link
+
+    def start(self) -> None:
+        """Begin to read at the ring's end."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                archive = self._take_stock()
+                if archive is None:
+                    self._stopping.wait(LOOK_S)
+                    continue
+                self._check_timeline(archive)
+                self._link = Link.STREAMING
+                for piece in archive.read_what_is_there(self._ring.write_lsn):
+                    if not self._put(piece):
+                        return
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self._error = error
+        finally:
+            self._link = Link.ENDED
+            self._arrived.set()
+
+    def _take_stock(self) -> ArchiveFolder | None:
+        """Return what the folder holds, if that may be new."""
+        try:
+            changed_ns = self._folder.stat().st_mtime_ns
+        except OSError as error:
+            raise NoWal(f"cannot look at {self._folder}: {error.strerror}") from error
+        if changed_ns == self._seen_ns:
+            return None
+        if time.time_ns() - changed_ns > SETTLED_NS:
+            self._seen_ns = changed_ns
+        try:
+            archive = ArchiveFolder(self._folder, whole_only=True)
+        except NoWal:
+            return None  # not yet
+        check_same_cluster(archive, self._system_identifier)
+        return archive
+
+    def _check_timeline(self, archive: ArchiveFolder) -> None:
+        """See that the archive's latest timeline came from ours, and not before what was read of it."""
+        read_lsn, latest = self._ring.write_lsn, archive.history.timeline
+        left_lsn = archive.history.switch_lsn(self._timeline)
+        if self._timeline not in archive.history or (left_lsn is not None and left_lsn < read_lsn):
+            raise WalDiverged(
+                f"timeline {latest} of {self._folder} is not one that left timeline {self._timeline} "
+                f"behind {format_lsn(read_lsn)}, up to where that was read"
+            )
+        if latest != self._timeline:
+            self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)
+
+    def _put(self, piece: ReadSegment) -> bool:
+        """Put a piece into the ring, slice by slice, as there is room; tell if all of it went in."""
+        data = memoryview(piece.data)
+        for at in range(0, len(data), SLICE_BYTES_MAX):
+            while self._ring.free_bytes < SLICE_BYTES_MAX:
+                if self._stopping.wait(ROOM_S):
+                    return False
+            part = data[at : at + SLICE_BYTES_MAX]
+            self._ring.put(ReadSegment(Lsn(piece.start_lsn + at), part, piece.timeline))
+            self._arrived.set()
+        self._timeline = piece.timeline
+        return True

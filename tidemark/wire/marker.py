@@ -1,0 +1,118 @@
+"""Markers: what the capture writes into the WAL of its node as logical messages (I07 to I10).
+
+One line of JSON under the prefix `tidemark`, readable in pg_waldump, and behind it an HMAC-SHA-256 over the line by a
+key that every node of the capture has: any role may call pg_logical_emit_message. Reading old markers again is no
+attack: epoch and sequence tell how old they are. Whatever is not ours is `Ignored` with the reason, never an error.
+"""
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.model.errors import InvalidLsn
+from tidemark.model.lsn import SystemIdentifier, TimelineId, format_lsn, parse_lsn
+from tidemark.model.position import Epoch, Pointer, Position, Sequence
+
+VERSION = 1
+CONTENT_BYTES_MAX = 2048
+REASON_CHARACTERS_MAX = 200
+KEY_BYTES_MIN = 16
+_MAC_DIGITS = 64
+_SEPARATOR = b" "
+
+
+class MarkerKind(Enum):
+    """What a marker says; the values stand in WAL and never change."""
+
+    CONFIRM = "RealtimeCdc"  # the consumer has confirmed the pointer
+    STOP = "StopRealtimeCdc"  # the sidecar delivers nothing behind the pointer
+    TRY_START = "TryStartRealtimeCdc"  # the archiver delivers what commits before this marker, and no more
+
+
+class Ignored(Enum):
+    """Why a message under our prefix is no marker of ours."""
+
+    MALFORMED = "it is no marker"
+    NEWER = "a newer version wrote it"
+    FOREIGN = "it is of another capture or cluster"
+    FORGED = "its HMAC is not by our key"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Whose markers they are: the same on all nodes of a cluster."""
+
+    system_identifier: SystemIdentifier
+    capture: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """One marker; `pointer` is None as long as nothing was delivered."""
+
+    kind: MarkerKind
+    instance: Instance
+    epoch: Epoch
+    sequence: Sequence
+    pointer: Pointer | None
+    reason: str = ""
+
+
+def write_marker(marker: Marker, key: bytes) -> bytes:
+    """Return the content of the message; `key` has at least `KEY_BYTES_MIN` bytes."""
+    assert len(key) >= KEY_BYTES_MIN, "configuration checks the key"
+    fields = {
+        "tidemark": VERSION,
+        "kind": marker.kind.value,
+        "cluster": str(marker.instance.system_identifier),
+        "capture": marker.instance.capture,
+        "epoch": str(marker.epoch),
+        "sequence": str(marker.sequence),
+        "delivered": str(marker.pointer.position) if marker.pointer else "",
+        "restart": format_lsn(marker.pointer.restart_lsn) if marker.pointer else "",
+        "reason": marker.reason[:REASON_CHARACTERS_MAX],
+    }
+    line = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    return line + _SEPARATOR + _mac(line, key)
+
+
+def read_marker(content: bytes, instance: Instance, key: bytes) -> Marker | Ignored:
+    """Return the marker in a message of our prefix, or why it is none of `instance`."""
+    line, separator, mac = content[: -_MAC_DIGITS - 1], content[-_MAC_DIGITS - 1 : -_MAC_DIGITS], content[-_MAC_DIGITS:]
+    if separator != _SEPARATOR or len(content) > CONTENT_BYTES_MAX:
+        return Ignored.MALFORMED
+    try:
+        fields = json.loads(line)
+        if fields["tidemark"] != VERSION:
+            return Ignored.NEWER
+        if Instance(SystemIdentifier(int(fields["cluster"])), fields["capture"]) != instance:
+            return Ignored.FOREIGN
+        if not hmac.compare_digest(mac, _mac(line, key)):
+            return Ignored.FORGED
+        return _marker(fields, instance)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidLsn):
+        return Ignored.MALFORMED
+
+
+def _marker(fields: Mapping[str, str], instance: Instance) -> Marker:
+    timeline, number = fields["epoch"].split(".")
+    return Marker(
+        kind=MarkerKind(fields["kind"]),
+        instance=instance,
+        epoch=Epoch(TimelineId(int(timeline)), int(number)),
+        sequence=Sequence(int(fields["sequence"])),
+        pointer=_pointer(fields["delivered"], fields["restart"]) if fields["delivered"] else None,
+        reason=fields["reason"],
+    )
+
+
+def _pointer(delivered: str, restart: str) -> Pointer:
+    timeline, commit_lsn, ordinal = delivered.split(":")
+    position = Position(TimelineId(int(timeline)), parse_lsn(commit_lsn), int(ordinal))
+    return Pointer(position, parse_lsn(restart))
+
+
+def _mac(line: bytes, key: bytes) -> bytes:
+    return hmac.new(key, line, "sha256").hexdigest().encode()
