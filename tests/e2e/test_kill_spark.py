@@ -42,3 +42,19 @@ def test_the_pipeline_lives_when_the_helper_dies_that_looks_for_data_sources(tmp
     finally:
         campaign.spark.end_all()
     campaign.check()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("said", ["", "Unable to load native-hadoop library"])
+def test_the_pipeline_lives_when_the_jvm_dies_while_it_starts(tmp_path: Path, said: str) -> None:
+    campaign = Campaign(tmp_path, seed=5, groups=10)
+    make_state(campaign.state)
+    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    campaign.spark.start("--once")
+    try:
+        wait_for(lambda: said in campaign.spark.log() and campaign.spark.kill_jvm(), "the JVM", campaign.spark.log)
+        campaign.spark.wait()
+    finally:
+        campaign.spark.end_all()
+    campaign.check()

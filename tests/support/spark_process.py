@@ -73,6 +73,13 @@ class SparkProcess:
             helper.kill()
         return bool(helpers)
 
+    def kill_jvm(self) -> bool:
+        """SIGKILL the JVM; tell if there was one."""
+        found = self.family(PROGRAMS[JVM])
+        for jvm in found:
+            jvm.kill()
+        return bool(found)
+
     def kill_driver(self) -> None:
         """SIGKILL of the process itself; what it started lives on for a moment."""
         assert self._process is not None

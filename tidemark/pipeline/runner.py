@@ -28,6 +28,7 @@ from tidemark.pipeline.feed import check_joins, open_feed
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.positions import Positions
 from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.session import SparkGone
 from tidemark.pipeline.sinks import Lake
 from tidemark.pipeline.source import FORMAT, OutboxSource
 from tidemark.pipeline.types import constants_of, shape_of
@@ -43,13 +44,6 @@ class QueryFailed(ConsumerFailed):
     """The streaming query ended, again and again."""
 
     hint = "Spark's own log says more; the lake holds what it held, and a restart goes on from there"
-
-
-class SparkGone(ConsumerFailed):
-    """Spark's JVM died."""
-
-    disposition = Disposition.RETRY
-    hint = "see if the machine ran out of memory; the pipeline starts anew by itself"
 
 
 @dataclass(frozen=True, slots=True)

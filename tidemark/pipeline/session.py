@@ -4,13 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import tidemark
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
 from tidemark.pipeline.failures import first_reason
 from tidemark.pipeline.java import java_home
 
@@ -21,6 +21,14 @@ class SparkRefused(ConfigError):
     hint = "check --master and --driver-memory; Spark's own lines before this one may say more"
 
 
+class SparkGone(ConsumerFailed):
+    """Spark's JVM died."""
+
+    disposition = Disposition.RETRY
+    hint = "see if the machine ran out of memory; the pipeline starts anew by itself"
+
+
+_DIED_UNHEARD = "JAVA_GATEWAY_EXITED"  # Spark's name of the condition: of a JVM that was killed, or could not start
 _LOCAL_CHECKPOINTS = (
     # Writes a checkpoint's files by plain renames: 35 ms a batch less than the default on a local disk.
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -60,9 +68,21 @@ def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, 
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        session: SparkSession = builder.getOrCreate()
+        return _session(builder)
+    except Py4JNetworkError as error:
+        raise SparkGone("Spark's JVM died while it started") from error
     except (PySparkException, Py4JError) as error:
         raise SparkRefused(f"Spark at {master} does not start: {first_reason(str(error))}") from error
+
+
+def _session(builder: SparkSession.Builder) -> SparkSession:
+    """Start Spark; once more if its JVM ended before a word: the second time it is refused, not killed."""
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        if error.getCondition() != _DIED_UNHEARD:
+            raise
+        session = builder.getOrCreate()
     return session
 
 
