@@ -69,7 +69,7 @@ def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, 
         builder = builder.config(name, value)
     try:
         return _session(builder)
-    except Py4JNetworkError as error:
+    except (Py4JNetworkError, ConnectionError) as error:
         raise SparkGone("Spark's JVM died while it started") from error
     except (PySparkException, Py4JError) as error:
         raise SparkRefused(f"Spark at {master} does not start: {first_reason(str(error))}") from error
