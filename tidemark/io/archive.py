@@ -77,18 +77,18 @@ class ArchiveFolder:
         """
         self.folder = folder
         names = _names(folder)
-        segments = [name for name in names if file_kind(wal_name(name)) in (FileKind.SEGMENT, FileKind.PARTIAL)]
-        first = next((header for name in segments if (header := _header(folder / name))), None)
+        segments = [names[name] for name in names if file_kind(name) in (FileKind.SEGMENT, FileKind.PARTIAL)]
+        first = next((header for file in segments if (header := _header(folder / file))), None)
         if first is None:
-            for name in segments:
-                _check_major(folder / name)
+            for file in segments:
+                _check_major(folder / file)
             raise NoWal(f"{folder} holds no WAL segment")
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
         self.format = first.format
         kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
         self._files = _files(names, kinds, self.segment_bytes)
-        self._histories = {wal_name(name): name for name in names if file_kind(wal_name(name)) is FileKind.HISTORY}
+        self._histories = {name: file for name, file in names.items() if file_kind(name) is FileKind.HISTORY}
         known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
         self.history = self._history(timeline or max(known))  # the latest, as recovery follows it
 
@@ -156,12 +156,12 @@ class ArchiveFolder:
             if not self._is_real(path, head, start_lsn):
                 return
             data = head[lsn - start_lsn :]
-            whole = bool(data) or skip(file, lsn - start_lsn - len(head))
+            skip(file, lsn - start_lsn - len(head))
             while lsn < end_lsn:
                 at_timeline = self.history.timeline_at(lsn)
                 switch_lsn = self.history.switch_lsn(at_timeline) or end_lsn
                 size = min(READ_BYTES, end_lsn - lsn, switch_lsn - lsn)
-                data = data[:size] or (file.read(size) if whole else b"")
+                data = data[:size] or file.read(size)
                 if not data:
                     if wal_name(path.name).endswith(".partial"):
                         return
@@ -231,21 +231,24 @@ def _check_major(path: Path) -> None:
                 raise UnsupportedMajor(f"{path}: {error}") from error
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path) -> Mapping[str, str]:
+    """Return the files by the names that the server gave them; a plain one beats a compressed one."""
     try:
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
+        files = [entry.name for entry in os.scandir(folder) if entry.is_file()]
     except OSError as error:
         raise NoWal(f"cannot list {folder}: {error.strerror}") from error
+    named = {wal_name(file): file for file in sorted(files, key=len, reverse=True)}
+    return dict(sorted(named.items()))
 
 
 def _files(
-    names: list[str], kinds: tuple[FileKind, ...], segment_bytes: int
+    names: Mapping[str, str], kinds: tuple[FileKind, ...], segment_bytes: int
 ) -> Mapping[tuple[TimelineId, SegmentNo], str]:
-    """Return the segments by timeline and number; a whole one beats a partial one, a plain one a compressed one."""
+    """Return the segments by timeline and number; a whole one beats a partial one."""
     found: dict[tuple[TimelineId, SegmentNo], str] = {}
     for wanted in kinds:
-        for name in sorted(names, key=len, reverse=True):
-            key = parse_segment_name(wal_name(name).removesuffix(".partial"), segment_bytes)
-            if file_kind(wal_name(name)) is wanted and key is not None:
-                found[key] = name
+        for name, file in names.items():
+            key = parse_segment_name(name.removesuffix(".partial"), segment_bytes)
+            if file_kind(name) is wanted and key is not None:
+                found[key] = file
     return found

@@ -27,7 +27,7 @@ from tidemark.decode.catalog.history import (
 from tidemark.decode.catalog.history import (
     JournalEntry as Entry,
 )
-from tidemark.io.disk import write_whole, writing
+from tidemark.io.disk import sync, write_whole, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
@@ -165,7 +165,7 @@ class HistoryWriter:
                 file.flush()
                 os.fsync(file.fileno())
             aside.rename(self._folder / name)
-            self._sync_folder()
+            sync(self._folder)
         entry = BaseEntry(name, base.timeline, base.lsn, restart_lsn, len(content))
         others = tuple(known for known in self.index.bases if known.file != name)
         self.index = HistoryIndex((*others, entry), self.index.journals)
@@ -208,7 +208,7 @@ class HistoryWriter:
             self._descriptor = os.open(self._folder / name, flags, self._file_mode)
             write_whole(self._descriptor, self._head)
             os.fsync(self._descriptor)  # a file that the index names is a journal
-            self._sync_folder()
+            sync(self._folder)
         self._file_bytes = len(self._head)
         self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
 
@@ -237,10 +237,3 @@ class HistoryWriter:
         for path in self._folder.iterdir():
             if path.name not in known and path.name.startswith(("base-", "journal-")):
                 path.unlink()
-
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -62,8 +62,7 @@ def open_segment(path: Path) -> Iterator[Readable]:
             raise DamagedFile(f"{path.name} cannot be unpacked: {error}") from error
 
 
-def skip(file: Readable, size: int) -> bool:
-    """Read over `size` bytes; tell if there were as many."""
-    while size and (block := file.read(min(size, SKIP_BYTES))):
+def skip(file: Readable, size: int) -> None:
+    """Read over `size` bytes, or to the end."""
+    while size > 0 and (block := file.read(min(size, SKIP_BYTES))):
         size -= len(block)
-    return not size

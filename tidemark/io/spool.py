@@ -10,9 +10,12 @@ SPOOL/.NAME.new     one that is being written
 
 import os
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tidemark.io.disk import sync, write_whole
 from tidemark.io.hole_ledger import HoleLedger
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.wal.segments import FileKind, file_kind
@@ -69,7 +72,8 @@ class Spool:
                 hint="choose an empty folder: a folder that others fill is read, never written",
             )
         HoleLedger.create(self.ledger, _FILE_MODE)
-        self._put(self._owner, f"{system_identifier}\n".encode())
+        _write(self._owner, [f"{system_identifier}\n".encode()])
+        sync(self.folder)
 
     def system_identifier(self) -> int:
         """Return the cluster that the spool is of."""
@@ -83,7 +87,9 @@ class Spool:
         expected = self.system_identifier()
         kind = file_kind(name)
         if kind is FileKind.OTHER:
-            raise ConfigError(f"{name!r} is no name of a WAL file", hint="set archive_command = 'cdcctl-archive %p %f'")
+            raise ConfigError(
+                f"{name!r} is no name of a WAL file", hint="archive_command = 'cdcctl-archive --spool DIR %p %f'"
+            )
         target, new = self.folder / name, self.folder / f".{name}.new"
         try:
             with source.open("rb", buffering=0) as file:
@@ -91,12 +97,12 @@ class Spool:
                     _check_segment(file.fileno(), name, expected)
                 if target.exists():
                     _check_same(file.fileno(), target)
-                    _sync(target)
+                    sync(target)
                 else:
                     self._check_room(os.fstat(file.fileno()).st_size + free_bytes_min)
                     _copy(file.fileno(), new)
                     new.rename(target)
-            _sync(self.folder)
+            sync(self.folder)
         except OSError as error:
             new.unlink(missing_ok=True)
             raise NotArchived(f"{name}: {error.strerror}") from error
@@ -112,15 +118,6 @@ class Spool:
         found = os.statvfs(self.folder)
         if (free := found.f_bavail * found.f_frsize) < needed:
             raise NotArchived(f"{self.folder} has {free} bytes free, under the floor")
-
-    def _put(self, path: Path, content: bytes) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
-        try:
-            os.write(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        _sync(self.folder)
 
 
 def _check_segment(source: int, name: str, expected: int) -> None:
@@ -142,19 +139,15 @@ def _check_same(source: int, target: Path) -> None:
 
 
 def _copy(source: int, target: Path) -> None:
+    _write(target, iter(partial(os.read, source, _COPY_BYTES), b""))
+
+
+def _write(target: Path, blocks: Iterable[bytes]) -> None:
+    """Write a file, durable on return."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
     try:
-        at = 0
-        while block := os.pread(source, _COPY_BYTES, at):
-            at += os.write(descriptor, block)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+        for block in blocks:
+            write_whole(descriptor, block)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
