@@ -5,7 +5,6 @@ The folder is listed again only when it changed. Timelines are followed as recov
 ours. One that left ours before what was read already is another branch, and ends the thread, too.
 """
 
-import threading
 import time
 from pathlib import Path
 
@@ -13,18 +12,18 @@ from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.archive import ArchiveFolder, NoWal
 from tidemark.io.logs import Log
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.runtime.network import Link, WalDiverged
+from tidemark.runtime.network import WalDiverged
 from tidemark.runtime.offline import check_same_cluster
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.source_thread import Link, SourceThread
 from tidemark.wal.segments import ReadSegment
 
 LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
 ROOM_S = 0.02
-STOP_S = 5.0
 SETTLED_NS = 1_000_000_000  # two changes within a tick of the file system's clock have the same mtime
 
 
-class ArchiveInput:
+class ArchiveInput(SourceThread):
     """Fills the ring from an archive."""
 
     def __init__(
@@ -38,55 +37,25 @@ class ArchiveInput:
         log: Log,
     ) -> None:
         """`timeline`: of the WAL before the ring's end."""
-        self._error: BaseException | None = None
-        self._link = Link.CONNECTING
+        super().__init__("archive", arrived)
         self._folder = folder
         self._ring = ring
         self._system_identifier = system_identifier
         self._timeline = timeline
-        self._arrived = arrived
         self._log = log
         self._seen_ns = 0  # the folder's mtime, once it is old enough to tell of every change
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="archive", daemon=True)
 
-    @property
-    def error(self) -> BaseException | None:
-        """What ended the thread, if it did not end by `stop`."""
-        return self._error
-
-    @property
-    def link(self) -> Link:
-        """State of the source."""
-        return self._link
-
-    def start(self) -> None:
-        """Begin to read at the ring's end."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                archive = self._take_stock()
-                if archive is None:
-                    self._stopping.wait(LOOK_S)
-                    continue
-                self._check_timeline(archive)
-                self._link = Link.STREAMING
-                for piece in archive.read_what_is_there(self._ring.write_lsn):
-                    if not self._put(piece):
-                        return
-        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
-            self._error = error
-        finally:
-            self._link = Link.ENDED
-            self._arrived.set()
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            archive = self._take_stock()
+            if archive is None:
+                self._stopping.wait(LOOK_S)
+                continue
+            self._check_timeline(archive)
+            self._link = Link.STREAMING
+            for piece in archive.read_what_is_there(self._ring.write_lsn):
+                if not self._put(piece):
+                    return
 
     def _take_stock(self) -> ArchiveFolder | None:
         """Return what the folder holds, if that may be new."""

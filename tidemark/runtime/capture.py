@@ -39,8 +39,9 @@ from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inputs import SpooledInput, WalInput
-from tidemark.runtime.network import Link, NetworkThread, WalSink
+from tidemark.runtime.network import NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.source_thread import Link
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer

@@ -15,8 +15,9 @@ from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.logs import Log
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.network import Link, NetworkThread, WalSink
+from tidemark.runtime.network import NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.source_thread import Link
 
 ROOM_S = 0.02  # how often a full ring, or the spool's end, is looked at
 STOP_S = 5.0

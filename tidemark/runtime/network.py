@@ -7,8 +7,6 @@ was full, once a share of it is free. Closing costs the node nothing, and a conn
 shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
 """
 
-import threading
-from enum import Enum
 from typing import Protocol
 
 from tidemark.engine.progress import Progress
@@ -21,26 +19,17 @@ from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.signal import Signal
+from tidemark.runtime.source_thread import Link, SourceThread
 from tidemark.wal.segments import ReadSegment
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-STOP_S = 5.0
 
 
 class WalDiverged(CorruptWal):
     """The node left its timeline before WAL that we have: what we have never happened there."""
 
     hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
-
-
-class Link(Enum):
-    """State of the connection."""
-
-    CONNECTING = "connecting"
-    STREAMING = "streaming"
-    PAUSED = "paused"
-    ENDED = "ended"
 
 
 class WalSink(Protocol):
@@ -60,7 +49,7 @@ class WalSink(Protocol):
         """Take a slice."""
 
 
-class NetworkThread:
+class NetworkThread(SourceThread):
     """Streams WAL from the node into a sink."""
 
     def __init__(
@@ -77,52 +66,21 @@ class NetworkThread:
         backoff: Backoff,
         free_share: float,
     ) -> None:
-        self._link = Link.CONNECTING
-        self._error: BaseException | None = None
+        super().__init__("network", arrived)
         self._dsn = dsn
         self._sink = sink
         self._system_identifier = system_identifier
         self._timeline = timeline
         self._progress = progress
-        self._arrived = arrived
         self._metrics = metrics
         self._log = log
         self._backoff = backoff
         self._free_bytes_wanted = max(SLICE_BYTES_MAX, int(sink.capacity * free_share))
         self._clock = SystemClock()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
 
-    @property
-    def link(self) -> Link:
-        """State of the connection."""
-        return self._link
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ended the thread, if it did not end by `stop`."""
-        return self._error
-
-    def start(self) -> None:
-        """Start streaming at the sink's end."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the connection and the thread."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(STOP_S)
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                self._connect_and_stream()
-        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
-            self._error = error
-        finally:
-            self._link = Link.ENDED
-            self._metrics.connected.set(0)
-            self._arrived.set()
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._connect_and_stream()
 
     def _connect_and_stream(self) -> None:
         self._link = Link.CONNECTING
