@@ -13,7 +13,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import TimelineId
-from tidemark.model.mode import Mode
+from tidemark.model.mode import Stage
 from tidemark.runtime.capture import Capture, kernels_are_compiled
 
 ROLE = "sidecar"
@@ -32,10 +32,10 @@ def run(config: Config, folder: StateFolder, log: Log) -> None:
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.take(folder, ROLE))
         view = store.view()
-        if view.mode is not Mode.REALTIME:
-            raise NotInRealtime(f"the mode of {folder.root} is {view.mode.value}")
+        if view.stage is not Stage.REALTIME:
+            raise NotInRealtime(f"the mode of {folder.root} is {view.stage.mode.value}")
         metrics = Metrics(store.identity.capture)
-        metrics.mode.set(view.mode.number)
+        metrics.mode.set(view.stage.number)
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")

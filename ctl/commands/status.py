@@ -9,8 +9,9 @@ from ctl.options import json_option, state_option
 from ctl.render import Tree, show
 from tidemark.io.clock import SystemClock, boot_id, boot_ns, process_start_ticks
 from tidemark.io.heartbeat import Heartbeat, Slot
-from tidemark.io.state import StateStore, StateView
+from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_views import StateView
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
 from tidemark.wire.items import SchemaVersion
@@ -44,7 +45,8 @@ def describe(view: StateView, now_us: int) -> dict[str, Tree]:
         "capture": view.identity.capture,
         "system_identifier": str(view.identity.system_identifier),
         "server_major": view.identity.server_major,
-        "mode": view.mode.value,
+        "mode": view.stage.mode.value,
+        "stage": view.stage.value,
         "epoch": None if view.term is None else str(view.term.epoch),
         "delivered": _watermark(view.delivered, now_us),
         "confirmed": _watermark(view.confirmed, now_us),

@@ -3,6 +3,7 @@
 import shutil
 import threading
 from collections import Counter
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.feeder import World, feed, make_state
 from tests.support.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
+from tidemark.io.failpoints import arm
 from tidemark.io.logs import get_log
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
@@ -18,7 +20,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline import runner
-from tidemark.pipeline.failpoints import Failpoint, arm
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import TableFenced
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
@@ -102,9 +104,9 @@ def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
     spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed(place.state, World(SEED).groups(GROUPS))
-    failures: Counter[Failpoint] = Counter()
+    failures: Counter[Enum] = Counter()
 
-    def fail_once(point: Failpoint) -> None:
+    def fail_once(point: Enum) -> None:
         failures[point] += 1
         if failures[point] == 1:
             raise OSError(f"failing once at {point.value}")
@@ -136,7 +138,7 @@ def test_a_lost_outbox_is_followed_by_a_new_one_that_numbers_on(spark: SparkSess
 def test_a_second_writer_ends_the_pipeline_for_good(spark: SparkSession, place: Place) -> None:
     feed(place.state, World(SEED).groups(GROUPS))
 
-    def overtake(point: Failpoint) -> None:
+    def overtake(point: Enum) -> None:
         if point is Failpoint.TABLES_DONE:
             arm(None)
             raise TableFenced("a table", "by this test")

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
+from tidemark.io.failpoints import arm
 from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.failpoints import Failpoint, arm
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, TableFenced
 from tidemark.pipeline.positions import LakeTaken, TableState
@@ -77,7 +79,7 @@ def history() -> ScriptedTable:
     return table
 
 
-def passed_by_history() -> list[Failpoint]:
+def passed_by_history() -> list[Enum]:
     with TemporaryDirectory() as folder:
         seen = CrashAt(0)
         arm(seen)

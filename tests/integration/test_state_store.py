@@ -14,7 +14,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError
 from tidemark.model.lsn import Oid, SystemIdentifier, TimelineId
-from tidemark.model.mode import Mode
+from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
@@ -23,7 +23,7 @@ from tidemark.wire.state import (
     CONFIRMED,
     DELIVERED,
     LEDGER,
-    MODE,
+    STAGE,
     CopyPhase,
     CopyProgress,
     Identity,
@@ -96,11 +96,11 @@ def test_the_state_of_another_system_is_refused(store: StateStore) -> None:
 
 
 @pytest.mark.feature("I12")
-def test_a_missing_mode_means_realtime(store: StateStore, epoch: Epoch) -> None:
-    assert store.view().mode is Mode.REALTIME
+def test_a_missing_stage_means_realtime(store: StateStore, epoch: Epoch) -> None:
+    assert store.view().stage is Stage.REALTIME
     with store.transaction(epoch) as moving:
-        moving.put(MODE, Mode.ARCHIVE)
-    assert store.view().mode is Mode.ARCHIVE
+        moving.put(STAGE, Stage.HELD)
+    assert store.view().stage is Stage.HELD
 
 
 @pytest.mark.feature("I23")

@@ -7,7 +7,8 @@ happen in between: it is killed, stopped, or the other one takes over. `checks_e
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tidemark.engine.handover import Effect, Event, Refused, Role, Stage, move
+from tidemark.engine.handover import Effect, Event, Refused, move
+from tidemark.model.mode import Role, Stage
 
 
 class Kind(Enum):

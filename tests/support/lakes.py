@@ -2,17 +2,18 @@
 
 import random
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.support.scripted_table import TEST_TIMELINE
+from tidemark.io.failpoints import arm
 from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.failpoints import Failpoint, arm
 from tidemark.pipeline.sinks import Lake, LakeBatch
 from tidemark.pipeline.steps import Delivered, TableItem, position_of
 from tidemark.pipeline.types import constants_of, shape_of
@@ -31,9 +32,9 @@ class CrashAt:
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
-        self.passed: list[Failpoint] = []
+        self.passed: list[Enum] = []
 
-    def __call__(self, point: Failpoint) -> None:
+    def __call__(self, point: Enum) -> None:
         self.passed.append(point)
         if len(self.passed) == self.nth:
             raise Crash(point)
@@ -55,7 +56,7 @@ class CrashingFeed:
     def __init__(self, root: Path, chance: random.Random) -> None:
         self.root = root
         self.chance = chance
-        self.crashes: list[Failpoint] = []
+        self.crashes: list[Enum] = []
 
     def feed(self, items: Sequence[Delivered]) -> None:
         """Bring all of `items` into the lake."""

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 
 from tests.support.postgres import Cluster
-from tidemark.io.state import StateStore, StateView
+from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_views import StateView
 from tidemark.model.change import Op
 from tidemark.model.lsn import INVALID_OID, FullXid
 from tidemark.model.snapshot import parse_snapshot

@@ -23,60 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidemark.model.errors import ConfigError
-from tidemark.model.mode import Mode
-
-
-class Role(Enum):
-    """A process that can deliver."""
-
-    SIDECAR = "sidecar"
-    ARCHIVER = "archiver"
-
-
-class Stage(Enum):
-    """The durable mode with what is under way in it; `number` is what metrics export and never changes once given."""
-
-    REALTIME = "realtime"
-    ARCHIVE = "archive"
-    HELD = "held"  # ARCHIVE by the operator's word: no automatic return
-    RETURNING = "returning"  # a try-start marker is asked for; the archiver delivers what commits before it
-    RETURNED = "returned"  # it has, and is PASSIVE
-    FOLLOWER = "follower"
-
-    @property
-    def mode(self) -> Mode:
-        """The mode that this is a stage of."""
-        match self:
-            case Stage.REALTIME:
-                return Mode.REALTIME
-            case Stage.FOLLOWER:
-                return Mode.FOLLOWER
-        return Mode.ARCHIVE
-
-    @property
-    def deliverer(self) -> Role | None:
-        """Who may take the epoch and deliver."""
-        match self:
-            case Stage.REALTIME:
-                return Role.SIDECAR
-            case Stage.RETURNED | Stage.FOLLOWER:
-                return None
-        return Role.ARCHIVER
-
-    @property
-    def number(self) -> int:
-        """The number under which dashboards know the stage."""
-        return _NUMBERS[self]
-
-
-_NUMBERS = {
-    Stage.REALTIME: 1,
-    Stage.ARCHIVE: 2,
-    Stage.FOLLOWER: 3,
-    Stage.HELD: 4,
-    Stage.RETURNING: 5,
-    Stage.RETURNED: 6,
-}
+from tidemark.model.mode import Stage
 
 
 class Event(Enum):

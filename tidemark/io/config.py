@@ -92,6 +92,36 @@ class OutboxConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class ArchiveConfig:
+    """Archived WAL: what the archiver reads."""
+
+    folder: str = ""
+    switch_s: Seconds = 60.0
+    keep_bytes: Bytes = 0
+    hold_s: Seconds = 60.0
+    free_bytes_min: Bytes = 1 << 30
+
+
+@dataclass(frozen=True, config=_STRICT)
+class RealtimeConfig:
+    """The way back from ARCHIVE to REALTIME."""
+
+    automatic_return: bool = True
+    return_first_s: Seconds = 5.0
+    return_max_s: Seconds = 300.0
+
+
+@dataclass(frozen=True, config=_STRICT)
+class MarkersConfig:
+    """What the capture writes into WAL."""
+
+    dsn: str = ""
+    key_file: str = ""
+    confirm_s: Seconds = 10.0
+    min_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0  # 0: a segment
+
+
+@dataclass(frozen=True, config=_STRICT)
 class HistoryConfig:
     """The catalog history."""
 
@@ -129,6 +159,7 @@ class MetricsConfig:
     enabled: bool = True
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 9748
+    archiver_port: Annotated[int, Field(ge=0, le=65_535)] = 9749
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -144,6 +175,7 @@ class WatchdogConfig:
     """Signs of life."""
 
     watchdog_s: Seconds = 15.0
+    restart_s: Seconds = 3.0
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -156,6 +188,9 @@ class Config:
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     deliver: DeliverConfig = field(default_factory=DeliverConfig)
     outbox: OutboxConfig = field(default_factory=OutboxConfig)
+    archive: ArchiveConfig = field(default_factory=ArchiveConfig)
+    realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
+    markers: MarkersConfig = field(default_factory=MarkersConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
     copy: CopyConfig = field(default_factory=CopyConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -169,6 +204,11 @@ class Config:
         if self.ring.bytes_max:
             return max(self.ring.bytes_max, RING_BYTES_MIN)
         return max(256 << 20, 16 * segment_bytes)
+
+    @property
+    def has_archive(self) -> bool:
+        """Tell if there is an archive to fail over to."""
+        return bool(self.archive.folder)
 
 
 _CONFIG = TypeAdapter(Config)
@@ -233,5 +273,9 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
-    if config.retry.first_s > config.retry.max_s:
-        raise BadConfig(f"{where}: retry.first_s: at most retry.max_s")
+    for section, first, longest in (
+        ("retry.", config.retry.first_s, config.retry.max_s),
+        ("realtime.return_", config.realtime.return_first_s, config.realtime.return_max_s),
+    ):
+        if first > longest:
+            raise BadConfig(f"{where}: {section}first_s: at most {section}max_s")

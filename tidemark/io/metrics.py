@@ -1,7 +1,7 @@
 """The metrics: every name and label of ours stands here, once (I42).
 
-Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Rows that belong to the archive
-(its lag, switches, markers) are added with the archiver.
+Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Sidecar and archiver export the
+same set, each what it does and sees itself; what stands in the state is the same in both.
 """
 
 from typing import Protocol
@@ -9,6 +9,7 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Role, Stage
 
 LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 BATCH_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -46,6 +47,38 @@ COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_ROWS = "tidemark_copy_rows_total"
 CONNECTED = "tidemark_node_connected"
 KERNEL_COMPILED = "tidemark_kernel_compiled"
+SWITCHES = "tidemark_switches_total"
+MARKERS_WRITTEN = "tidemark_markers_written_total"
+MARKERS_FAILED = "tidemark_markers_failed_total"
+MARKERS_READ = "tidemark_markers_read_total"
+MARKERS_IGNORED = "tidemark_markers_ignored_total"
+SEGMENT_SWITCHES = "tidemark_segment_switches_total"
+SEGMENT_SECONDS = "tidemark_segment_seconds"
+ARCHIVED_LSN = "tidemark_archived_lsn_bytes"
+ARCHIVE_LAG = "tidemark_ring_to_archive_lag_segments"
+ARCHIVE_BYTES = "tidemark_archive_bytes"
+ARCHIVE_FREE = "tidemark_archive_free_bytes"
+ARCHIVE_HOLES = "tidemark_archive_holes"
+ARCHIVE_TRIMMED = "tidemark_archive_trimmed_segments_total"
+ARCHIVER_ACTIVE = "tidemark_archiver_active"
+HEARTBEAT_AGE = "tidemark_heartbeat_age_seconds"
+KIND_LABEL = "kind"
+ROLE_LABEL = "role"
+
+
+_STAGES = ", ".join(f"{stage.number} {stage.value}" for stage in Stage)
+
+
+class Family:
+    """Counters of one name, told apart by one label."""
+
+    def __init__(self, counter: Counter, capture: str) -> None:
+        self._counter = counter
+        self._capture = capture
+
+    def inc(self, kind: str) -> None:
+        """Count one of `kind`."""
+        self._counter.labels(self._capture, kind).inc()
 
 
 class Metrics:
@@ -59,7 +92,7 @@ class Metrics:
         self.ring_high_water = self._gauge(RING_HIGH_WATER, "Most WAL that was in the ring at once.")
         self.ring_full = self._counter(RING_FULL, "Times that the ring was full and capture paused.")
         self.queue_used = self._gauge(QUEUE_USED, "Decoded changes that wait for the consumer.")
-        self.mode = self._gauge(MODE, "Mode of the capture: 1 realtime, 2 archive, 3 follower.")
+        self.mode = self._gauge(MODE, f"Stage of the capture: {_STAGES}.")
         self.received_lsn = self._gauge(RECEIVED_LSN, "End of the WAL received.")
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
@@ -86,12 +119,39 @@ class Metrics:
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
         self.connected = self._gauge(CONNECTED, "1 while WAL is streamed from the node.")
         self.kernel_compiled = self._gauge(KERNEL_COMPILED, "1 if the kernels are compiled.")
+        self.switches = self._by(SWITCHES, "Moves from one stage to another, by the event.", KIND_LABEL)
+        self.markers_written = self._by(MARKERS_WRITTEN, "Markers written into WAL.", KIND_LABEL)
+        self.markers_failed = self._counter(MARKERS_FAILED, "Markers that could not be written.")
+        self.markers_read = self._by(MARKERS_READ, "Markers of ours met in WAL.", KIND_LABEL)
+        self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", KIND_LABEL)
+        self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
+        self.segment_seconds = self._histogram(SEGMENT_SECONDS, "Time to read a segment's WAL.", LAG_BUCKETS_S)
+        self.archived_lsn = self._gauge(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
+        self.archive_lag = self._gauge(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
+        self.archive_bytes = self._gauge(ARCHIVE_BYTES, "Size of the files in the archive folder.")
+        self.archive_free = self._gauge(ARCHIVE_FREE, "Free space of the archive folder's file system.")
+        self.archive_holes = self._gauge(ARCHIVE_HOLES, "Files that archiving gave up, by the spool's ledger.")
+        self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from our own spool.")
+        self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
+        self._heartbeat_age = Gauge(
+            HEARTBEAT_AGE,
+            "Age of a process's last sign of life; -1 where it does not run.",
+            [CAPTURE_LABEL, ROLE_LABEL],
+            registry=self.registry,
+        )
+
+    def heartbeat_age(self, role: Role) -> Gauge:
+        """Return the gauge of one process's sign of life."""
+        return self._heartbeat_age.labels(self._capture, role.value)
 
     def _gauge(self, name: str, told: str) -> Gauge:
         return Gauge(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
     def _counter(self, name: str, told: str) -> Counter:
         return Counter(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+
+    def _by(self, name: str, told: str, label: str) -> "Family":
+        return Family(Counter(name, told, [CAPTURE_LABEL, label], registry=self.registry), self._capture)
 
     def _histogram(self, name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, told, [CAPTURE_LABEL], registry=self.registry, buckets=buckets).labels(self._capture)

@@ -1,20 +1,67 @@
-"""Who delivers: the durable mode of a capture (I12)."""
+"""Who delivers: the durable stage of a capture, and the mode that it is a stage of (I12)."""
 
 from enum import Enum
 
 
+class Role(Enum):
+    """A process that can deliver."""
+
+    SIDECAR = "sidecar"
+    ARCHIVER = "archiver"
+
+
 class Mode(Enum):
-    """The durable mode; `number` is what metrics export and never changes once given."""
+    """What operators speak of."""
 
     REALTIME = "realtime"  # the sidecar delivers from the stream, the archiver is PASSIVE
     ARCHIVE = "archive"  # the archiver is ACTIVE
     FOLLOWER = "follower"  # on a standby: follows, seeds and journals, delivers nothing
 
+
+class Stage(Enum):
+    """The mode with what is under way in it: what is durable. `number` is what metrics export; it never changes."""
+
+    REALTIME = "realtime"
+    ARCHIVE = "archive"
+    HELD = "held"  # ARCHIVE by the operator's word: no automatic return
+    RETURNING = "returning"  # a try-start marker is asked for; the archiver delivers what commits before it
+    RETURNED = "returned"  # it has, and is PASSIVE
+    FOLLOWER = "follower"
+
+    @property
+    def mode(self) -> Mode:
+        """The mode that this is a stage of."""
+        match self:
+            case Stage.REALTIME:
+                return Mode.REALTIME
+            case Stage.FOLLOWER:
+                return Mode.FOLLOWER
+        return Mode.ARCHIVE
+
+    @property
+    def deliverer(self) -> Role | None:
+        """Who may take the epoch and deliver."""
+        match self:
+            case Stage.REALTIME:
+                return Role.SIDECAR
+            case Stage.RETURNED | Stage.FOLLOWER:
+                return None
+        return Role.ARCHIVER
+
     @property
     def number(self) -> int:
-        """The number under which dashboards know the mode."""
-        return {"realtime": 1, "archive": 2, "follower": 3}[self.value]
+        """The number under which dashboards know the stage."""
+        return _NUMBERS[self]
 
 
-MODE_WHEN_MISSING = Mode.REALTIME
-"""What a state folder without a mode means: it was made by `init` and nothing ever switched it."""
+_NUMBERS = {
+    Stage.REALTIME: 1,
+    Stage.ARCHIVE: 2,
+    Stage.FOLLOWER: 3,
+    Stage.HELD: 4,
+    Stage.RETURNING: 5,
+    Stage.RETURNED: 6,
+}
+
+STAGE_WHEN_MISSING = Stage.REALTIME
+"""What a state folder without a stage means: it was made by `init` and nothing ever switched it."""

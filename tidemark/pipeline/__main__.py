@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tidemark.io.ending import tell_ending
+from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.failpoints import arm_from_environment
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.runner import Pipeline, Settings
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        arm_from_environment()
+        arm_from_environment(Failpoint)
         _run(given, stop, log)
     except SparkGone as error:
         log.warning("spark died", **describe_error(error))

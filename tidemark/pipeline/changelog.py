@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidemark.io.failpoints import passed
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, CopyBoundary, Op, Truncation
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, quoted
 from tidemark.pipeline.layout import Shapes, lake_columns, unchanged_masks

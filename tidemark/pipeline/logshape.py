@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.io.failpoints import passed
 from tidemark.model.relation import Relation
-from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.layout import convert, lake_columns
 

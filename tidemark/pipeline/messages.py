@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidemark.io.failpoints import passed
 from tidemark.model.change import LogicalMessage
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import LakeTable
 
 FOLDER = "messages"

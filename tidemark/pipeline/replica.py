@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.decode.codecs.codec import Dialect
+from tidemark.io.failpoints import passed
 from tidemark.model.change import (
     AFTER,
     CopyBoundary,
@@ -29,7 +30,7 @@ from tidemark.model.change import (
 )
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import Relation
-from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted

@@ -16,13 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.decode.codecs.codec import Dialect
+from tidemark.io.failpoints import passed
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.feed import check_joins, open_feed
 from tidemark.pipeline.metrics import PipelineMetrics

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import UTF8
+from tidemark.io.failpoints import passed
 from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.changelog import ChangeLog
-from tidemark.pipeline.failpoints import Failpoint, passed
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.layout import Constants, Shapes
 from tidemark.pipeline.messages import FOLDER as MESSAGES

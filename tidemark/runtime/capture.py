@@ -25,7 +25,8 @@ from tidemark.io.history_files import HistoryWriter, load_catalogs
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.io.spill import SpillFolder
-from tidemark.io.state import StateStore, StateView
+from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import Lsn, TimelineId

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from tidemark.io.config import Config
 from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
 from tidemark.io.node import Node
-from tidemark.io.state import StateView
+from tidemark.io.state_views import StateView
 from tidemark.model.lsn import Oid
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyPhase, CopyProgress

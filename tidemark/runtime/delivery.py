@@ -19,7 +19,8 @@ from tidemark.io.disk import StateFull
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore, StateTransaction
+from tidemark.io.state import StateStore
+from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, TidemarkError
 from tidemark.model.lsn import Oid, Xid

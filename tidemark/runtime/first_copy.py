@@ -28,7 +28,8 @@ from tidemark.io.copy_spool import CopySpool
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
-from tidemark.io.state import StateStore, StateView
+from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId

@@ -17,7 +17,7 @@ from tidemark.decode.decoder import Decoded, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction, TransactionTable
 from tidemark.io.history_files import NoBase, base_for, load_catalogs
-from tidemark.io.state import StateView
+from tidemark.io.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
 from tidemark.runtime.decode_run import WalDecoding

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tidemark.engine.selection import Selection
 from tidemark.io.logs import Log
-from tidemark.io.state import StateTransaction
+from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

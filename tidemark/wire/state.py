@@ -12,11 +12,13 @@ from typing import Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
-from tidemark.model.mode import Mode
+from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
 
 FORMAT_VERSION = 1
+SWITCHES_KEPT = 100
+NO_TIMELINE = TimelineId(0)
 
 
 class DamagePolicy(Enum):
@@ -26,6 +28,7 @@ class DamagePolicy(Enum):
     DERIVE = "derive"  # taken from the outbox's own values, which carry it too; HALT where there are none
     HOLD = "hold"  # taken as "holds everything": nothing is trimmed or confirmed until it is written anew
     REBUILD = "rebuild"  # made anew from the files that it describes
+    FORGET = "forget"  # taken as empty: it is told to people, and nothing is decided by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,40 @@ class Term:
 
     epoch: Epoch
     owner: Owner | None
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The sidecar's latest way back: which try-start marker is its, and where the archiver met it."""
+
+    attempt: int = 0  # the marker carries it as its sequence
+    timeline: TimelineId = NO_TIMELINE
+    lsn: Lsn = INVALID_LSN  # H, where the marker's record begins; invalid until it is met
+    restart_lsn: Lsn = INVALID_LSN  # from where nothing is missed that commits behind H
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A move from one stage to another, for people."""
+
+    at_us: int  # wall clock
+    before: Stage
+    after: Stage
+    reason: str
+    epoch: Epoch | None
+    delivered: str  # the position as it was
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchLog:
+    """The latest switches, oldest first."""
+
+    kept: tuple[Switch, ...] = ()
+    count: int = 0  # ever
+
+    def with_one_more(self, switch: Switch) -> "SwitchLog":
+        """Return the log with another switch, and perhaps without its oldest."""
+        return SwitchLog((*self.kept, switch)[-SWITCHES_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +241,9 @@ class Key(Generic[ValueT]):
 
 IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
 BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
-MODE = Key("mode", Mode, DamagePolicy.HALT)
+STAGE = Key("stage", Stage, DamagePolicy.HALT)
+HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
+SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 TERM = Key("term", Term, DamagePolicy.HALT)
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE)
 CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE)

@@ -13,7 +13,8 @@ from hypothesis.stateful import (
 )
 
 from tests.support.handover_model import World
-from tidemark.engine.handover import STOPS, Event, Stage
+from tidemark.engine.handover import STOPS, Event
+from tidemark.model.mode import Stage
 
 TIMES = st.integers(1, 5)
 SEARCH = settings(max_examples=500, stateful_step_count=30, deadline=None)

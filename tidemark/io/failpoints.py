@@ -1,0 +1,77 @@
+"""Named places where a test may stop a process dead; nothing happens there otherwise.
+
+TIDEMARK_FAILPOINT=stage-moved:3         SIGKILL when that place is passed for the third time
+TIDEMARK_FAILPOINT=stage-moved:3:stop    SIGSTOP instead
+TIDEMARK_FAILPOINT_LOG=FILE              a line with the name whenever any place is passed: was it ever met?
+
+A test inside the process arms an action of its own. The names stand in enums beside the code that passes them.
+"""
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+
+from tidemark.model.errors import ConfigError
+
+VARIABLE = "TIDEMARK_FAILPOINT"
+LOG_VARIABLE = "TIDEMARK_FAILPOINT_LOG"
+_SIGNALS = {"": signal.SIGKILL, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+Action = Callable[[Enum], None]
+_lock = threading.Lock()
+_hits: Counter[Enum] = Counter()
+_actions: list[Action] = []
+
+
+def arm(action: Action | None) -> None:
+    """Let `action` run at every failpoint of this process; None disarms."""
+    with _lock:
+        _actions[:] = [action] if action is not None else []
+
+
+def arm_from_environment(known: type[Enum]) -> None:
+    """Arm what the environment names, of the failpoints `known`."""
+    actions: list[Action] = []
+    if path := os.environ.get(LOG_VARIABLE):
+        actions.append(_log_to(path))
+    if wanted := os.environ.get(VARIABLE):
+        actions.append(_end_at(wanted, known))
+    with _lock:
+        _actions[:] = actions
+
+
+def passed(point: Enum) -> None:
+    """Say that the work before `point` is done."""
+    for action in tuple(_actions):
+        action(point)
+
+
+def _end_at(wanted: str, known: type[Enum]) -> Action:
+    name, _, rest = wanted.partition(":")
+    nth, _, kind = rest.partition(":")
+    try:
+        target, count, number = known(name), int(nth or 1), _SIGNALS[kind]
+    except (ValueError, KeyError):
+        raise ConfigError(f"{VARIABLE}: no failpoint {wanted!r} here", hint="unset it: it is for tests") from None
+
+    def end(point: Enum) -> None:
+        if point is not target:
+            return
+        with _lock:
+            _hits[point] += 1
+            due = _hits[point] == count
+        if due:
+            os.kill(os.getpid(), number)
+
+    return end
+
+
+def _log_to(path: str) -> Action:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def note(point: Enum) -> None:
+        os.write(descriptor, f"{point.value}\n".encode())
+
+    return note

@@ -1,0 +1,58 @@
+"""What is read of the state at once: all the time (`StateMarks`), or the whole of it (`StateView`)."""
+
+from dataclasses import dataclass
+
+from tidemark.model.lsn import Oid
+from tidemark.model.mode import Stage
+from tidemark.model.position import Pointer
+from tidemark.wire.state import (
+    Beginning,
+    CopyProgress,
+    Fingerprint,
+    HandOver,
+    HistoryIndex,
+    Identity,
+    JournalMark,
+    OutboxLedger,
+    Reader,
+    SwitchLog,
+    Term,
+    Watermark,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StateMarks:
+    """How far everything is, read in one transaction: what is looked at all the time."""
+
+    stage: Stage
+    term: Term | None
+    delivered: Watermark | None
+    confirmed: Watermark | None
+    ledger: OutboxLedger
+    readers: dict[str, Reader]
+    damaged_readers: frozenset[str]
+
+    @property
+    def start(self) -> Pointer | None:
+        """Where a restart goes on: the delivered pointer."""
+        return self.delivered.pointer if self.delivered else None
+
+    @property
+    def horizon(self) -> Watermark | None:
+        """What is confirmed; nothing confirmed yet: confirmed follows delivered (DESIGN, section 8)."""
+        return self.confirmed if self.readers else self.delivered
+
+
+@dataclass(frozen=True, slots=True)
+class StateView(StateMarks):
+    """The whole of the small values, read in one transaction; they grow with the tables."""
+
+    identity: Identity
+    beginning: Beginning | None
+    history: HistoryIndex
+    journal: JournalMark
+    copies: dict[tuple[Oid, Oid], CopyProgress]
+    fingerprint: Fingerprint | None
+    hand_over: HandOver
+    switches: SwitchLog
