@@ -106,7 +106,7 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
     folder = StateFolder(state)
     with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
         start = store.view().start
-        epoch = store.take_epoch(start.position.timeline if start else TimelineId(1), lock.owner)
+        epoch = store.take_epoch(lock.owner)
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
         capture = Capture(config_of(dsn), store, epoch, metrics=metrics, log=get_log("bench"), consumer=consumer)

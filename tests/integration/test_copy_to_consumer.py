@@ -62,7 +62,7 @@ def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
-        epoch = store.take_epoch(TimelineId(1), lock.owner)
+        epoch = store.take_epoch(lock.owner)
         capture = Capture(config, store, epoch, metrics=Metrics("main"), log=get_log("test"), consumer=consumer)
         capture.start()
         stack.callback(capture.stop)

@@ -46,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 @pytest.fixture
 def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(TimelineId(1), OWNER)
+    return store.take_epoch(OWNER)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_an_owner_of_an_older_epoch_delivers_nothing_more(
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
     target.deliver(group(100))
-    store.take_epoch(TimelineId(1), OWNER)
+    store.take_epoch(OWNER)
     with pytest.raises(Fenced):
         target.deliver(group(200))
 

@@ -14,7 +14,7 @@ from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, InternalError, StateError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
-from tidemark.model.position import NO_SEQUENCE, Epoch
+from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, seal
 from tidemark.wire.items import SchemaVersion, encode_relation
@@ -77,9 +77,10 @@ class StateTransaction:
             now = f"{term.epoch} owned by {term.owner}" if term else "none"
             raise Fenced(f"epoch {epoch} is over, the current one is {now}", hint="another process delivers now")
 
-    def take_epoch(self, timeline: TimelineId, owner: Owner) -> Epoch:
-        """Begin the next epoch, on `timeline`."""
-        term = self.term()
+    def take_epoch(self, owner: Owner) -> Epoch:
+        """Begin the next epoch, on the timeline of what is delivered."""
+        delivered, term = self.delivered(), self.term()
+        timeline = delivered.pointer.position.timeline if delivered else TimelineId(1)
         epoch = term.epoch.successor(timeline) if term else Epoch(timeline, 1)
         self.put(TERM, Term(epoch, owner))
         return epoch
@@ -133,6 +134,8 @@ class StateTransaction:
         latest = max(group.commit_time_us, before.commit_time_us if before else 0)
         delivered = Watermark(group.last, ledger.head, latest)
         self.put(DELIVERED, delivered)
+        if not group.values and self._is_read_to(ledger.head):
+            self.put(CONFIRMED, delivered)  # what holds no values is confirmed with what precedes it
         return delivered
 
     def settle(self) -> OutboxLedger:
@@ -260,6 +263,10 @@ class StateTransaction:
             hand_over=self.get(HAND_OVER) or HandOver(),
             switches=self.switches(),
         )
+
+    def _is_read_to(self, head: Sequence) -> bool:
+        readers, damaged = self.readers()
+        return bool(readers) and not damaged and min(reader.held for reader in readers.values()) >= head
 
     def _derived(self, key: Key[Watermark]) -> Watermark | None:
         try:
