@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Sequence
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter
+from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -57,6 +59,8 @@ def initialise(
         outbox_bytes_max=config.outbox.bytes_max,
     )
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    adopt_archive(config, identity.system_identifier)  # and a folder that cannot be the archive
+    make_marker_key(config, folder)
     with StateStore.create(folder, identity, numbers_after=numbers_after) as store:
         if store.view().beginning is not None:
             return False
