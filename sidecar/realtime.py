@@ -30,8 +30,8 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.effects import Perform, perform
-from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import LiveBuffer, MakeInflow, Surroundings, from_node
+from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
+from tidemark.runtime.service import Means
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import event_of
 from tidemark.wire.control import Json
@@ -52,12 +52,14 @@ class StandbyNotSupported(NodeUnfit):
 class Realtime:
     """The sidecar's part of the mode table."""
 
-    def __init__(self, around: Surroundings, owner: Owner, errands: NodeErrands) -> None:
+    def __init__(self, means: Means) -> None:
+        around = means.around
         config, identity = around.config, around.store.identity
         self._around = around
         self._store = around.store
-        self._owner = owner
-        self._errands = errands
+        self._owner = means.owner
+        self._errands = means.errands
+        self._markers = means.markers
         self._clock = SystemClock()
         self._capture: Capture | None = None
         self._buffer: LiveBuffer | None = None
@@ -152,7 +154,7 @@ class Realtime:
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._around.log.info("epoch taken", epoch=str(epoch))
         self._since_s = self._clock.monotonic_s()
-        self._capture = Capture(self._around, epoch, make_inflow)
+        self._capture = Capture(self._around, epoch, make_inflow, on_marker=self._markers.pass_over)
         self._capture.start()
 
     def _fail_over(self, error: BaseException) -> None:
@@ -267,9 +269,7 @@ class Realtime:
     # --- the operator
 
     def _operator(self, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
-        switched = switch(
-            self._store, event, log=self._around.log, now_us=self._clock.wall_us(), only_from=None
-        )
+        switched = switch(self._store, event, log=self._around.log, now_us=self._clock.wall_us(), only_from=None)
         self._after(switched, event, switched.before.value)
         return {"before": switched.before.value, "stage": switched.after.value}
 

@@ -19,7 +19,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
-from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped

@@ -13,7 +13,7 @@ from tidemark.io.outbox import OutboxReader, OutboxTrimmed, UnknownReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError
-from tidemark.model.lsn import Oid, SystemIdentifier, TimelineId
+from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.envelope import DamagedValue

@@ -1,4 +1,4 @@
-"""When a confirmed pointer is worth a marker in the WAL (I07). Time is an argument.
+"""When a marker, or a segment switch, is worth the WAL that it makes (I07, I31). Time is an argument.
 
 A marker is WAL itself: it counts as activity for `archive_timeout` and for the checkpointer. So it follows only what is
 not of our making: a delivered transaction, or so much other WAL that one more record is nothing.
@@ -6,7 +6,9 @@ not of our making: a delivered transaction, or so much other WAL that one more r
 
 from dataclasses import dataclass
 
-from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn
+
+OTHER_WAL_BYTES_MIN = 64 << 10  # what checkpoints and running-xacts of an idle node come to in hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,15 @@ class ConfirmPacing:
         is_first = self._marked_s is None
         self._marked, self._marked_s = confirmed, now_s
         return not is_first
+
+
+@dataclass(frozen=True, slots=True)
+class WalMark:
+    """How far the node has written; a later xid, and not WAL alone, says that somebody is at work."""
+
+    lsn: Lsn
+    next_xid: FullXid
+
+    def has_moved_since(self, earlier: "WalMark") -> bool:
+        """Tell if there is anything since `earlier` that somebody may wait for."""
+        return self.next_xid != earlier.next_xid or self.lsn - earlier.lsn >= OTHER_WAL_BYTES_MIN

@@ -7,17 +7,17 @@ it when it comes by: a node that hangs holds up nobody but the next errand.
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import TypeVar
 
+from tidemark.engine.marking import WalMark
 from tidemark.io.logs import describe_error
 from tidemark.io.node import Node
 from tidemark.io.node_errors import PermissionMissing
 from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnreachable
-from tidemark.model.lsn import FullXid, Lsn, parse_lsn
+from tidemark.model.lsn import FullXid, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
@@ -32,14 +32,6 @@ class ErrandsPending(NodeUnreachable):
     """The node has not answered to what was asked of it before."""
 
     hint = "see that the node answers SQL; it is asked again"
-
-
-@dataclass(frozen=True, slots=True)
-class WalMark:
-    """How far the node has written; a later xid, and not WAL alone, says that somebody is at work."""
-
-    lsn: Lsn
-    next_xid: FullXid
 
 
 class NodeErrands:
@@ -66,9 +58,9 @@ class NodeErrands:
         """Ask where the node's WAL ends, over the connection that would stream it."""
         return self._ask(lambda: where_the_node_is(self._around))
 
-    def mark_wal(self) -> Future[WalMark]:
-        """Ask how far the node has written."""
-        return self._ask(self._mark)
+    def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
+        """Switch the segment if anybody wrote since `earlier`; tells how far the node is afterwards."""
+        return self._ask(lambda: self._switch_if_moved(earlier))
 
     def write(
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
@@ -139,6 +131,11 @@ class NodeErrands:
             "SELECT pg_current_wal_insert_lsn()::text, pg_snapshot_xmax(pg_current_snapshot())::text"
         )
         return WalMark(parse_lsn(str(lsn)), FullXid(int(xid)))
+
+    def _switch_if_moved(self, earlier: WalMark | None) -> WalMark:
+        mark = self._mark()
+        moved = earlier is None or mark.has_moved_since(earlier)
+        return self._mark() if moved and self._switch_segment() else mark
 
     def _switch_segment(self) -> bool:
         if not self._may_switch:
