@@ -162,8 +162,8 @@ class Sidecar:
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(POLL_S)
 
-    def catch_up(self) -> list[GroupItem]:
-        """Wait until a message written now is in the outbox; return all other items."""
+    def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
+        """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""
         prefix = f"sync-{time.monotonic_ns()}"
         with self.cluster.connect(self.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
@@ -181,7 +181,7 @@ class Sidecar:
                 if any(_is_message(item, prefix) for item in new):
                     return items
                 seen = head
-                if self.process is not None:
+                if alive and self.process is not None:
                     assert self.process.poll() is None, self.log_path.read_text()[-4000:]
                 assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
                 time.sleep(POLL_S)

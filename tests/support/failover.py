@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.support.archiving import Archiving, archiving
 from tests.support.captures import Sidecar
 from tidemark.io.control import request
 from tidemark.io.state import StateStore
+from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
 from tidemark.wire.state import Switch
@@ -77,6 +79,13 @@ class Pair:
         """Wait until the capture is in one of these stages."""
         self.wait_for(lambda: self.stage in stages, " or ".join(stage.value for stage in stages))
 
+    def catch_up(self) -> list[GroupItem]:
+        """Wait until what was written so far is in the outbox; return all changes ever."""
+        try:
+            return self.sidecar.catch_up(alive=False)
+        except AssertionError as error:
+            raise AssertionError(self.told()) from error
+
     def told(self) -> str:
         """Return the ends of both logs."""
         return "\n".join(
@@ -104,9 +113,8 @@ class Pair:
 @contextmanager
 def paired(root: Path, *, copy: bool = False, setup: str = "", **options: str) -> Iterator[Pair]:
     """Start a node that archives, run `setup` on it, and both processes over it."""
-    folder = root / "archive"
-    folder.mkdir()
-    with archiving(folder) as node:
+    # NB: in pytest's own folder the server's user may not write.
+    with TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as node:
         if setup:
             node.node.sql(setup)
         pair = Pair(node, root, copy=copy, **options)
@@ -116,4 +124,3 @@ def paired(root: Path, *, copy: bool = False, setup: str = "", **options: str) -
             yield pair
         finally:
             pair.close()
-
