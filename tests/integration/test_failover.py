@@ -68,3 +68,53 @@ def test_a_stopped_sidecar_is_killed_and_the_archiver_goes_on(pair: Pair) -> Non
     pair.sidecar.process.send_signal(signal.SIGSTOP)
     pair.wait_for_stage(Stage.ARCHIVE)
     assert pair.sidecar.process.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
+    node = pair.node
+    node.sql("CREATE TABLE wide (id int PRIMARY KEY, a text)")
+    with node.connect("postgres") as plain, node.connect("postgres") as nested, node.connect("postgres") as ddl:
+        for session in (plain, nested, ddl):
+            session.autocommit = False
+        plain.execute("INSERT INTO account VALUES (1, 'before')")
+        nested.execute("INSERT INTO account VALUES (10, 'kept')")
+        nested.execute("SAVEPOINT one")
+        nested.execute("INSERT INTO account VALUES (11, 'rolled back')")
+        node.sql("BEGIN; INSERT INTO account VALUES (20, 'prepared'); PREPARE TRANSACTION 'open'")
+        ddl.execute("ALTER TABLE wide ADD COLUMN b int DEFAULT 5")
+        ddl.execute("INSERT INTO wide VALUES (1, 'x', 6)")
+        pair.switch_off()
+        pair.wait_for(lambda: pair.stage is Stage.HELD, "off")
+        insert(pair, 30)
+        plain.execute("INSERT INTO account VALUES (2, 'while the archiver delivers')")
+        nested.execute("ROLLBACK TO one")
+        nested.execute("INSERT INTO account VALUES (12, 'kept, too')")
+        nested.execute("SAVEPOINT two")
+        ddl.execute("INSERT INTO wide VALUES (2, 'y', 7)")
+        ddl.execute("ALTER TABLE wide RENAME COLUMN a TO c")
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+        insert(pair, 31)
+        plain.execute("INSERT INTO account VALUES (3, 'after')")
+        plain.commit()
+        nested.execute("INSERT INTO account VALUES (13, 'rolled back at last')")
+        nested.execute("ROLLBACK TO two")
+        nested.commit()
+        node.sql("COMMIT PREPARED 'open'")
+        ddl.execute("INSERT INTO wide VALUES (3, 'z', 8)")
+        ddl.commit()
+    items = pair.catch_up()
+    assert ids(items) == [30, 31, 1, 2, 3, 10, 12, 20]
+    assert [row["_after"] for row in change_log(items, "wide")] == [
+        {"id": 1, "a": "x", "b": 6},
+        {"id": 2, "a": "y", "b": 7},
+        {"id": 3, "c": "z", "b": 8},
+    ]
+
+
+@pytest.mark.feature("I06")
+def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(tmp_path: Path) -> None:
+    slow = {"TIDEMARK_OUTBOX__BYTES_MAX": str(8 << 20), "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 20)}
+    with paired(tmp_path, setup=TABLE, **slow) as pair:
+        insert(pair, 1)
+        pair.catch_up()
