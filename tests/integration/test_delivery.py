@@ -24,6 +24,7 @@ from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, JournalMark, Owner, Watermark
@@ -33,6 +34,7 @@ IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 DEADLINE_S = 20.0
 WHOLE = WholeTables(Selection(), copying=True, log=get_log("test"))
+OFFERS = 10  # with the waits between them, 0.02 s and longer by as much each time, about a second
 START = Pointer(groups.position(1), groups.end(20).first_lsn)
 
 
@@ -207,7 +209,13 @@ class Scripted(NullConsumer):
 
 
 def consumer_target(
-    consumer: NullConsumer, store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+    consumer: NullConsumer,
+    store: StateStore,
+    epoch: Epoch,
+    progress: Progress,
+    stopping: threading.Event,
+    *,
+    liveness: Liveness | None = None,
 ) -> ConsumerTarget:
     return ConsumerTarget(
         consumer,
@@ -218,6 +226,7 @@ def consumer_target(
         unconfirmed_bytes_max=1000,
         progress=progress,
         stopping=stopping,
+        liveness=liveness,
     )
 
 
@@ -307,10 +316,16 @@ def test_json_lines_are_appended_to_their_file(
 
 
 def application(
-    store: StateStore, epoch: Epoch, consumer: Scripted, progress: Progress, stopping: threading.Event
+    store: StateStore,
+    epoch: Epoch,
+    consumer: Scripted,
+    progress: Progress,
+    stopping: threading.Event,
+    *,
+    liveness: Liveness | None = None,
 ) -> tuple[ApplicationThread, Handoff]:
     handoff = Handoff(1 << 20, Signal())
-    target = consumer_target(consumer, store, epoch, progress, stopping)
+    target = consumer_target(consumer, store, epoch, progress, stopping, liveness=liveness)
     thread = ApplicationThread(
         handoff, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
     )
@@ -344,6 +359,74 @@ def test_stop_never_overlaps_on_events(
     assert thread.join(DEADLINE_S)
     assert consumer.calls[-3:] == ["end of batch", "revoked", "stop"]
     assert thread.error is None
+
+
+class Gated(Scripted):
+    """Stays in `on_events` until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.stopped = False
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        self.inside.set()
+        assert self.leave.wait(DEADLINE_S)
+        return super().on_events(groups)
+
+    def alive(self) -> bool:
+        assert not self.stopped, "nothing is called after stop"
+        return True
+
+    def stop(self) -> None:
+        self.stopped = True
+        super().stop()
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Gated()
+    liveness = Liveness(consumer, alive_s=5.0, hang_s=0.2)
+    thread, handoff = application(store, epoch, consumer, progress, stopping, liveness=liveness)
+    liveness.start()
+    thread.start()
+    assert liveness.error() is None
+    handoff.put(group(100))
+    assert consumer.inside.wait(DEADLINE_S)
+    eventually(lambda: liveness.error() is not None)
+    assert "has been in on_events for over 0.2 s" in str(liveness.error())
+    assert thread.error is None
+    stopping.set()
+    consumer.leave.set()
+    assert thread.join(DEADLINE_S)
+    assert consumer.calls[-2:] == ["revoked", "stop"]
+
+
+@pytest.mark.feature("I36")
+def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consumer_is_stopped(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.runtime.liveness.ASK_S", 0.001)
+
+    class Refusing(Gated):
+        def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+            del groups
+            self.calls.append("offered")
+            if len(self.calls) > OFFERS:
+                stopping.set()
+            return False
+
+    consumer = Refusing()
+    liveness = Liveness(consumer, alive_s=5.0, hang_s=0.5)
+    target = consumer_target(consumer, store, epoch, progress, stopping, liveness=liveness)
+    liveness.start()
+    with pytest.raises(Stopped):
+        target.deliver(group(100))
+    assert liveness.error() is None
+    target.close()
+    assert not any(thread.name == "liveness" for thread in threading.enumerate())
 
 
 def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(

@@ -94,6 +94,10 @@ class HeartbeatFile:
         # The writer died between the two counts: what it wrote is not to be trusted.
         return None
 
+    def count(self, slot: Slot) -> int:
+        """Return a number that every change of a slot changes."""
+        return int(_COUNTER.unpack_from(self._map, slot * _SLOT_BYTES)[0])
+
     def close(self) -> None:
         """Unmap the file."""
         self._map.close()

@@ -9,6 +9,7 @@ fills, then the ring, and capture pauses.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -27,6 +28,7 @@ from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.outbox import EncodedGroup, encode_group
 from tidemark.wire.state import CONFIRMED, CopyProgress, OutboxLedger, Watermark
@@ -182,8 +184,11 @@ class ConsumerTarget:
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
+        liveness: Liveness | None = None,
     ) -> None:
+        """`liveness`: who watches the consumer from now until it is stopped."""
         self._consumer = consumer
+        self._liveness = liveness
         self._store = store
         self._epoch = epoch
         self._history = history
@@ -219,6 +224,8 @@ class ConsumerTarget:
 
     def close(self) -> None:
         """Take the partition back and stop the consumer."""
+        if self._liveness is not None:
+            self._liveness.stop()
         self._consumer.on_revoked(self._partition)
         self._consumer.stop()
 
@@ -246,8 +253,9 @@ class ConsumerTarget:
         """Call the consumer once; tell if it took or confirmed anything."""
         before = len(self._waiting)
         try:
-            alive = self._consumer.alive()
-            confirmed = alive and self._consumer.on_events(self._draw())
+            with self._liveness.calling() if self._liveness is not None else nullcontext():
+                alive = self._consumer.alive()
+                confirmed = alive and self._consumer.on_events(self._draw())
         except TidemarkError:
             raise
         except Exception as error:
@@ -331,7 +339,6 @@ class ApplicationThread:
         self.error: BaseException | None = None
         self.prelude_is_over = threading.Event()
         self._prelude = prelude
-        self.delivering_since_s: float | None = None  # for the watch on a consumer that hangs
         self._handoff = handoff
         self._target = target
         self._history = history
@@ -368,10 +375,9 @@ class ApplicationThread:
             self._close()
 
     def _deliver(self, group: ChangeGroup) -> None:
-        began_s = self.delivering_since_s = self._clock.monotonic_s()
+        began_s = self._clock.monotonic_s()
         self._history.sync()
         self._target.deliver(group)
-        self.delivering_since_s = None
         self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
         self._metrics.groups.inc()
         self._metrics.rows.inc(group.row_count)
