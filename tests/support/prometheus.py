@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,16 +46,15 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes `target` (host:port) five times a second."""
+def scraping(targets: Mapping[str, str], folder: Path) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes a host:port for each job five times a second."""
     command = program()
     assert command is not None, "prometheus is not installed"
     port = free_port()
     config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
-        f"scrape_configs: [{{job_name: tidemark, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    )
+    jobs = [{"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()]
+    interval = {"scrape_interval": "200ms", "scrape_timeout": "200ms"}
+    config.write_text(json.dumps({"global": interval, "scrape_configs": jobs}))  # JSON is YAML
     arguments = [
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'tsdb'}",
