@@ -1,4 +1,4 @@
-"""A real Prometheus for a test: Debian's package, or whatever PATH or TIDEMARK_PROMETHEUS has."""
+"""A real Prometheus for a test, and its promtool: Debian's package, or what PATH or TIDEMARK_PROMETHEUS has."""
 
 import json
 import os
@@ -14,11 +14,19 @@ from pathlib import Path
 from tests.support.postgres import free_port
 
 START_S = 60.0
+POLL_S = 0.05
 
 
 def program() -> str | None:
     """Return the path of `prometheus`, None where it is not installed."""
     return os.environ.get("TIDEMARK_PROMETHEUS") or shutil.which("prometheus")
+
+
+def promtool() -> str | None:
+    """Return the path of `promtool`, which comes with it; None where it is not installed."""
+    server = program()
+    beside = shutil.which("promtool", path=Path(server).parent) if server else None
+    return beside or shutil.which("promtool")
 
 
 class Prometheus:
@@ -35,6 +43,13 @@ class Prometheus:
         assert told["status"] == "success", told
         found: list[dict[str, object]] = told["data"]["result"]
         return found
+
+    def wait_for(self, expression: str) -> None:
+        """Wait until a query has an answer."""
+        deadline = time.monotonic() + START_S
+        while not self.query(expression):
+            assert time.monotonic() < deadline, expression
+            time.sleep(POLL_S)
 
     def ready(self) -> bool:
         """Tell if it answers."""
@@ -68,7 +83,7 @@ def scraping(targets: Mapping[str, str], folder: Path) -> Iterator[Prometheus]:
         while not server.ready():
             assert process.poll() is None, (folder / "prometheus.log").read_text()
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(POLL_S)
         yield server
     finally:
         process.terminate()
