@@ -67,6 +67,7 @@ def describe(view: StateView, now_us: int) -> dict[str, Tree]:
             name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
             for name, reader in view.readers.items()
         },
+        "losses": view.losses.count,
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
     }
 
