@@ -15,11 +15,12 @@ from functools import partial
 
 from tidemark.engine.handover import Effect, Event, Refused
 from tidemark.engine.retry import Backoff
-from tidemark.io.clock import SystemClock
+from tidemark.io.clock import SystemClock, boot_ns
 from tidemark.io.control import Handler
 from tidemark.io.logs import describe_error
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import switch
+from tidemark.io.watchdog import Condition, Watch
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
@@ -60,6 +61,13 @@ class Archive:
         self._scan: MarkerScan | None = None
         self._epoch: Epoch | None = None
         self._backoff = Backoff(around.config.retry.first_s, around.config.retry.max_s)
+        self._watch = Watch(
+            around.store.folder,
+            around.store.environment.heartbeat,
+            Role.SIDECAR,
+            stale_s=around.config.watchdog.watchdog_s,
+            restart_s=around.config.watchdog.restart_s,
+        )
         self._hastening = Hastening(means.errands, around.config.archive.switch_s)
 
     def start(self) -> None:
@@ -78,6 +86,8 @@ class Archive:
         else:
             self._let_go()
             self._scan_markers(marks)
+        if marks.stage in WATCHED:
+            self._watch_sidecar(marks)
 
     def stop(self) -> None:
         """Stop delivering."""
@@ -183,6 +193,19 @@ class Archive:
         scan, self._scan = self._scan, None
         if scan is not None:
             scan.stop()
+
+    def _watch_sidecar(self, marks: StateMarks) -> None:
+        """Kill what is left of a sidecar that is gone or hangs, and take over from it (I20)."""
+        condition = self._watch.look(boot_ns())
+        if condition not in (Condition.GONE, Condition.HUNG):
+            return
+        self._around.log.warning("the sidecar is lost", condition=condition.value)
+        if not self._watch.kill_remains():
+            self._around.log.warning("what is left of the sidecar could not be killed; it is fenced off")
+        epoch = marks.term.epoch if marks.term is not None else None
+        # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
+        taking = None if marks.stage is Stage.RETURNING else self._owner
+        self._move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
 
     # --- moves
 

@@ -110,11 +110,3 @@ def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
         {"id": 2, "a": "y", "b": 7},
         {"id": 3, "c": "z", "b": 8},
     ]
-
-
-@pytest.mark.feature("I06")
-def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(tmp_path: Path) -> None:
-    slow = {"TIDEMARK_OUTBOX__BYTES_MAX": str(8 << 20), "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 20)}
-    with paired(tmp_path, setup=TABLE, **slow) as pair:
-        insert(pair, 1)
-        pair.catch_up()

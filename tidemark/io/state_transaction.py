@@ -30,6 +30,7 @@ from tidemark.wire.state import (
     HISTORY,
     JOURNAL,
     LEDGER,
+    LOSSES,
     READER,
     STAGE,
     SWITCHES,
@@ -41,6 +42,8 @@ from tidemark.wire.state import (
     Identity,
     JournalMark,
     Key,
+    Loss,
+    LossLog,
     OutboxLedger,
     Owner,
     Reader,
@@ -100,6 +103,18 @@ class StateTransaction:
     def note_switch(self, switch: Switch) -> None:
         """Remember a switch, for people."""
         self.put(SWITCHES, self.switches().with_one_more(switch))
+
+    def losses(self) -> LossLog:
+        """Return the latest losses; damaged: none, as the outbox has told of them, too."""
+        try:
+            return self.get(LOSSES) or LossLog()
+        except DamagedValue:
+            assert LOSSES.policy is DamagePolicy.FORGET
+            return LossLog()
+
+    def note_loss(self, loss: Loss) -> None:
+        """Remember what was given up."""
+        self.put(LOSSES, self.losses().with_one_more(loss))
 
     def stage(self) -> Stage:
         """Return the stage of the capture."""
@@ -262,6 +277,7 @@ class StateTransaction:
             fingerprint=self.get(FINGERPRINT),
             hand_over=self.get(HAND_OVER) or HandOver(),
             switches=self.switches(),
+            losses=self.losses(),
         )
 
     def _is_read_to(self, head: Sequence) -> bool:

@@ -7,7 +7,6 @@ two steps: the work has one thread.
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from typing import Protocol
 from tidemark.io.control import DEADLINE_S, Handler
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.logs import Log
+from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.model.errors import StateError
 from tidemark.wire.control import Json
 
@@ -72,14 +72,14 @@ class Daemon:
         try:
             self._beat.beat(self._slot)
             self._work.start()
-            notify("READY=1")
+            notify(READY)
             self._log.info("ready")
             self._loop()
         except BaseException as raised:
             error = raised
             raise
         finally:
-            notify("STOPPING=1")
+            notify(STOPPING)
             self._log.info("stopping", reason=self._reason if error is None else type(error).__name__)
             self._stop_work(error)
 
@@ -91,7 +91,7 @@ class Daemon:
     def _loop(self) -> None:
         while not self._is_over:
             self._beat.beat(self._slot)
-            notify("WATCHDOG=1")
+            notify(ALIVE)
             self._work.step()
             while True:
                 try:
@@ -143,11 +143,3 @@ class Daemon:
 
     def _status(self, _request: dict[str, Json]) -> Mapping[str, Json]:
         return {"pid": os.getpid(), **self._work.status()}
-
-
-def notify(state: str) -> None:
-    """Tell systemd, if it listens (sd_notify(3))."""
-    path = os.environ.get("NOTIFY_SOCKET")
-    if path:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            channel.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)

@@ -23,6 +23,7 @@ from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics, MetricsServer
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import WriteGuard
 from tidemark.model.mode import Role
 from tidemark.runtime.capture import kernels_are_compiled
 from tidemark.runtime.daemon import Daemon, Work
@@ -88,6 +89,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
         work = make_work(Means(around, lock.owner, NodeErrands(around, key), MarkerReader(around, key)))
+        stack.enter_context(WriteGuard(store.environment, stuck_s=config.watchdog.watchdog_s, log=log))
         daemon = Daemon(work, beat, slot, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)

@@ -18,6 +18,7 @@ from tidemark.wire.state import (
     HistoryIndex,
     Identity,
     JournalMark,
+    LossLog,
     OutboxLedger,
     Reader,
     SwitchLog,
@@ -55,6 +56,7 @@ def view(delivered: Watermark | None, confirmed: Watermark | None = None, *, bas
         fingerprint=None,
         hand_over=HandOver(),
         switches=SwitchLog(),
+        losses=LossLog(),
     )
 
 
