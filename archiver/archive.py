@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from archiver.upkeep import Upkeep
 from tidemark.engine.handover import Effect, Event, Refused
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock, boot_ns
@@ -68,6 +69,7 @@ class Archive:
             stale_s=around.config.watchdog.watchdog_s,
             restart_s=around.config.watchdog.restart_s,
         )
+        self._upkeep = Upkeep(around)
         self._hastening = Hastening(means.errands, around.config.archive.switch_s)
 
     def start(self) -> None:
@@ -88,6 +90,7 @@ class Archive:
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
+        self._upkeep.step()
 
     def stop(self) -> None:
         """Stop delivering."""
@@ -234,4 +237,4 @@ class Archive:
             return
         assert Effect.STOP_CAPTURE not in switched.effects, "that is the sidecar's"
         if switched.before is not switched.after:
-            self._around.metrics.switches.inc(event.name.lower())
+            self._around.metrics.switches.inc(event.name)

@@ -10,7 +10,6 @@
 One thread, a step at a time. Nothing here waits for the node: it is asked by errands.
 """
 
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -20,6 +19,7 @@ from tidemark.engine.marking import Confirmed, ConfirmPacing
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.control import Handler
+from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.replication import NodeIdentity
 from tidemark.io.state_views import StateMarks
@@ -28,6 +28,7 @@ from tidemark.model.errors import Fenced, NodeUnfit
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
+from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.effects import Perform, perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
@@ -70,6 +71,7 @@ class Realtime:
         self._since_s = 0.0  # when realtime began
         self._wants_soon = False
         self._backoff = Backoff(config.realtime.return_first_s, config.realtime.return_max_s)
+        self._report = ArchiveReport(around)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
         self._lag_bytes_max = int(config.ring_bytes(identity.segment_bytes) * LAG_SHARE_MAX) + identity.segment_bytes
@@ -102,6 +104,8 @@ class Realtime:
             case Stage.FOLLOWER:
                 raise StandbyNotSupported(f"the stage of {self._store.folder.root} is follower")
         self._confirm(marks)
+        received_lsn = self._capture.progress.received_lsn if self._capture is not None else None
+        self._report.step(self._clock.monotonic_s(), received_lsn)
 
     def stop(self) -> None:
         """Stop delivering; whoever waits for us finds the lock free."""
@@ -195,6 +199,10 @@ class Realtime:
             self._asked_node = self._errands.find_node()
 
     def _may_return(self, now_s: float) -> bool:
+        """Tell if it is time, and there is an archiver that would meet the marker."""
+        age_s = self._store.environment.heartbeat.age_s(Slot.ARCHIVER)
+        if age_s is None or age_s > self._around.config.watchdog.watchdog_s:
+            return False
         if self._wants_soon:
             return True
         return self._around.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
@@ -307,7 +315,7 @@ class Realtime:
 
     def _after(self, switched: Switched, event: Event, reason: str) -> None:
         if switched.before is not switched.after:
-            self._around.metrics.switches.inc(event.name.lower())
+            self._around.metrics.switches.inc(event.name)
         perform(switched.effects, self._effects(reason or event.value))
 
     def _effects(self, reason: str) -> Perform:
@@ -342,5 +350,5 @@ class Realtime:
             return
         lsn = horizon.pointer.position.commit_lsn
         confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, lsn)
-        if self._pacing.is_due(confirmed, time.monotonic()):
+        if self._pacing.is_due(confirmed, self._clock.monotonic_s()):
             self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

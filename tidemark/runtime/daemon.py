@@ -18,8 +18,10 @@ from typing import Protocol
 from tidemark.io.control import DEADLINE_S, Handler
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.logs import Log
+from tidemark.io.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.model.errors import StateError
+from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
@@ -54,10 +56,11 @@ class Work(Protocol):
 class Daemon:
     """Runs a piece of work until it has to end."""
 
-    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, log: Log) -> None:
+    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, metrics: Metrics, log: Log) -> None:
         self._work = work
         self._beat = beat
         self._slot = slot
+        self._metrics = metrics
         self._log = log
         self._woken = threading.Event()
         self._is_over = False
@@ -93,6 +96,7 @@ class Daemon:
             self._beat.beat(self._slot)
             notify(ALIVE)
             self._work.step()
+            self._tell_signs_of_life()
             while True:
                 try:
                     command = self._commands.get_nowait()
@@ -101,6 +105,11 @@ class Daemon:
                 command()
             if self._woken.wait(STEP_S):
                 self._woken.clear()
+
+    def _tell_signs_of_life(self) -> None:
+        for role in Role:
+            age_s = self._beat.age_s(Slot[role.name])
+            self._metrics.heartbeat_age(role).set(NO_HEARTBEAT_S if age_s is None else age_s)
 
     def _stop_work(self, error: BaseException | None) -> None:
         try:

@@ -28,7 +28,7 @@ class MarkerReader:
         if isinstance(found, Marker):
             self._metrics.markers_read.inc(found.kind.value)
             return found
-        self._metrics.markers_ignored.inc(found.name.lower())
+        self._metrics.markers_ignored.inc(found.name)
         if found not in self._told:
             self._told.add(found)
             self._log.warning("message under our prefix is ignored", at_lsn=lsn, reason=found.value)
