@@ -134,6 +134,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
         pair.catch_up()
         with OutboxReader.open(pair.sidecar.folder) as reader:
             reader.register("slow")
+            taken = pair.delivered()
             seen = reader.confirm("slow", reader.head(), reader.head()).held
             for first in range(10, 16010, 400):  # a transaction that is open is no reason to wait
                 rows = f"generate_series({first}, {first + 399})"
@@ -141,8 +142,6 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             pair.wait_for(lambda: bool(pair.switches()), "the overflow")
             pair.wait_for_stage(Stage.ARCHIVE)
             assert pair.switches()[0].reason.startswith("the ring of 4194304 bytes is full at ")
-
-            taken = list(Sidecar.items(reader, NO_SEQUENCE, seen))
 
             def reads_on() -> bool:
                 nonlocal seen
