@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stopped_writer import StoppedWriter
+from tidemark.io import heartbeat as heartbeat_module
 from tidemark.io.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
 from tidemark.io.environment import Environment, WritePoint
 from tidemark.io.heartbeat import HeartbeatFile, Slot
@@ -71,6 +72,27 @@ def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store:
         store.environment.heartbeat.beat(Slot.SIDECAR)
         assert looks(watch, boot_ns(), 1) == [ALIVE]
         assert looks(watch, boot_ns(), 16, 17) == [ALIVE, HUNG]
+
+
+def test_a_process_in_a_long_step_is_not_hung_before_the_steps_bound(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=600)
+        began = boot_ns()
+        assert looks(watch, began, 0, 300, 614) == [ALIVE, ALIVE, ALIVE]
+        store.environment.heartbeat.beat(Slot.SIDECAR)  # the step was shorter: from now on as usual
+        assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
+
+
+def test_a_sign_of_life_that_was_never_finished_is_none(store: StateStore, watch: Watch) -> None:
+    heartbeat = store.environment.heartbeat
+    with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
+        assert looks(watch, boot_ns(), 0) == [ALIVE]
+        at = Slot.SIDECAR * heartbeat_module._SLOT_BYTES
+        heartbeat._map[at] |= 1  # as if it had stopped between the slot's two counts
+        assert heartbeat.read(Slot.SIDECAR) is None
+        assert looks(watch, boot_ns(), 14, 15, 16) == [ALIVE, ALIVE, HUNG]
+        assert watch.kill_remains()
+        assert sidecar.end() == -signal.SIGKILL
 
 
 def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: StateStore, watch: Watch) -> None:
