@@ -1,14 +1,17 @@
 """`cdcctl init`: check the node, take the seed, make the state folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from ctl import settings
 from ctl.narration import Narrator
-from ctl.options import config_option, state_option
+from ctl.options import PATH, config_option, state_option
+from tidemark.io.archive_setup import archive_kind, archive_setting
 from tidemark.io.config import Config
 from tidemark.io.node import Node
+from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.initialise import initialise
@@ -23,14 +26,22 @@ ALL_TABLES = ("*.*",)
 @click.option("--dsn", help="The node, as libpq reads it; a password belongs into PGPASSFILE.")
 @click.option("--database", "databases", multiple=True, help="Capture these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, help="Capture these tables: schema.table with * and ?.")
+@click.option("--archive", type=PATH, help="Archived WAL: a folder to be made a spool, or one that others fill.")
 def init(
-    *, state: Path, config: Path | None, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...]
+    *,
+    state: Path,
+    config: Path | None,
+    dsn: str | None,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    archive: Path | None,
 ) -> None:
     """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
 
     Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
     again changes nothing. The rows that are there already are copied by the sidecar.
     """
+    archive = archive and archive.absolute()  # daemons and the server run elsewhere
     if config is None and not (state / settings.WRITTEN_BY_INIT).exists():
         if dsn is None:
             raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
@@ -38,13 +49,25 @@ def init(
         with Node(dsn) as node:
             facts = node.check_fitness()
         check_stream(dsn, facts.system_identifier)
+        if archive is not None:
+            archive_kind(archive, facts.system_identifier)
         # Only now: what a refused attempt left would stand in the way of the next one.
-        settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES)
+        settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
     chosen = settings.load(state, config)
-    _check_same(chosen, dsn, databases, tables, where=settings.config_path(state, config))
+    _check_same(
+        {
+            "--dsn": (dsn, chosen.capture.dsn),
+            "--database": (databases, chosen.select.databases),
+            "--table": (tables, chosen.select.tables),
+            "--archive": (archive, Path(chosen.archive.folder)),
+        },
+        where=settings.config_path(state, config),
+    )
     folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
     folder.share(chosen.capture.group)
     is_new = initialise(chosen, folder, Narrator())
+    if chosen.has_archive:
+        _tell_of_archive(chosen)
     if config is not None:
         settings.keep(folder, config)
     if is_new:
@@ -53,14 +76,19 @@ def init(
         click.echo(f"{state} is the state of this capture already")
 
 
-def _check_same(
-    chosen: Config, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], *, where: Path | None
-) -> None:
+def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:
     """Refuse options that say something else than the configuration: they would be without effect."""
-    for option, given, configured in (
-        ("--dsn", dsn, chosen.capture.dsn),
-        ("--database", databases, chosen.select.databases),
-        ("--table", tables, chosen.select.tables),
-    ):
+    for option, (given, configured) in options.items():
         if given and given != configured:
             raise ConfigError(f"{option} is not what {where} says", hint="leave the option out, or change it there")
+
+
+def _tell_of_archive(config: Config) -> None:
+    """Say whose the archive is, and how a spool is filled."""
+    where = config.archive.folder
+    if not Spool(Path(where)).is_ours:
+        click.echo(f"{where} is filled by others: WAL is read there, nothing is written or removed", err=True)
+        return
+    click.echo(f"the spool is {where}; the server's user must be able to write there (capture.group)", err=True)
+    click.echo("it is filled by these lines in postgresql.conf, or by pg_receivewal:", err=True)
+    click.echo(f"archive_mode = on\n{archive_setting(config)}", err=True)

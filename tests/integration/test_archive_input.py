@@ -11,9 +11,11 @@ import pytest
 
 from tests.support.archiving import Archiving, archiving
 from tests.support.postgres import Cluster
+from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.archive import ArchiveFolder, Hole
 from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.network import WalDiverged
@@ -72,7 +74,9 @@ def following(folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: 
         ring,
         system_identifier=system,
         timeline=TimelineId(timeline),
+        progress=Progress(received_lsn=start_lsn),
         arrived=arrived,
+        metrics=Metrics("main"),
         log=get_log("test"),
     )
     source.start()

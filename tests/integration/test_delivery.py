@@ -19,7 +19,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
-from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 @pytest.fixture
 def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(TimelineId(1), OWNER)
+    return store.take_epoch(OWNER)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_an_owner_of_an_older_epoch_delivers_nothing_more(
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
     target.deliver(group(100))
-    store.take_epoch(TimelineId(1), OWNER)
+    store.take_epoch(OWNER)
     with pytest.raises(Fenced):
         target.deliver(group(200))
 

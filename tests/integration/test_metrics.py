@@ -1,12 +1,14 @@
 """The metrics of a running sidecar, scraped by a real Prometheus, and the dashboard that is drawn from them."""
 
 import json
+import math
 import re
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import pytest
 
@@ -14,22 +16,72 @@ from tests.conftest import NewCluster
 from tests.support import prometheus
 from tests.support.captures import Sidecar, running
 from tests.support.postgres import Cluster
+from tidemark.engine.handover import Event
 from tidemark.io import metrics
 from tidemark.io.metrics import Metrics, MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Stage
+from tidemark.pipeline import metrics as pipeline_metrics
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.wire.marker import Ignored, MarkerKind
 
 DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana" / "tidemark.json"
 DEADLINE_S = 60.0
 ROWS = 20
 NAMES = {value for name, value in vars(metrics).items() if name.isupper() and str(value).startswith("tidemark_")}
+OF_THE_PIPELINE = {
+    value for name, value in vars(pipeline_metrics).items() if name.isupper() and str(value).startswith("tidemark_")
+}
+
+
+class Target(TypedDict):
+    """A query of a panel."""
+
+    expr: str
+
+
+class Meaning(TypedDict):
+    """What a panel writes for a value."""
+
+    text: str
+
+
+class Mapping(TypedDict):
+    """What a panel writes for which values."""
+
+    options: dict[str, Meaning]
+
+
+class Defaults(TypedDict):
+    """How a panel shows its values."""
+
+    mappings: NotRequired[list[Mapping]]
+
+
+class FieldConfig(TypedDict):
+    """The same, and exceptions."""
+
+    defaults: Defaults
+
+
+class Panel(TypedDict):
+    """A panel, as far as the tests look at it."""
+
+    type: str
+    targets: list[Target]
+    fieldConfig: FieldConfig
+
+
+def panels() -> list[Panel]:
+    """Return the dashboard's panels; its rows are titles between them."""
+    board = json.loads(DASHBOARD.read_text())
+    return [panel for panel in board["panels"] if panel["type"] != "row"]
 
 
 def expressions() -> list[str]:
     """Return every query of the dashboard, with its variables as Grafana fills them in."""
-    board = json.loads(DASHBOARD.read_text())
-    targets = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    return [expression.replace("$capture", ".*") for expression in targets]
+    return [target["expr"].replace("$capture", ".*") for panel in panels() for target in panel["targets"]]
 
 
 def served(sidecar: Sidecar) -> str:
@@ -79,26 +131,73 @@ def test_a_running_sidecar_serves_every_metric_there_is(new_cluster: NewCluster,
     assert "account" not in text, "no relation name is a label"
 
 
+@contextmanager
+def idle_pipeline() -> Iterator[str]:
+    """Serve the metrics of a pipeline that has not begun, as `cdcctl spark run --metrics-port` does."""
+    server = MetricsServer(PipelineMetrics("main"), "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.port}"
+    finally:
+        server.close()
+
+
 @pytest.mark.skipif(prometheus.program() is None, reason="NOT TESTED: Prometheus is not installed (apt: prometheus)")
 def test_every_query_of_the_dashboard_has_an_answer(new_cluster: NewCluster, tmp_path: Path) -> None:
     cluster = new_cluster(15)
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-    with busy(cluster, "postgres", tmp_path) as sidecar, prometheus.scraping(served(sidecar), tmp_path) as server:
-        unanswered = expressions()
-        assert len(unanswered) > 20
-        deadline = time.monotonic() + DEADLINE_S
-        number = 100
-        while unanswered:  # rates need a few scrapes
-            assert time.monotonic() < deadline, unanswered
-            number += 1
-            cluster.sql(f"INSERT INTO account VALUES ({number}, 'x')")
-            unanswered = [expression for expression in unanswered if not server.query(expression)]
+    with busy(cluster, "postgres", tmp_path) as sidecar, idle_pipeline() as spark:
+        targets = {"tidemark-sidecar": served(sidecar), "tidemark-spark": spark}
+        with prometheus.scraping(targets, tmp_path) as server:
+            unanswered = expressions()
+            assert len(unanswered) > 50
+            deadline = time.monotonic() + DEADLINE_S
+            number = 100
+            while unanswered:  # rates need a few scrapes
+                assert time.monotonic() < deadline, unanswered
+                number += 1
+                cluster.sql(f"INSERT INTO account VALUES ({number}, 'x')")
+                unanswered = [expression for expression in unanswered if not server.query(expression)]
 
 
-def test_the_dashboard_asks_for_no_metric_that_does_not_exist() -> None:
+def test_the_dashboard_asks_for_no_metric_that_does_not_exist_and_shows_all_that_do() -> None:
     asked = {name for expression in expressions() for name in re.findall(r"tidemark_\w+", expression)}
-    assert asked - {f"{name}_bucket" for name in NAMES} <= NAMES
-    assert NAMES - {name.removesuffix("_bucket") for name in asked} == set(), "and shows all that do"
+    known = NAMES | OF_THE_PIPELINE
+    assert asked - {f"{name}_bucket" for name in known} <= known
+    assert known - {name.removesuffix("_bucket") for name in asked} == set()
+
+
+def test_the_dashboard_names_each_stage_by_the_number_that_the_metric_has() -> None:
+    numbers = {str(stage.number): stage.value for stage in Stage}
+    drawn = [panel for panel in panels() if any(metrics.MODE in target["expr"] for target in panel["targets"])]
+    assert {panel["type"] for panel in drawn} == {"stat", "state-timeline"}
+    for panel in drawn:
+        (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
+        assert {number: meaning["text"] for number, meaning in mapping["options"].items()} == numbers
+
+
+@pytest.mark.feature("I42")
+def test_what_is_counted_by_kind_is_there_for_each_kind_before_the_first_event() -> None:
+    """Or the first forged marker, the first switch, would be no increase of anything."""
+    kinds = {
+        metrics.SWITCHES: {event.name for event in Event},
+        metrics.MARKERS_WRITTEN: {kind.value for kind in MarkerKind},
+        metrics.MARKERS_READ: {kind.value for kind in MarkerKind},
+        metrics.MARKERS_IGNORED: {why.name for why in Ignored},
+    }
+    registry = Metrics("main").registry
+    for name, expected in kinds.items():
+        for kind in expected:
+            labels = {metrics.CAPTURE_LABEL: "main", metrics.KIND_LABEL: kind}
+            assert registry.get_sample_value(name, labels) == 0, (name, kind)
+
+
+def test_an_archive_that_a_process_has_not_looked_at_is_unknown_and_not_empty() -> None:
+    """A free space of 0 would be an alarm, and 0 holes a reassurance that nobody has reason to give."""
+    registry = Metrics("main").registry
+    for name in (metrics.ARCHIVE_FREE, metrics.ARCHIVE_BYTES, metrics.ARCHIVE_HOLES, metrics.ARCHIVED_LSN):
+        found = registry.get_sample_value(name, {metrics.CAPTURE_LABEL: "main"})
+        assert found is not None
+        assert math.isnan(found), name
 
 
 def test_a_taken_port_is_a_config_error() -> None:

@@ -21,7 +21,7 @@ from tidemark.io.remains import kill_remains
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.watchdog import Condition, Watch
-from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.mode import Role
 from tidemark.wire.state import Identity, Owner
 
@@ -159,7 +159,8 @@ def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and
         assert watch.kill_remains()
         assert RoleLock.holder(store.folder, SIDECAR) is None
         owner = Owner("archiver", host_name(), boot_id(), os.getpid(), own_start_ticks())
-        epoch = store.take_epoch(TimelineId(1), owner)
+        with store.transaction(None) as moving:
+            epoch = moving.take_epoch(owner)
         assert epoch.number == 1
         assert sidecar.end() == -signal.SIGKILL
     assert looks(watch, boot_ns(), 17, 20) == [RESTARTING, GONE]

@@ -43,11 +43,13 @@ def config_for(cluster: Cluster, database: str, *, copy: bool = False, **selecte
 class Sidecar:
     """A state folder and, at times, a sidecar process over it."""
 
+    role = "sidecar"
+
     def __init__(self, cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> None:
         self.cluster = cluster
         self.database = database
         self.folder = StateFolder(root / "state")
-        self.log_path = root / "sidecar.log"
+        self.log_path = root / f"{self.role}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._config_path = root / "tidemark.toml"
         self.config = config_for(cluster, database, copy=copy)
@@ -73,7 +75,7 @@ class Sidecar:
         ready_before = self._ready_count()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sidecar", "--state", str(self.folder.root)],
+                [sys.executable, "-m", self.role, "--state", str(self.folder.root)],
                 env={**os.environ, **self.options},
                 stdout=log,
                 stderr=log,
@@ -98,7 +100,7 @@ class Sidecar:
 
     def status(self) -> Mapping[str, Json]:
         """Ask the process how it does."""
-        return request(self.folder.socket("sidecar"), {"command": "status"})
+        return request(self.folder.socket(self.role), {"command": "status"})
 
     def refuses(self, code: ExitCode, *said: str) -> dict[str, Json]:
         """Start it, and see that it ends by itself; return its last event."""
@@ -110,7 +112,7 @@ class Sidecar:
         assert self.process is not None
         found = self.process.wait(timeout=ENDED_S)
         last = self.events()[-1]
-        assert (found, last["event"], last["exit_code"]) == (code, "sidecar ends", code), last
+        assert (found, last["event"], last["exit_code"]) == (code, f"{self.role} ends", code), last
         for words in said:
             assert words in str(last["error"]), last
         assert last["hint"], last
@@ -160,8 +162,8 @@ class Sidecar:
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(POLL_S)
 
-    def catch_up(self) -> list[GroupItem]:
-        """Wait until a message written now is in the outbox; return all other items."""
+    def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
+        """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""
         prefix = f"sync-{time.monotonic_ns()}"
         with self.cluster.connect(self.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
@@ -179,7 +181,7 @@ class Sidecar:
                 if any(_is_message(item, prefix) for item in new):
                     return items
                 seen = head
-                if self.process is not None:
+                if alive and self.process is not None:
                     assert self.process.poll() is None, self.log_path.read_text()[-4000:]
                 assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
                 time.sleep(POLL_S)

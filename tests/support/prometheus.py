@@ -1,4 +1,4 @@
-"""A real Prometheus for a test: Debian's package, or whatever PATH or TIDEMARK_PROMETHEUS has."""
+"""A real Prometheus for a test, and its promtool: Debian's package, or what PATH or TIDEMARK_PROMETHEUS has."""
 
 import json
 import os
@@ -7,18 +7,26 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.postgres import free_port
 
 START_S = 60.0
+POLL_S = 0.05
 
 
 def program() -> str | None:
     """Return the path of `prometheus`, None where it is not installed."""
     return os.environ.get("TIDEMARK_PROMETHEUS") or shutil.which("prometheus")
+
+
+def promtool() -> str | None:
+    """Return the path of `promtool`, which comes with it; None where it is not installed."""
+    server = program()
+    beside = shutil.which("promtool", path=Path(server).parent) if server else None
+    return beside or shutil.which("promtool")
 
 
 class Prometheus:
@@ -36,6 +44,13 @@ class Prometheus:
         found: list[dict[str, object]] = told["data"]["result"]
         return found
 
+    def wait_for(self, expression: str) -> None:
+        """Wait until a query has an answer."""
+        deadline = time.monotonic() + START_S
+        while not self.query(expression):
+            assert time.monotonic() < deadline, expression
+            time.sleep(POLL_S)
+
     def ready(self) -> bool:
         """Tell if it answers."""
         try:
@@ -46,16 +61,15 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes `target` (host:port) five times a second."""
+def scraping(targets: Mapping[str, str], folder: Path) -> Iterator[Prometheus]:
+    """Run a Prometheus that scrapes a host:port for each job five times a second."""
     command = program()
     assert command is not None, "prometheus is not installed"
     port = free_port()
     config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
-        f"scrape_configs: [{{job_name: tidemark, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    )
+    jobs = [{"job_name": job, "static_configs": [{"targets": [target]}]} for job, target in targets.items()]
+    interval = {"scrape_interval": "200ms", "scrape_timeout": "200ms"}
+    config.write_text(json.dumps({"global": interval, "scrape_configs": jobs}))  # JSON is YAML
     arguments = [
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'tsdb'}",
@@ -69,7 +83,7 @@ def scraping(target: str, folder: Path) -> Iterator[Prometheus]:
         while not server.ready():
             assert process.poll() is None, (folder / "prometheus.log").read_text()
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(POLL_S)
         yield server
     finally:
         process.terminate()

@@ -77,7 +77,8 @@ class ArchiveFolder:
         """
         self.folder = folder
         names = _names(folder)
-        segments = [names[name] for name in names if file_kind(name) in (FileKind.SEGMENT, FileKind.PARTIAL)]
+        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
+        segments = [names[name] for name in names if file_kind(name) in kinds]
         first = next((header for file in segments if (header := _header(folder / file))), None)
         if first is None:
             for file in segments:
@@ -86,7 +87,6 @@ class ArchiveFolder:
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
         self.format = first.format
-        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
         self._files = _files(names, kinds, self.segment_bytes)
         self._histories = {name: file for name, file in names.items() if file_kind(name) is FileKind.HISTORY}
         known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
@@ -116,17 +116,28 @@ class ArchiveFolder:
                 lsn = piece.end_lsn
             if lsn == before:
                 break
-        behind = self._wal_after(lsn)
+        behind = self.next_wal_after(lsn)
         if behind is not None:
             raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(behind)} is not in {self.folder}")
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
         """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
-        if self._wal_after(lsn) is None:
+        if self.next_wal_after(lsn) is None:
             return None
         found = self._file_at(lsn)
         name = found[0].name if found else str(self.folder)
         return BadSegment(f"{name}: invalid WAL at {format_lsn(lsn)}: {reason}")
+
+    def next_wal_after(self, lsn: Lsn) -> Lsn | None:
+        """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
+        number = segment_of(lsn, self.segment_bytes)
+        for later in sorted({later for timeline, later in self._files if timeline in self.history and later > number}):
+            start_lsn = segment_start(later, self.segment_bytes)
+            found = self._file_at(start_lsn)
+            header = _header(found[0]) if found else None
+            if header is not None and header.page_lsn == start_lsn:
+                return start_lsn
+        return None
 
     def _history(self, timeline: TimelineId) -> TimelineHistory:
         name = self._histories.get(history_name(timeline))
@@ -180,23 +191,12 @@ class ArchiveFolder:
             raise BadSegment(f"{path.name} is of the cluster {header.system_identifier}, not {self.system_identifier}")
         if header is not None and header.page_lsn == start_lsn:
             return True
-        if len(head) == LONG_PAGE_HEADER_BYTES and self._wal_after(start_lsn) is None:
+        if len(head) == LONG_PAGE_HEADER_BYTES and self.next_wal_after(start_lsn) is None:
             return False  # recycled or preallocated: the end of WAL in a copy of pg_wal
         reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
         if len(head) < LONG_PAGE_HEADER_BYTES:
             reason = f"it is truncated: {len(head)} of {self.segment_bytes} bytes"
         raise BadSegment(f"{path.name} does not hold the WAL at {format_lsn(start_lsn)}: {reason}")
-
-    def _wal_after(self, lsn: Lsn) -> Lsn | None:
-        """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
-        number = segment_of(lsn, self.segment_bytes)
-        for later in sorted({later for timeline, later in self._files if timeline in self.history and later > number}):
-            start_lsn = segment_start(later, self.segment_bytes)
-            found = self._file_at(start_lsn)
-            header = _header(found[0]) if found else None
-            if header is not None and header.page_lsn == start_lsn:
-                return start_lsn
-        return None
 
 
 def parse_segment_header(head: bytes) -> SegmentHeader | None:

@@ -16,10 +16,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
-from tidemark.io.clock import boot_id, boot_ns, own_start_ticks
+from tidemark.io.clock import boot_id, boot_ns, own_start_ticks, process_start_ticks
 from tidemark.io.disk import writing
 from tidemark.model.errors import StateError
 
+NS_PER_S = 1_000_000_000
 _MAGIC = b"TMHB"
 _VERSION = 1
 _SLOT_BYTES = 64
@@ -98,6 +99,13 @@ class HeartbeatFile:
                 return Heartbeat(pid, start_ticks, beat_ns, str(uuid.UUID(bytes=boot))) if pid else None
         # The writer died between the two counts: what it wrote is not to be trusted.
         return None
+
+    def age_s(self, slot: Slot) -> float | None:
+        """Return how old a slot's sign of life is; None where its process does not live (any more)."""
+        beat = self.read(slot)
+        if beat is None or beat.boot_id != boot_id() or process_start_ticks(beat.pid) != beat.start_ticks:
+            return None
+        return max(0, boot_ns() - beat.boot_ns) / NS_PER_S
 
     def count(self, slot: Slot) -> int:
         """Return a number that every change of a slot changes."""

@@ -1,15 +1,21 @@
 """The metrics: every name and label of ours stands here, once (I42).
 
 Prefix `tidemark_`, base units, counters end in `_total`. No relation's name is a label. Sidecar and archiver export the
-same set, each what it does and sees itself; what stands in the state is the same in both.
+same set, each what it does and sees itself; what stands in the state is the same in both. Every series is there from
+the start, so that a rate sees the first event: counters by kind at 0 for each kind, and NaN for what the process has
+not seen yet of the archive, where a 0 would be an alarm.
 """
 
+import math
+from collections.abc import Iterable
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from tidemark.engine.handover import Event
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role, Stage
+from tidemark.wire.marker import Ignored, MarkerKind
 
 LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 BATCH_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -64,17 +70,22 @@ ARCHIVER_ACTIVE = "tidemark_archiver_active"
 HEARTBEAT_AGE = "tidemark_heartbeat_age_seconds"
 KIND_LABEL = "kind"
 ROLE_LABEL = "role"
+NO_HEARTBEAT_S = -1.0
 
-
+_EVENTS = tuple(event.name for event in Event)
+_MARKERS = tuple(kind.value for kind in MarkerKind)
+_IGNORED = tuple(why.name for why in Ignored)
 _STAGES = ", ".join(f"{stage.number} {stage.value}" for stage in Stage)
 
 
 class Family:
-    """Counters of one name, told apart by one label."""
+    """Counters of one name, told apart by one label; those of the known kinds stand at 0 before anything is counted."""
 
-    def __init__(self, counter: Counter, capture: str) -> None:
+    def __init__(self, counter: Counter, capture: str, kinds: Iterable[str]) -> None:
         self._counter = counter
         self._capture = capture
+        for kind in kinds:
+            counter.labels(capture, kind)
 
     def inc(self, kind: str) -> None:
         """Count one of `kind`."""
@@ -119,18 +130,18 @@ class Metrics:
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
         self.connected = self._gauge(CONNECTED, "1 while WAL is streamed from the node.")
         self.kernel_compiled = self._gauge(KERNEL_COMPILED, "1 if the kernels are compiled.")
-        self.switches = self._by(SWITCHES, "Moves from one stage to another, by the event.", KIND_LABEL)
-        self.markers_written = self._by(MARKERS_WRITTEN, "Markers written into WAL.", KIND_LABEL)
+        self.switches = self._by(SWITCHES, "Moves from one stage to another, by the event.", _EVENTS)
+        self.markers_written = self._by(MARKERS_WRITTEN, "Markers written into WAL.", _MARKERS)
         self.markers_failed = self._counter(MARKERS_FAILED, "Markers that could not be written.")
-        self.markers_read = self._by(MARKERS_READ, "Markers of ours met in WAL.", KIND_LABEL)
-        self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", KIND_LABEL)
+        self.markers_read = self._by(MARKERS_READ, "Markers of ours met in WAL.", _MARKERS)
+        self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", _IGNORED)
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
         self.segment_seconds = self._histogram(SEGMENT_SECONDS, "Time to read a segment's WAL.", LAG_BUCKETS_S)
-        self.archived_lsn = self._gauge(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
-        self.archive_lag = self._gauge(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
-        self.archive_bytes = self._gauge(ARCHIVE_BYTES, "Size of the files in the archive folder.")
-        self.archive_free = self._gauge(ARCHIVE_FREE, "Free space of the archive folder's file system.")
-        self.archive_holes = self._gauge(ARCHIVE_HOLES, "Files that archiving gave up, by the spool's ledger.")
+        self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
+        self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
+        self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
+        self.archive_free = self._unseen(ARCHIVE_FREE, "Free space of the archive folder's file system.")
+        self.archive_holes = self._unseen(ARCHIVE_HOLES, "Files that archiving gave up, by the spool's ledger.")
         self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from our own spool.")
         self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
         self._heartbeat_age = Gauge(
@@ -139,6 +150,8 @@ class Metrics:
             [CAPTURE_LABEL, ROLE_LABEL],
             registry=self.registry,
         )
+        for role in Role:
+            self.heartbeat_age(role).set(NO_HEARTBEAT_S)
 
     def heartbeat_age(self, role: Role) -> Gauge:
         """Return the gauge of one process's sign of life."""
@@ -147,11 +160,16 @@ class Metrics:
     def _gauge(self, name: str, told: str) -> Gauge:
         return Gauge(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
+    def _unseen(self, name: str, told: str) -> Gauge:
+        gauge = self._gauge(name, told)
+        gauge.set(math.nan)
+        return gauge
+
     def _counter(self, name: str, told: str) -> Counter:
         return Counter(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
 
-    def _by(self, name: str, told: str, label: str) -> "Family":
-        return Family(Counter(name, told, [CAPTURE_LABEL, label], registry=self.registry), self._capture)
+    def _by(self, name: str, told: str, kinds: Iterable[str]) -> Family:
+        return Family(Counter(name, told, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds)
 
     def _histogram(self, name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, told, [CAPTURE_LABEL], registry=self.registry, buckets=buckets).labels(self._capture)

@@ -103,8 +103,7 @@ class OutboxTarget:
             moving.rely_on_journal(self._history.durable_lsn)
             self._whole.note(moving, [group])
 
-        delivered = self._store_group(encode_group(group), note)
-        self._progress.deliver(delivered.pointer)
+        self._store_group(encode_group(group), note)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and how far the copy is, in one transaction."""
@@ -123,7 +122,7 @@ class OutboxTarget:
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
 
-    def _store_group(self, encoded: EncodedGroup, note: Note) -> Watermark:
+    def _store_group(self, encoded: EncodedGroup, note: Note) -> None:
         wait_s = ROOM_FIRST_S
         while True:
             try:
@@ -136,8 +135,10 @@ class OutboxTarget:
                 self._wait_for_room(full, wait_s)
                 wait_s = min(ROOM_MAX_S, wait_s * 2)
             else:
+                if encoded.moves_delivered:
+                    self._progress.deliver(delivered.pointer)
                 self._report(ledger, confirmed)
-                return delivered
+                return
 
     def _wait_for_room(self, full: StateFull, wait_s: float) -> None:
         if wait_s == ROOM_FIRST_S:

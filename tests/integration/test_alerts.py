@@ -1,0 +1,142 @@
+"""The alert rules: what promtool says of them, and that they, their tests and the guide know of each other."""
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.integration.test_metrics import NAMES, OF_THE_PIPELINE, busy, served
+from tests.support import prometheus
+from tidemark.wal.kernel import COMPILED
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "conf" / "prometheus"
+RULES = FOLDER / "tidemark-rules.yml"
+RULES_TESTS = FOLDER / "tidemark-rules.test.yml"
+SEVERITIES = {"critical", "warning"}
+HEARTBEAT = "TidemarkNoHeartbeat"
+INTERPRETED = "TidemarkKernelsInterpreted"
+without_promtool = pytest.mark.skipif(
+    prometheus.promtool() is None, reason="NOT TESTED: promtool is not installed (apt: prometheus)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A rule, as its file writes it."""
+
+    name: str
+    text: str
+
+    @property
+    def expression(self) -> str:
+        """What it asks, on one line."""
+        found = re.search(r"^        expr: (?:\|\n)?(.*?)^        for: ", self.text, re.MULTILINE | re.DOTALL)
+        assert found, self.name
+        return " ".join(found.group(1).split()).strip("'")
+
+    def value(self, key: str) -> str:
+        """Return what stands behind a key."""
+        found = re.search(rf"\b{key}: ?(.+)", self.text)
+        assert found, (self.name, key)
+        return found.group(1).strip("'{}")
+
+
+def alerts() -> list[Alert]:
+    """Return all rules."""
+    parts = re.split(r"^      - alert: (\w+)\n", RULES.read_text(), flags=re.MULTILINE)[1:]
+    return [Alert(name, text) for name, text in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def asked(text: str) -> set[str]:
+    """Return the metrics that a text names."""
+    return {name.removesuffix("_bucket") for name in re.findall(r"\btidemark_\w+", text)}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the headings of a page, as links to them are written."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@without_promtool
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "rules", "tidemark-rules.yml"),
+        ("check", "config", "prometheus.yml"),
+        ("test", "rules", "tidemark-rules.test.yml"),
+    ],
+    ids=" ".join,
+)
+def test_promtool_finds_nothing_wrong(arguments: tuple[str, ...]) -> None:
+    command = [str(prometheus.promtool()), *arguments]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert.name)
+def test_an_alert_asks_for_what_exists_and_says_how_bad_it_is_and_where_help_stands(alert: Alert) -> None:
+    found = asked(alert.expression)
+    assert found <= NAMES | OF_THE_PIPELINE
+    assert found or "up{" in alert.expression
+    assert re.fullmatch(r"\d+[mh]", alert.value("for"))
+    assert alert.value("severity") in SEVERITIES
+    assert alert.value("summary")
+    assert alert.value("description")
+    page, _, anchor = alert.value("runbook").partition("#")
+    assert anchor in anchors(ROOT / page)
+
+
+def test_every_alert_is_tested_firing_and_silent() -> None:
+    """And each test has the name that says so: promtool prints it."""
+    parts = re.split(r"^  - name: (.+)\n", RULES_TESTS.read_text(), flags=re.MULTILINE)[1:]
+    tested = set()
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        alert, _, what = name.partition(" ")
+        assert re.findall(r"alertname: (\w+)", text) == [alert]
+        assert ("exp_alerts: []" in text) == (what == "is silent")
+        assert ("exp_labels:" in text) == (what == "fires")
+        tested.add((alert, what))
+    assert tested == {(alert.name, what) for alert in alerts() for what in ("fires", "is silent")}
+
+
+@pytest.mark.skipif(prometheus.program() is None, reason="NOT TESTED: Prometheus is not installed (apt: prometheus)")
+@pytest.mark.parametrize(
+    "only_heartbeats",
+    [False, pytest.param(True, marks=pytest.mark.xfail(reason="the sidecar does not tell the ages yet", strict=True))],
+)
+def test_a_sidecar_that_does_well_raises_no_alert(
+    new_cluster: NewCluster, tmp_path: Path, *, only_heartbeats: bool
+) -> None:
+    """Without the patience that rules have: what they ask has no answer."""
+    cluster = new_cluster(15)
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    chosen = [alert for alert in alerts() if (alert.name == HEARTBEAT) == only_heartbeats]
+    with (
+        busy(cluster, "postgres", tmp_path) as sidecar,
+        prometheus.scraping({"tidemark-sidecar": served(sidecar)}, tmp_path) as server,
+    ):
+        server.wait_for("tidemark_node_connected == 1")
+        raised = {alert.name for alert in chosen if server.query(alert.expression)}
+    assert raised == (set() if COMPILED or only_heartbeats else {INTERPRETED})
+
+
+def test_the_page_on_failover_names_tests_that_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "failover.md").read_text()))
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert named
+    assert named <= there
+
+
+def test_the_page_on_failover_names_alerts_that_exist() -> None:
+    named = set(re.findall(r"`(Tidemark[A-Z]\w+)`", (ROOT / "docs" / "failover.md").read_text()))
+    assert named
+    assert named <= {alert.name for alert in alerts()}

@@ -1,0 +1,82 @@
+"""The systemd units beside what they rely on: exit codes, programs and their options, times of the configuration."""
+
+import re
+import shutil
+import subprocess
+import sys
+from configparser import RawConfigParser
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.config import Config
+from tidemark.model.errors import ExitCode
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "conf" / "systemd"
+PAGE = ROOT / "docs" / "exit-codes.md"
+ROLES = ("sidecar", "archiver")
+PYTHON = "/opt/tidemark/.venv/bin/python"
+A_RESTART_HELPS = {ExitCode.UNEXPECTED, ExitCode.CONSUMER_FAILED, ExitCode.NODE_UNREACHABLE}
+WITHOUT_ARCHIVER = "NOT TESTED: the archiver's program is not there yet"
+each_unit = pytest.mark.parametrize("role", ROLES)
+each_program = pytest.mark.parametrize(
+    "role",
+    [
+        "sidecar",
+        pytest.param(
+            "archiver",
+            marks=pytest.mark.skipif(not (ROOT / "archiver" / "__main__.py").exists(), reason=WITHOUT_ARCHIVER),
+        ),
+    ],
+)
+
+
+def service(role: str) -> dict[str, str]:
+    """Return the settings of a unit's service."""
+    parser = RawConfigParser(strict=True)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's names have capitals
+    parser.read(FOLDER / f"tidemark-{role}@.service")
+    return dict(parser["Service"])
+
+
+@pytest.mark.feature("I40")
+@each_unit
+def test_a_unit_restarts_by_just_the_exit_codes_that_the_page_says_a_restart_helps_with(role: str) -> None:
+    found = service(role)
+    held = {ExitCode(int(code)) for code in found["RestartPreventExitStatus"].split()}
+    assert found["Restart"] == "on-failure"
+    assert held == set(ExitCode) - A_RESTART_HELPS - {ExitCode.SUCCESS}
+    told = re.search(r"restart on ([\d, ]+) and on death by a signal", PAGE.read_text())
+    assert told
+    assert {int(code) for code in told.group(1).split(",")} == A_RESTART_HELPS
+    assert f"RestartPreventExitStatus={found['RestartPreventExitStatus']}`" in PAGE.read_text()
+
+
+@each_program
+def test_a_unit_starts_a_program_that_exists_with_options_that_it_has(role: str) -> None:
+    python, *arguments = service(role)["ExecStart"].split()
+    assert python == PYTHON
+    assert arguments[:2] == ["-m", role]
+    done = subprocess.run([sys.executable, "-m", role, "--help"], capture_output=True, text=True, check=True)
+    for option in [argument for argument in arguments[2:] if argument.startswith("--")]:
+        assert re.search(rf"^  {option} ", done.stdout, re.MULTILINE), done.stdout
+
+
+@each_unit
+def test_a_units_times_fit_those_of_the_configuration(role: str) -> None:
+    found, config = service(role), Config()
+    assert int(found["RestartSec"]) < config.watchdog.restart_s, "a restart comes before a takeover"
+    assert int(found["WatchdogSec"]) > 2 * config.watchdog.watchdog_s, "who hangs is the archiver's first"
+    assert int(found["TimeoutStopSec"]) > config.deliver.stop_s
+
+
+@each_unit
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="NOT TESTED: systemd is not installed")
+def test_systemd_finds_nothing_wrong_with_a_unit(role: str, tmp_path: Path) -> None:
+    text = (FOLDER / f"tidemark-{role}@.service").read_text()
+    unit = tmp_path / f"tidemark-{role}@main.service"
+    unit.write_text(text.replace(PYTHON, sys.executable))
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
