@@ -51,16 +51,23 @@ def looks(watch: Watch, began_ns: int, *seconds: float) -> list[Condition]:
     return [watch.look(began_ns + int(second * NS)) for second in seconds]
 
 
-def test_a_free_lock_means_a_restart_at_first_and_its_end_later(watch: Watch) -> None:
-    assert looks(watch, boot_ns(), 0, 1, 2.9, 3, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
+def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_sign_of_life(watch: Watch) -> None:
+    assert looks(watch, boot_ns(), 0, 3, 14.9, 15, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
+
+
+def test_a_free_lock_means_a_restart_at_first_and_its_end_later(store: StateStore, watch: Watch) -> None:
+    began = boot_ns()
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, began, 0) == [ALIVE]
+    assert looks(watch, began, 1, 2, 3.9, 4, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
 
 
 def test_every_end_of_a_process_begins_a_new_wait_for_its_restart(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
-    assert looks(watch, began, 0, 3) == [RESTARTING, GONE]
+    assert looks(watch, began, 0, 15) == [RESTARTING, GONE]
     with RoleLock.take(store.folder, SIDECAR):
-        assert looks(watch, began, 4) == [ALIVE]
-    assert looks(watch, began, 5, 7.9, 8) == [RESTARTING, RESTARTING, GONE]
+        assert looks(watch, began, 16) == [ALIVE]
+    assert looks(watch, began, 17, 19.9, 20) == [RESTARTING, RESTARTING, GONE]
 
 
 def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store: StateStore, watch: Watch) -> None:
