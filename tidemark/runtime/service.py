@@ -89,7 +89,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
         work = make_work(Means(around, lock.owner, NodeErrands(around, key), MarkerReader(around, key)))
-        stack.enter_context(WriteGuard(store.environment, stuck_s=config.watchdog.watchdog_s, log=log))
+        stack.enter_context(WriteGuard(store.environment, watchdog_s=config.watchdog.watchdog_s, log=log))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
