@@ -100,11 +100,7 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     is_new = rebuild(config, folder, spool, stock)
     make_marker_key(config, folder)
     if is_new:
-        click.echo(
-            f"made anew as of {manifest.start.position}, in ARCHIVE: the archiver delivers what comes behind that, "
-            "then the sidecar returns to the stream",
-            err=True,
-        )
+        click.echo(f"made anew as of {manifest.start.position}: what comes behind that is delivered again", err=True)
     return is_new
 
 

@@ -7,24 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster, new_cluster
 from tidemark.decode.catalog.history import DamagedHistory
 from tidemark.io.history_copy import copy_history, history_folder, read_manifest
 from tidemark.io.history_files import load_catalogs
-from tidemark.io.outbox import OutboxReader
 from tidemark.io.spool import NoSpool, Spool
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.model.mode import Stage
-from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.sinks import Lake, LakeBatch, LakeItem
-from tidemark.pipeline.types import constants_of, shape_of
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.items import ValueKind
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.state import STAGE, CopyPhase
 
@@ -45,7 +40,7 @@ class Shop:
         self.node = node
         self.root = root
         self.lake = root / "lake"
-        self.sidecar = Sidecar(node, "shop", root, copy=True)
+        self.sidecar = Sidecar(node, "shop", root, copy=True, TIDEMARK_ARCHIVE__FOLDER=str(root / "spool"))
         self.state = self.sidecar.folder.root
         self.spool = Spool(root / "spool")
         ((identifier,),) = node.sql("SELECT system_identifier FROM pg_control_system()")
@@ -63,21 +58,7 @@ class Shop:
 
     def feed(self, *, confirm: bool = True) -> None:
         """Bring all that the outbox has into the lake."""
-        with OutboxReader.open(self.sidecar.folder) as reader:
-            registered = reader.register(READER)
-            head = reader.head()
-            items: list[LakeItem] = []
-            position = None
-            for value in reader.read(registered.held, head):
-                position = value.header.pointer.position
-                if value.header.kind is not ValueKind.TRANSACTIONS:
-                    items.append((value.header.sequence, value.item()))
-            if position is not None:
-                with StateStore.open(self.sidecar.folder) as store:
-                    lake = Lake(str(self.lake), store.identity, shape_of, constants_of)
-                lake.apply(LakeBatch(reader.outbox_id, head, position, items))
-            if confirm:
-                reader.confirm(READER, head, NO_SEQUENCE)
+        feed_by_hand(self.sidecar.folder, self.lake, READER, confirm=confirm)
 
     def settled(self) -> bool:
         """Tell if the sidecar has taken note of what the reader confirmed."""
@@ -85,20 +66,8 @@ class Shop:
             marks = store.marks()
         return marks.confirmed is not None and marks.confirmed.sequence == marks.readers[READER].held
 
-    def replica(self, table: str) -> dict[object, list[object]]:
-        """Return a table's rows in the lake, by their first column."""
-        (folder,) = (self.lake / str(self._database())).glob(f"*-public.{table}")
-        rows = DeltaTable(str(folder / "replica")).to_pyarrow_table().to_pylist()
-        found = {next(iter(row.values())): list(row.values())[1:] for row in rows}
-        assert len(found) == len(rows), "a row is there twice"
-        return found
-
     def source(self, table: str) -> dict[object, list[object]]:
         return {key: list(row) for key, *row in self.node.sql(f"SELECT * FROM {table}", "shop")}
-
-    def _database(self) -> object:
-        ((oid,),) = self.node.sql("SELECT oid FROM pg_database WHERE datname = 'shop'")
-        return oid
 
     def make_anew(self, *more: str | Path) -> None:
         """Lose the state, and make it from the spool."""
@@ -149,7 +118,7 @@ def go_on(shop: Shop) -> None:
     shop.sidecar.catch_up()
     shop.feed()
     for table in ("item", "sale", "late"):
-        assert shop.replica(table) == shop.source(table)
+        assert rows_by_key(shop.lake, table) == shop.source(table)
 
 
 def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:

@@ -3,7 +3,8 @@
 The start is what every reader had confirmed when the manifest was written. What comes behind it is delivered once more,
 and what a table of the lake holds by position is left out there. The outbox itself is lost: rows of a first copy that
 stood in it and are not in the lake are copied again, and the new outbox numbers on behind all that the old one can have
-given out. The capture begins in ARCHIVE: WAL from the start on is in the spool, and may be nowhere else.
+given out. The capture begins in ARCHIVE where an archive is configured: WAL from the start on is in the spool, and may
+be nowhere else.
 """
 
 import uuid
@@ -69,7 +70,8 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
             moving.put(JOURNAL, manifest.journal)
             moving.put(BEGINNING, manifest.beginning)
             moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
-            moving.put(STAGE, Stage.ARCHIVE)
+            if config.has_archive:
+                moving.put(STAGE, Stage.ARCHIVE)
             if manifest.term is not None:
                 moving.put(TERM, Term(manifest.term.epoch, None))  # the next one is greater than all before
             if manifest.fingerprint is not None:
