@@ -13,7 +13,6 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage
-from tidemark.model.position import NO_SEQUENCE
 from tidemark.wire.marker import Ignored, MarkerKind
 
 KEEPING = {"TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}  # so that all markers are there at the end

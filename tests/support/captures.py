@@ -21,7 +21,7 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
 from tidemark.model.errors import ExitCode
-from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.position import Sequence
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.control import Json
 from tidemark.wire.items import ValueKind
@@ -177,7 +177,7 @@ class Sidecar:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
         deadline = time.monotonic() + CAUGHT_UP_S
         with OutboxReader.open(self.folder) as reader:
-            seen = NO_SEQUENCE
+            seen = reader.ledger().trimmed
             items: list[GroupItem] = []
             while True:
                 head = reader.head()
