@@ -34,6 +34,7 @@ from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inflow import MakeInflow, Surroundings, first_page_lsn
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
@@ -102,6 +103,7 @@ class Capture:
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
+        self._liveness: Liveness | None = None  # of a consumer of one's own
         target = self._make_target(config, beginning, consumer)
         first_copy = FirstCopy(
             config,
@@ -125,6 +127,8 @@ class Capture:
     def start(self) -> None:
         """Start the threads; decoding starts once there is no first copy (any more)."""
         self._application.start()
+        if self._liveness is not None:
+            self._liveness.start()
         if self._inflow.input.link is Link.IDLE:
             self._inflow.input.start()
         self._application.prelude_is_over.wait(PRELUDE_S)
@@ -140,7 +144,8 @@ class Capture:
             self._inflow.input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
-        return self._application.error or decoding_error or self._inflow.input.error
+        consumer_error = self._liveness.error() if self._liveness is not None else None
+        return self._application.error or consumer_error or decoding_error or self._inflow.input.error
 
     @property
     def halted_at(self) -> Pointer | None:
@@ -156,6 +161,8 @@ class Capture:
         self._stopping.set()
         self._inflow.input.stop()
         self._handoff.close()
+        if self._liveness is not None:
+            self._liveness.stop()
         decoding_ended = self._decoding is None or self._decoding.stop()
         if not self._application.join(self._stop_s):
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
@@ -279,10 +286,12 @@ class Capture:
         if consumer is None:
             is_null = config.deliver.consumer == "null"
             consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, beginning.databases)
+        self._liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
         return ConsumerTarget(
             consumer,
             self._store,
             self._epoch,
+            liveness=self._liveness,
             history=self._history,
             whole=whole,
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
