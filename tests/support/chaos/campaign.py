@@ -29,7 +29,7 @@ from tests.support.planted import PLANTS
 from tests.support.servers import MAJORS
 from tidemark.model.mode import Stage
 
-PAUSE_S = 0.05  # between a session's transactions
+PAUSE_S = 0.15  # between a session's transactions
 ACTIVE_MAX = 4  # faults at once
 
 

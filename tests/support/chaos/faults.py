@@ -23,7 +23,7 @@ NOT_YET = {
     HandoverPoint.AFTER_FIND_START: "belongs to a sidecar on a standby, which is not supported yet",
 }
 POINTS = tuple(point for point in HandoverPoint if point not in NOT_YET)
-BACK_AFTER_S = (0.0, 0.3, 1.5, 4.0)  # before and after `watchdog.restart_s` of the campaign, which is 1 s
+BACK_AFTER_S = (0.0, 0.3, 1.5, 5.0)  # a start takes a second and more; the archiver waits for 3 s
 KEPT_BACK_BYTES = 64 << 20  # what the state keeps free for confirmations
 SEGMENTS_GONE = 8
 
@@ -239,13 +239,19 @@ KINDS: Mapping[str, Kind] = {
 def freeze_behind_the_move(world: World) -> None:
     """Off; the sidecar stands still once that is durable, and goes on delivering after the archiver has begun to."""
     sidecar = world.sidecar
-    world.wait_for_stage(Stage.REALTIME)
-    sidecar.arm(HandoverPoint.BEFORE_STOP_CAPTURE, stop=True)
-    sidecar.stop(0)
-    world.wait_for(lambda: sidecar.process.running and world.owner == ("sidecar", sidecar.pid), "the sidecar's epoch")
+    arm_in_realtime(world, HandoverPoint.BEFORE_STOP_CAPTURE, stop=True)
     world.wish = "off"
     world.wait_for(lambda: sidecar.met() is not None, "the failpoint")
     world.wish = ""  # it is done, and the one that would answer stands still
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     sidecar.thaw()
     world.wish = "on"
+
+
+def arm_in_realtime(world: World, point: HandoverPoint, *, stop: bool = False) -> None:
+    """Have a sidecar deliver that is armed."""
+    sidecar = world.sidecar
+    world.wait_for_stage(Stage.REALTIME)
+    sidecar.arm(point, stop=stop)
+    sidecar.stop(0)
+    world.wait_for(lambda: world.owner == ("sidecar", sidecar.pid), "the armed sidecar's epoch")

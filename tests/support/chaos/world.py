@@ -38,15 +38,18 @@ DATABASE = "postgres"
 RING_BYTES = 4 * MB  # four of the node's segments
 OUTBOX_BYTES = 2 * MB
 OLD_ROWS = 200
+DDL_EVERY = 30  # transactions of one session
 SMALL = {  # bounds that a short run meets often
     "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
     "TIDEMARK_DECODE__MEMORY_BYTES": str(MB),
     "TIDEMARK_DECODE__QUEUE_BYTES": str(MB),
-    "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "200",
+    "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "500",
     "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(MB // 4),
     "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(8 * MB),
     "TIDEMARK_HISTORY__JOURNAL_FILE_BYTES": str(MB // 16),
     "TIDEMARK_RETRY__MAX_S": "1",
+    "TIDEMARK_WATCHDOG__RESTART_S": "3",  # a start takes seconds on a busy machine
+    "TIDEMARK_WATCHDOG__WATCHDOG_S": "4",
 }
 NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL goes away soon
 
@@ -227,7 +230,9 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> I
             node=node,
             cable=way,
             pair=pair,
-            load=MixedLoad(node.node, DATABASE, setting.seed, pause_s=setting.pause_s, through_outages=True),
+            load=MixedLoad(
+                node.node, DATABASE, setting.seed, pause_s=setting.pause_s, ddl_every=DDL_EVERY, through_outages=True
+            ),
             server=server,
             markers=markers,
             store=store,
