@@ -1,5 +1,6 @@
 """A spool that a real server fills: what is trimmed is needed no more, also by a state that is made anew from it."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -74,6 +75,13 @@ def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_res
     assert state.path[0].start_lsn == start_lsn // MB * MB
     assert state.gap_after(start_lsn) is None
     assert tend(archive, sidecar, keep_bytes=1 << 30).trimmed == Trimmed()
+    told = json.loads(
+        succeeded(cdcctl("archive", "status", "--json", "--state", sidecar.folder.root, **sidecar.options)).out
+    )
+    assert told["history_copied"]
+    assert told["owner"] == "Tidemark: trimmed"
+    assert "nothing is missing" in told["delivered"] or "not archived yet" in told["delivered"]
+    assert told["holes"] == []
     sidecar.kill()
     archive.node.sql("INSERT INTO item VALUES (1000)")
     archive.switch(2)
