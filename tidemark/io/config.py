@@ -275,6 +275,11 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
+    for key, path in (("archive.folder", config.archive.folder), ("markers.key_file", config.markers.key_file)):
+        if path and not Path(path).is_absolute():
+            raise BadConfig(
+                f"{where}: {key}: an absolute path: daemons, cdcctl and the server run in folders of their own"
+            )
     for section, first, longest in (
         ("retry.", config.retry.first_s, config.retry.max_s),
         ("realtime.return_", config.realtime.return_first_s, config.realtime.return_max_s),
