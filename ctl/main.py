@@ -10,6 +10,7 @@ import traceback
 
 import click
 
+from ctl.commands.archive import archive
 from ctl.commands.decode import decode
 from ctl.commands.init import init
 from ctl.commands.reader import reader
@@ -20,6 +21,7 @@ from ctl.commands.tail import tail
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
 COMMANDS: dict[str, click.Command] = {
+    "archive": archive,
     "decode": decode,
     "init": init,
     "reader": reader,

@@ -24,7 +24,7 @@ from tidemark.decode.grouping import Grouper, all_tables
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
-from tidemark.model.change import MARKER_PREFIX, ChangeBatch, ChangeGroup
+from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation
 
@@ -109,7 +109,7 @@ class _TestDecodingPrinter:
 
     def __init__(self, databases: Databases, output: BinaryIO) -> None:
         self.counts = Counts()
-        self._renderer = TestDecodingRenderer(databases.major, databases.dialects, (MARKER_PREFIX,))
+        self._renderer = TestDecodingRenderer(databases.major, databases.dialects)
         self._output = output
 
     def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:

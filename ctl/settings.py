@@ -24,13 +24,17 @@ def load(state: Path, config: Path | None) -> Config:
     return load_config(config_path(state, config), os.environ)
 
 
-def write(state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...]) -> Path:
+def write(
+    state: Path, dsn: str, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None = None
+) -> Path:
     """Write the configuration of a capture that was made without one; return its path."""
     text = (
         "# Written by `cdcctl init`; conf/tidemark.toml describes every key.\n"
         f"[capture]\ndsn = {json.dumps(dsn)}\n\n"
         f"[select]\ndatabases = {json.dumps(databases)}\ntables = {json.dumps(tables)}\n"
     )
+    if archive is not None:
+        text += f"\n[archive]\nfolder = {json.dumps(str(archive))}\n"
     return _put(StateFolder(state), text)
 
 

@@ -1,17 +1,24 @@
 """`cdcctl init`: check the node, take the seed, make the state folder."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from ctl import settings
+from ctl.lake_stock import lake_stock
 from ctl.narration import Narrator
-from ctl.options import config_option, state_option
+from ctl.options import PATH, config_option, state_option
+from tidemark.io.archive_setup import adopt_archive, archive_kind, archive_setting
 from tidemark.io.config import Config
+from tidemark.io.history_copy import read_manifest
+from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
+from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.initialise import initialise
+from tidemark.runtime.rebuild import rebuild
 from tidemark.runtime.steady_stream import check_stream
 
 ALL_TABLES = ("*.*",)
@@ -23,28 +30,59 @@ ALL_TABLES = ("*.*",)
 @click.option("--dsn", help="The node, as libpq reads it; a password belongs into PGPASSFILE.")
 @click.option("--database", "databases", multiple=True, help="Capture these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, help="Capture these tables: schema.table with * and ?.")
+@click.option("--archive", type=PATH, help="Archived WAL: a folder to be made a spool, or one that others fill.")
+@click.option("--from-spool", type=PATH, help="Make a state that was lost anew, from this spool.")
+@click.option("--lake", type=PATH, help="With --from-spool: the tables that are there already.")
 def init(
-    *, state: Path, config: Path | None, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...]
+    *,
+    state: Path,
+    config: Path | None,
+    dsn: str | None,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    archive: Path | None,
+    from_spool: Path | None,
+    lake: Path | None,
 ) -> None:
     """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
 
     Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
     again changes nothing. The rows that are there already are copied by the sidecar.
+
+    With --from-spool the node is not asked: catalogs and positions are what the archiver has put into the spool. Tables
+    that LAKE does not hold whole are copied again, all of them where no lake is given.
     """
-    if config is None and not (state / settings.WRITTEN_BY_INIT).exists():
+    if lake is not None and from_spool is None:
+        raise ConfigError("--lake goes with --from-spool", hint="leave it out: a new state begins with a first copy")
+    archive = archive and archive.absolute()  # daemons and the server run elsewhere
+    if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
         if dsn is None:
             raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
         StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
         with Node(dsn) as node:
             facts = node.check_fitness()
         check_stream(dsn, facts.system_identifier)
+        if archive is not None:
+            archive_kind(archive, facts.system_identifier)
         # Only now: what a refused attempt left would stand in the way of the next one.
-        settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES)
+        settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
     chosen = settings.load(state, config)
-    _check_same(chosen, dsn, databases, tables, where=settings.config_path(state, config))
+    _check_same(
+        {
+            "--dsn": (dsn, chosen.capture.dsn),
+            "--database": (databases, chosen.select.databases),
+            "--table": (tables, chosen.select.tables),
+            "--archive": (archive, Path(chosen.archive.folder)),
+        },
+        where=settings.config_path(state, config),
+    )
     folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
     folder.share(chosen.capture.group)
-    is_new = initialise(chosen, folder, Narrator())
+    is_new = (
+        initialise(chosen, folder, Narrator()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
+    )
+    if chosen.has_archive:
+        _tell_of_archive(chosen)
     if config is not None:
         settings.keep(folder, config)
     if is_new:
@@ -53,14 +91,32 @@ def init(
         click.echo(f"{state} is the state of this capture already")
 
 
-def _check_same(
-    chosen: Config, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], *, where: Path | None
-) -> None:
+def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
+    """Make a lost state anew; false if it is there."""
+    spool = Spool(from_spool)
+    manifest = read_manifest(spool)
+    stock = lake_stock(lake, manifest.identity) if lake is not None else None
+    adopt_archive(config, manifest.identity.system_identifier)
+    is_new = rebuild(config, folder, spool, stock)
+    make_marker_key(config, folder)
+    if is_new:
+        click.echo(f"made anew as of {manifest.start.position}: what comes behind that is delivered again", err=True)
+    return is_new
+
+
+def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:
     """Refuse options that say something else than the configuration: they would be without effect."""
-    for option, given, configured in (
-        ("--dsn", dsn, chosen.capture.dsn),
-        ("--database", databases, chosen.select.databases),
-        ("--table", tables, chosen.select.tables),
-    ):
+    for option, (given, configured) in options.items():
         if given and given != configured:
             raise ConfigError(f"{option} is not what {where} says", hint="leave the option out, or change it there")
+
+
+def _tell_of_archive(config: Config) -> None:
+    """Say whose the archive is, and how a spool is filled."""
+    where = config.archive.folder
+    if not Spool(Path(where)).is_ours:
+        click.echo(f"{where} is filled by others: WAL is read there, nothing is written or removed", err=True)
+        return
+    click.echo(f"the spool is {where}; the server's user must be able to write there (capture.group)", err=True)
+    click.echo("it is filled by these lines in postgresql.conf, or by pg_receivewal:", err=True)
+    click.echo(f"archive_mode = on\n{archive_setting(config)}", err=True)

@@ -23,6 +23,14 @@ def sidecar(*, state: Path, config: Path | None) -> None:
     become("sidecar", state, config)
 
 
+@run.command()
+@state_option
+@config_option
+def archiver(*, state: Path, config: Path | None) -> None:
+    """Run the process that reads archived WAL, and delivers while the sidecar does not."""
+    become("archiver", state, config)
+
+
 def become(module: str, state: Path, config: Path | None, *arguments: str) -> None:
     """Replace this process by a Python program of ours: signals, exit code and pid are its own."""
     path = settings.config_path(state, config)

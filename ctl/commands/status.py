@@ -5,9 +5,13 @@ from pathlib import Path
 
 import click
 
-from ctl.options import json_option, state_option
+from ctl import settings
+from ctl.archive_tree import archive_of, archive_tree
+from ctl.options import config_option, json_option, state_option
 from ctl.render import Tree, show
+from tidemark.io.archive_state import NoArchive
 from tidemark.io.clock import SystemClock, boot_id, boot_ns, process_start_ticks
+from tidemark.io.config import Config
 from tidemark.io.heartbeat import Heartbeat, Slot
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -23,9 +27,10 @@ NS_PER_S = 1_000_000_000
 
 @click.command()
 @state_option
+@config_option
 @json_option
-def status(state: Path, *, as_json: bool) -> None:
-    """Show mode, positions, outbox, readers and first copies, from the state folder alone."""
+def status(state: Path, *, config: Path | None, as_json: bool) -> None:
+    """Show mode, positions, outbox, readers, first copies and archive, from the folders alone."""
     with StateStore.open(StateFolder(state)) as store:
         view = store.view()
         beat = store.environment.heartbeat.read(Slot.SIDECAR)
@@ -33,6 +38,7 @@ def status(state: Path, *, as_json: bool) -> None:
         relations = store.relations()
     tree = describe(view, SystemClock().wall_us())
     tree["first_copy"] = _first_copy(view, relations)
+    tree["archive"] = _archive(settings.load(state, config), view)
     tree["sidecar"] = _daemon(beat)
     tree["state_file_bytes"] = file_bytes
     show(tree, as_json=as_json)
@@ -61,6 +67,7 @@ def describe(view: StateView, now_us: int) -> dict[str, Tree]:
             name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
             for name, reader in view.readers.items()
         },
+        "losses": view.losses.count,
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
     }
 
@@ -79,6 +86,14 @@ def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Re
             if copy.phase is CopyPhase.WAITING
         ],
     }
+
+
+def _archive(config: Config, view: StateView) -> Tree:
+    """Return how the archive is: one that cannot be read is no reason to tell nothing else."""
+    try:
+        return archive_tree(archive_of(config, view), view) if config.has_archive else None
+    except NoArchive as error:
+        return str(error)
 
 
 def _watermark(mark: Watermark | None, now_us: int) -> Tree:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
@@ -25,9 +26,9 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
-from tidemark.model.lsn import TimelineId
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.inflow import Surroundings, from_node
 
 TABLE = "stamps"
 DATABASE = "postgres"
@@ -105,11 +106,11 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
     configure_logs("json", "error")
     folder = StateFolder(state)
     with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
-        start = store.view().start
-        epoch = store.take_epoch(start.position.timeline if start else TimelineId(1), lock.owner)
+        epoch = store.take_epoch(lock.owner)
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
-        capture = Capture(config_of(dsn), store, epoch, metrics=metrics, log=get_log("bench"), consumer=consumer)
+        around = Surroundings(config_of(dsn), store, metrics, get_log("bench"))
+        capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
         capture.start()
         deadline = time.monotonic() + TURN_S_MAX
         try:

@@ -11,9 +11,11 @@ import pytest
 
 from tests.support.archiving import Archiving, archiving
 from tests.support.postgres import Cluster
+from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.archive import ArchiveFolder, Hole
 from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.network import WalDiverged
@@ -72,7 +74,9 @@ def following(folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: 
         ring,
         system_identifier=system,
         timeline=TimelineId(timeline),
+        progress=Progress(received_lsn=start_lsn),
         arrived=arrived,
+        metrics=Metrics("main"),
         log=get_log("test"),
     )
     source.start()
@@ -158,3 +162,13 @@ def test_a_stop_ends_it_though_the_ring_is_full(copy: Path) -> None:
             assert time.monotonic() < deadline
     assert drained.content == b""
     assert drained.source.error is None
+
+
+def test_a_segment_that_is_removed_after_the_folder_was_listed_is_a_hole_and_no_accident(copy: Path) -> None:
+    archive = ArchiveFolder(copy)
+    first, *_ = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    start_lsn = archive.first_lsn()
+    first.unlink()
+    with pytest.raises(Hole, match="is not in"):
+        list(archive.read_what_is_there(start_lsn))
+    assert ArchiveFolder(copy).first_lsn() > start_lsn

@@ -50,7 +50,7 @@ def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
         metrics=Metrics("main"),
         log=get_log("test"),
         backoff=Backoff(0.1, 1.0),
-        free_share=0.25,
+        reconnect_share=0.25,
     )
     thread.start()
     deadline = time.monotonic() + DEADLINE_S

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
-from tidemark.model.lsn import TimelineId
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.inflow import Surroundings, from_node
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
 
@@ -62,8 +63,9 @@ def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[
     with ExitStack() as stack:
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
-        epoch = store.take_epoch(TimelineId(1), lock.owner)
-        capture = Capture(config, store, epoch, metrics=Metrics("main"), log=get_log("test"), consumer=consumer)
+        epoch = store.take_epoch(lock.owner)
+        around = Surroundings(config, store, Metrics("main"), get_log("test"))
+        capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
         capture.start()
         stack.callback(capture.stop)
 

@@ -19,11 +19,12 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
-from tidemark.model.lsn import SystemIdentifier, TimelineId
+from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, JournalMark, Owner, Watermark
@@ -33,6 +34,7 @@ IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
 DEADLINE_S = 20.0
 WHOLE = WholeTables(Selection(), copying=True, log=get_log("test"))
+OFFERS = 10  # with the waits between them, 0.02 s and longer by as much each time, about a second
 START = Pointer(groups.position(1), groups.end(20).first_lsn)
 
 
@@ -46,7 +48,7 @@ def store(tmp_path: Path) -> Iterator[StateStore]:
 
 @pytest.fixture
 def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(TimelineId(1), OWNER)
+    return store.take_epoch(OWNER)
 
 
 @pytest.fixture
@@ -149,7 +151,7 @@ def test_an_owner_of_an_older_epoch_delivers_nothing_more(
 ) -> None:
     target = outbox_target(store, epoch, progress, stopping)
     target.deliver(group(100))
-    store.take_epoch(TimelineId(1), OWNER)
+    store.take_epoch(OWNER)
     with pytest.raises(Fenced):
         target.deliver(group(200))
 
@@ -206,8 +208,14 @@ class Scripted(NullConsumer):
         self.calls.append("stop")
 
 
-def consumer_target(
-    consumer: NullConsumer, store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+def new_target(
+    consumer: NullConsumer,
+    store: StateStore,
+    epoch: Epoch,
+    progress: Progress,
+    stopping: threading.Event,
+    *,
+    liveness: Liveness | None = None,
 ) -> ConsumerTarget:
     return ConsumerTarget(
         consumer,
@@ -218,7 +226,23 @@ def consumer_target(
         unconfirmed_bytes_max=1000,
         progress=progress,
         stopping=stopping,
+        liveness=liveness,
     )
+
+
+def consumer_target(
+    consumer: NullConsumer,
+    store: StateStore,
+    epoch: Epoch,
+    progress: Progress,
+    stopping: threading.Event,
+    *,
+    liveness: Liveness | None = None,
+) -> ConsumerTarget:
+    """Return one that the application thread has begun."""
+    target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
+    target.begin()
+    return target
 
 
 @pytest.mark.feature("I34")
@@ -307,10 +331,16 @@ def test_json_lines_are_appended_to_their_file(
 
 
 def application(
-    store: StateStore, epoch: Epoch, consumer: Scripted, progress: Progress, stopping: threading.Event
+    store: StateStore,
+    epoch: Epoch,
+    consumer: Scripted,
+    progress: Progress,
+    stopping: threading.Event,
+    *,
+    liveness: Liveness | None = None,
 ) -> tuple[ApplicationThread, Handoff]:
     handoff = Handoff(1 << 20, Signal())
-    target = consumer_target(consumer, store, epoch, progress, stopping)
+    target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
     thread = ApplicationThread(
         handoff, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
     )
@@ -346,6 +376,74 @@ def test_stop_never_overlaps_on_events(
     assert thread.error is None
 
 
+class Gated(Scripted):
+    """Stays in `on_events` until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.inside, self.leave = threading.Event(), threading.Event()
+        self.stopped = False
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        self.inside.set()
+        assert self.leave.wait(DEADLINE_S)
+        return super().on_events(groups)
+
+    def alive(self) -> bool:
+        assert not self.stopped, "nothing is called after stop"
+        return True
+
+    def stop(self) -> None:
+        self.stopped = True
+        super().stop()
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Gated()
+    liveness = Liveness(consumer, alive_s=5.0, hang_s=0.2)
+    thread, handoff = application(store, epoch, consumer, progress, stopping, liveness=liveness)
+    liveness.start()
+    thread.start()
+    assert liveness.error() is None
+    handoff.put(group(100))
+    assert consumer.inside.wait(DEADLINE_S)
+    eventually(lambda: liveness.error() is not None)
+    assert "has been in on_events for over 0.2 s" in str(liveness.error())
+    assert thread.error is None
+    stopping.set()
+    consumer.leave.set()
+    assert thread.join(DEADLINE_S)
+    assert consumer.calls[-2:] == ["revoked", "stop"]
+
+
+@pytest.mark.feature("I36")
+def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consumer_is_stopped(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.runtime.liveness.ASK_S", 0.001)
+
+    class Refusing(Gated):
+        def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+            del groups
+            self.calls.append("offered")
+            if len(self.calls) > OFFERS:
+                stopping.set()
+            return False
+
+    consumer = Refusing()
+    liveness = Liveness(consumer, alive_s=5.0, hang_s=0.5)
+    target = consumer_target(consumer, store, epoch, progress, stopping, liveness=liveness)
+    liveness.start()
+    with pytest.raises(Stopped):
+        target.deliver(group(100))
+    assert liveness.error() is None
+    target.close()
+    assert not any(thread.name == "liveness" for thread in threading.enumerate())
+
+
 def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
@@ -364,6 +462,51 @@ def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
     assert thread.join(DEADLINE_S)
     assert store.view().start == START
     assert consumer.calls[-1] == "stop"
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_hangs_before_its_first_change_is_found_out_and_named(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    leave = threading.Event()
+
+    class Slow(Scripted):
+        def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+            assert threading.current_thread().name == "application"
+            assert leave.wait(DEADLINE_S)
+            super().on_assigned(partition, epoch, start)
+
+    consumer = Slow([])
+    liveness = Liveness(consumer, alive_s=5.0, hang_s=0.1)
+    thread, _ = application(store, epoch, consumer, progress, stopping, liveness=liveness)
+    thread.start()
+    eventually(lambda: liveness.error() is not None)
+    assert str(liveness.error()) == "the consumer Slow has been in on_assigned for over 0.1 s"
+    stopping.set()
+    leave.set()
+    assert thread.join(DEADLINE_S)
+    assert consumer.calls == ["assigned 1.1", "revoked", "stop"]
+
+
+@pytest.mark.parametrize("callback", ["on_assigned", "on_schema", "on_revoked", "stop"])
+def test_whatever_a_consumer_raises_is_its_failure_and_told_without_its_text(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, callback: str
+) -> None:
+    def broken(*_given: object) -> None:
+        raise ValueError("a row's secret value")
+
+    consumer = Scripted([])
+    setattr(consumer, callback, broken)
+    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread.start()
+    handoff.put(group(100))
+    eventually(lambda: store.view().start == group(100).last or thread.error is not None)
+    stopping.set()
+    assert thread.join(DEADLINE_S)
+    assert isinstance(thread.error, ConsumerFailed)
+    where = "on_events" if callback == "on_schema" else callback
+    assert consumer.calls[-1:] == ["stop"] or callback == "stop"
+    assert str(thread.error) == f"the consumer Scripted raised ValueError in {where}"
 
 
 def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tidemark.io.clock import boot_id, own_start_ticks, process_start_ticks
 from tidemark.io.control import ControlServer, DaemonAway, request
 from tidemark.io.environment import Environment
 from tidemark.io.heartbeat import HeartbeatFile, Slot
-from tidemark.io.locks import AlreadyRunning, RoleLock
+from tidemark.io.locks import AlreadyRunning, RoleLock, SeenLock
 from tidemark.io.logs import configure_logs, describe_error, get_log
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError, WalGap
@@ -84,6 +85,39 @@ def test_a_second_process_of_a_role_is_refused_naming_the_first_until_that_dies(
     assert RoleLock.holder(folder, "sidecar") is None
     with RoleLock.take(folder, "sidecar") as lock:
         assert lock.owner.pid == os.getpid()
+
+
+@pytest.mark.feature("I38")
+def test_asking_who_holds_a_lock_never_disturbs_a_process_that_takes_it(folder: StateFolder) -> None:
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            RoleLock.holder(folder, "sidecar")
+
+    askers = [threading.Thread(target=ask) for _ in range(4)]
+    for asker in askers:
+        asker.start()
+    try:
+        for _ in range(500):
+            RoleLock.take(folder, "sidecar").release()
+    finally:
+        over.set()
+        for asker in askers:
+            asker.join()
+
+
+def test_the_last_holder_of_a_free_lock_is_known_by_name(folder: StateFolder) -> None:
+    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=False, owner=None)
+    with RoleLock.take(folder, "sidecar") as lock:
+        assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=True, owner=lock.owner)
+    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=False, owner=lock.owner)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"role": "sidecar"}', "\xff", '{"pid": "1"}'])
+def test_a_lock_file_with_other_text_names_nobody(folder: StateFolder, text: str) -> None:
+    folder.lock("sidecar").write_text(text)
+    assert RoleLock.seen(folder, "sidecar") == SeenLock(is_held=False, owner=None)
 
 
 def test_a_killed_reader_holds_no_pages_once_it_is_cleared(folder: StateFolder) -> None:

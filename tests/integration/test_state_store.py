@@ -13,7 +13,7 @@ from tidemark.io.outbox import OutboxReader, OutboxTrimmed, UnknownReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError
-from tidemark.model.lsn import Oid, SystemIdentifier, TimelineId
+from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.envelope import DamagedValue
@@ -56,7 +56,7 @@ def reader(store: StateStore) -> Iterator[OutboxReader]:
 
 @pytest.fixture
 def epoch(store: StateStore) -> Epoch:
-    return store.take_epoch(TimelineId(1), OWNER)
+    return store.take_epoch(OWNER)
 
 
 def deliver(store: StateStore, epoch: Epoch, commit_lsn: int, ids: int = 3, note: str = "x") -> Watermark:
@@ -140,7 +140,7 @@ def test_a_pointer_moves_without_values(store: StateStore, reader: OutboxReader,
 
 @pytest.mark.feature("I21")
 def test_the_older_epoch_fails_inside_its_transaction(store: StateStore, epoch: Epoch) -> None:
-    younger = store.take_epoch(TimelineId(1), OWNER)
+    younger = store.take_epoch(OWNER)
     assert younger > epoch
     with pytest.raises(Fenced, match=r"epoch 1\.1 is over"):
         deliver(store, epoch, 100)
@@ -322,14 +322,14 @@ def test_what_is_looked_at_all_the_time_does_not_grow_with_the_tables(store: Sta
 def test_schema_versions_are_known_again_after_a_restart(store: StateStore, epoch: Epoch) -> None:
     deliver(store, epoch, 100)
     with StateStore.open(store.folder) as again:
-        younger = again.take_epoch(TimelineId(1), OWNER)
+        younger = again.take_epoch(OWNER)
         deliver(again, younger, 200)
         assert len(again.relations()) == 1
 
 
 def test_a_lost_outbox_numbers_on_from_what_the_tables_know(folder: StateFolder) -> None:
     with StateStore.create(folder, IDENTITY, numbers_after=Sequence(500)) as store:
-        epoch = store.take_epoch(TimelineId(1), OWNER)
+        epoch = store.take_epoch(OWNER)
         assert deliver(store, epoch, 100).sequence == 502
         with OutboxReader.open(folder) as reader:
             assert [value.header.sequence for value in reader.read(Sequence(500), reader.head())] == [501, 502]

@@ -20,7 +20,6 @@ from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import format_lsn, parse_lsn
 from tidemark.runtime.history_start import LsnRange, begin_from_history
@@ -55,7 +54,7 @@ class Archived:
         wanted = LsnRange(parse_lsn(from_lsn), parse_lsn(to_lsn))
         start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES)
         dialects = {oid: mirror.dialect for oid, mirror in start.mirrors.items()}
-        renderer = TestDecodingRenderer(view.identity.server_major, dialects, (FENCE, MARKER_PREFIX))
+        renderer = TestDecodingRenderer(view.identity.server_major, dialects, (FENCE,))
         decoded = decode_archive(ArchiveFolder(self.archive), start, wanted)
         return [line for each in decoded for _, line in rendered(renderer, each, str)]
 

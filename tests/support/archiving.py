@@ -57,22 +57,30 @@ class Archiving:
         self.wait_for(lambda: not self.waiting())
 
 
+def archive_program(node: Cluster) -> str:
+    """Return how the server's user runs our archive command: from a copy, as it may not read ours."""
+    program = node.folder / "program"
+    for package in ("archiver", "tidemark"):
+        shutil.copytree(package, program / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    own(program, node)
+    return f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command"
+
+
+def own(folder: Path, node: Cluster) -> None:
+    """Give a folder to the server's user."""
+    owner = node.folder.stat()
+    subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(folder)], check=True)
+
+
 @contextmanager
 def archiving(root: Path, **options: float) -> Iterator[Archiving]:
     """Start a server that archives into a spool at `root`/spool, made here and given to the server's user."""
     spool = Spool(root / "spool")
     with new_cluster(15, {"archive_mode": "on"}, initdb=["--wal-segsize=1"]) as node:
-        program = node.folder / "program"
-        for package in ("archiver", "tidemark"):
-            shutil.copytree(package, program / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
         spool.create(int(str(row[0])))
-        owner = node.folder.stat()
-        subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(spool.folder), str(program)], check=True)
+        own(spool.folder, node)
         root.chmod(0o755)
         given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
-        command = (
-            f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command --spool {spool.folder} {given} %p %f"
-        )
-        node.configure(archive_command=command)
+        node.configure(archive_command=f"{archive_program(node)} --spool {spool.folder} {given} %p %f")
         yield Archiving(node, spool)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
 from tidemark.model.errors import ExitCode
-from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.position import Sequence
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.control import Json
 from tidemark.wire.items import ValueKind
@@ -43,11 +44,13 @@ def config_for(cluster: Cluster, database: str, *, copy: bool = False, **selecte
 class Sidecar:
     """A state folder and, at times, a sidecar process over it."""
 
+    role = "sidecar"
+
     def __init__(self, cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> None:
         self.cluster = cluster
         self.database = database
         self.folder = StateFolder(root / "state")
-        self.log_path = root / "sidecar.log"
+        self.log_path = root / f"{self.role}.log"
         self.process: subprocess.Popen[bytes] | None = None
         self._config_path = root / "tidemark.toml"
         self.config = config_for(cluster, database, copy=copy)
@@ -73,7 +76,7 @@ class Sidecar:
         ready_before = self._ready_count()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "sidecar", "--state", str(self.folder.root)],
+                [sys.executable, "-m", self.role, "--state", str(self.folder.root)],
                 env={**os.environ, **self.options},
                 stdout=log,
                 stderr=log,
@@ -98,7 +101,14 @@ class Sidecar:
 
     def status(self) -> Mapping[str, Json]:
         """Ask the process how it does."""
-        return request(self.folder.socket("sidecar"), {"command": "status"})
+        return request(self.folder.socket(self.role), {"command": "status"})
+
+    def metric(self, name: str) -> float:
+        """Return a metric's value, by its name and labels as they are exported."""
+        port = next(event["port"] for event in reversed(self.events()) if event["event"] == "serving metrics")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
     def refuses(self, code: ExitCode, *said: str) -> dict[str, Json]:
         """Start it, and see that it ends by itself; return its last event."""
@@ -110,7 +120,7 @@ class Sidecar:
         assert self.process is not None
         found = self.process.wait(timeout=ENDED_S)
         last = self.events()[-1]
-        assert (found, last["event"], last["exit_code"]) == (code, "sidecar ends", code), last
+        assert (found, last["event"], last["exit_code"]) == (code, f"{self.role} ends", code), last
         for words in said:
             assert words in str(last["error"]), last
         assert last["hint"], last
@@ -160,32 +170,33 @@ class Sidecar:
             assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
             time.sleep(POLL_S)
 
-    def catch_up(self) -> list[GroupItem]:
-        """Wait until a message written now is in the outbox; return all other items."""
+    def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
+        """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""
         prefix = f"sync-{time.monotonic_ns()}"
         with self.cluster.connect(self.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
         deadline = time.monotonic() + CAUGHT_UP_S
         with OutboxReader.open(self.folder) as reader:
-            seen = NO_SEQUENCE
+            seen = reader.ledger().trimmed
             items: list[GroupItem] = []
             while True:
                 head = reader.head()
                 # NB: inside a group messages stand before the rows of the transactions that precede them.
-                new = list(self._items(reader, seen, head))
+                new = list(self.items(reader, seen, head))
                 items += [
                     item for item in new if not (isinstance(item, LogicalMessage) and item.prefix.startswith("sync-"))
                 ]
                 if any(_is_message(item, prefix) for item in new):
                     return items
                 seen = head
-                if self.process is not None:
+                if alive and self.process is not None:
                     assert self.process.poll() is None, self.log_path.read_text()[-4000:]
                 assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
                 time.sleep(POLL_S)
 
     @staticmethod
-    def _items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
+    def items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
+        """Give out the changes that stand in a range of the outbox."""
         for value in reader.read(after, upto):
             if value.header.kind is not ValueKind.TRANSACTIONS:
                 yield value.item()

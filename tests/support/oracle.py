@@ -154,7 +154,7 @@ class OurSide:
 def renderer_of(seed: Seed) -> TestDecodingRenderer:
     """Return a renderer for the databases of a seed."""
     dialects = {oid: mirror.dialect for oid, mirror in seed.mirrors.items()}
-    return TestDecodingRenderer(seed.format.major, dialects, (FENCE, MARKER_PREFIX))
+    return TestDecodingRenderer(seed.format.major, dialects, (FENCE,))
 
 
 def rendered(

@@ -20,7 +20,7 @@ from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
 from tidemark.decode.skim import Skimmer
 from tidemark.decode.transactions import CommittedTransaction, Ended, OpenTransaction, TransactionTable
-from tidemark.model.change import LogicalMessage, TransactionEnd
+from tidemark.model.change import MARKER_PREFIX, LogicalMessage, TransactionEnd
 from tidemark.model.errors import CorruptWal, NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
 from tidemark.model.position import Position
@@ -43,6 +43,7 @@ from tidemark.wal.versions import WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
 Journal = Callable[[Record], None]
+OnMarker = Callable[[Lsn, bytes], bool]  # told of each message under our prefix; true halts decoding behind it
 
 
 class WalLevelLowered(NodeUnfit):
@@ -67,6 +68,7 @@ class Decoder:
         spill: SpillPort | None = None,
         complete_from: FullXid | None = None,
         wanted_from: Lsn = INVALID_LSN,
+        on_marker: OnMarker | None = None,
     ) -> None:
         """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out.
 
@@ -76,9 +78,11 @@ class Decoder:
         self.timeline = timeline
         self.last_lsn = INVALID_LSN  # start of the last record
         self.decoded_lsn = INVALID_LSN  # its end
+        self.is_halted = False  # by `on_marker`: nothing behind the last record is decoded any more
         self.catalogs_changed = False  # by the last record: it belongs into the journal
         self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
         self._wanted_from = wanted_from
+        self._on_marker = on_marker
         self._fmt = fmt
         self._catalogs = dict(catalogs)
         self._skimmer = Skimmer(fmt, self.transactions)
@@ -125,6 +129,8 @@ class Decoder:
                     journal(record)
                 if decoded is not None:
                     yield decoded
+                if self.is_halted:
+                    return
                 index += 1
 
     def decode(self, record: Record) -> Decoded | None:
@@ -236,6 +242,10 @@ class Decoder:
 
     def _message(self, record: Record, transaction: OpenTransaction | None) -> LogicalMessage | None:
         emitted = message.parse(record)
+        if emitted is not None and emitted.prefix == MARKER_PREFIX.encode():
+            # NB: told when the record is read, whether its transaction commits or not: it is a place in WAL.
+            self.is_halted = self._on_marker is not None and self._on_marker(record.lsn, emitted.content)
+            return None
         catalog = self._catalogs.get(emitted.database) if emitted is not None else None
         if catalog is None or emitted is None:
             return None

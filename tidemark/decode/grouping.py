@@ -16,7 +16,14 @@ from tidemark.decode.itemlog import Item
 from tidemark.decode.row_entries import rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.transactions import CommittedTransaction, RowRun
-from tidemark.model.change import MARKER_PREFIX, ChangeGroup, GroupItem, LogicalMessage, SchemaEvent, TransactionEnd
+from tidemark.model.change import (
+    LOSS_PREFIX,
+    ChangeGroup,
+    GroupItem,
+    LogicalMessage,
+    SchemaEvent,
+    TransactionEnd,
+)
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
@@ -202,7 +209,7 @@ class Grouper:
 
     def _wants_item(self, item: Item, xid: FullXid | None) -> bool:
         if isinstance(item, LogicalMessage):
-            return item.prefix != MARKER_PREFIX
+            return item.prefix != LOSS_PREFIX
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
         if xid is not None and self._copied(item.database, versions[0].oid, xid):

@@ -20,8 +20,9 @@ class Clock(Protocol):
 class Consumer(Protocol):
     """Who takes the changes (I34 to I36, I39).
 
-    All of it is called by one thread, the application thread, and never after `stop` has returned. The calls for a
-    partition come in the order `on_assigned`, (`on_schema` | `on_events`)*, `on_revoked`.
+    All of it but `alive` is called by one thread, the application thread, and nothing after `stop` has returned. The
+    calls for a partition come in the order `on_assigned`, (`on_schema` | `on_events`)*, `on_revoked`. A call may
+    take `deliver.hang_s`; a consumer that is in one for longer counts as hung, and capture stops.
     """
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
@@ -40,7 +41,11 @@ class Consumer(Protocol):
         """Give a partition back: the last chance to confirm what is in hand."""
 
     def alive(self) -> bool:
-        """Tell if the consumer can go on; must answer at once."""
+        """Tell if the consumer can go on. Asked by any thread at any time, also while `on_events` runs.
+
+        It must answer at once, without waiting for a lock that `on_events` holds: after `deliver.alive_s` without an
+        answer the consumer counts as dead, as after a false one, and capture stops.
+        """
 
     def stop(self) -> None:
         """Let go of everything; called once, never during `on_events`."""

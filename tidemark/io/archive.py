@@ -12,6 +12,7 @@ is missing or recycled at the end is the end of WAL; one with real WAL behind it
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +78,8 @@ class ArchiveFolder:
         """
         self.folder = folder
         names = _names(folder)
-        segments = [names[name] for name in names if file_kind(name) in (FileKind.SEGMENT, FileKind.PARTIAL)]
+        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
+        segments = [names[name] for name in names if file_kind(name) in kinds]
         first = next((header for file in segments if (header := _header(folder / file))), None)
         if first is None:
             for file in segments:
@@ -86,7 +88,6 @@ class ArchiveFolder:
         self.segment_bytes = first.segment_bytes
         self.system_identifier = first.system_identifier
         self.format = first.format
-        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
         self._files = _files(names, kinds, self.segment_bytes)
         self._histories = {name: file for name, file in names.items() if file_kind(name) is FileKind.HISTORY}
         known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
@@ -116,17 +117,28 @@ class ArchiveFolder:
                 lsn = piece.end_lsn
             if lsn == before:
                 break
-        behind = self._wal_after(lsn)
+        behind = self.next_wal_after(lsn)
         if behind is not None:
             raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(behind)} is not in {self.folder}")
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
         """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
-        if self._wal_after(lsn) is None:
+        if self.next_wal_after(lsn) is None:
             return None
         found = self._file_at(lsn)
         name = found[0].name if found else str(self.folder)
         return BadSegment(f"{name}: invalid WAL at {format_lsn(lsn)}: {reason}")
+
+    def next_wal_after(self, lsn: Lsn) -> Lsn | None:
+        """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
+        number = segment_of(lsn, self.segment_bytes)
+        for later in sorted({later for timeline, later in self._files if timeline in self.history and later > number}):
+            start_lsn = segment_start(later, self.segment_bytes)
+            found = self._file_at(start_lsn)
+            header = _header(found[0]) if found else None
+            if header is not None and header.page_lsn == start_lsn:
+                return start_lsn
+        return None
 
     def _history(self, timeline: TimelineId) -> TimelineHistory:
         name = self._histories.get(history_name(timeline))
@@ -151,7 +163,11 @@ class ArchiveFolder:
         """Yield a segment from `lsn` on, up to where `timeline` was left."""
         start_lsn = segment_start(segment_of(lsn, self.segment_bytes), self.segment_bytes)
         end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
-        with open_segment(path) as file:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(open_segment(path))
+            except FileNotFoundError:
+                return  # removed since the folder was listed: what comes behind it makes it a hole
             head = file.read(LONG_PAGE_HEADER_BYTES)
             if not self._is_real(path, head, start_lsn):
                 return
@@ -180,23 +196,12 @@ class ArchiveFolder:
             raise BadSegment(f"{path.name} is of the cluster {header.system_identifier}, not {self.system_identifier}")
         if header is not None and header.page_lsn == start_lsn:
             return True
-        if len(head) == LONG_PAGE_HEADER_BYTES and self._wal_after(start_lsn) is None:
+        if len(head) == LONG_PAGE_HEADER_BYTES and self.next_wal_after(start_lsn) is None:
             return False  # recycled or preallocated: the end of WAL in a copy of pg_wal
         reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
         if len(head) < LONG_PAGE_HEADER_BYTES:
             reason = f"it is truncated: {len(head)} of {self.segment_bytes} bytes"
         raise BadSegment(f"{path.name} does not hold the WAL at {format_lsn(start_lsn)}: {reason}")
-
-    def _wal_after(self, lsn: Lsn) -> Lsn | None:
-        """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
-        number = segment_of(lsn, self.segment_bytes)
-        for later in sorted({later for timeline, later in self._files if timeline in self.history and later > number}):
-            start_lsn = segment_start(later, self.segment_bytes)
-            found = self._file_at(start_lsn)
-            header = _header(found[0]) if found else None
-            if header is not None and header.page_lsn == start_lsn:
-                return start_lsn
-        return None
 
 
 def parse_segment_header(head: bytes) -> SegmentHeader | None:
@@ -214,14 +219,20 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
 
 
 def _header(path: Path) -> SegmentHeader | None:
-    with open_segment(path) as file:
-        return parse_segment_header(file.read(LONG_PAGE_HEADER_BYTES))
+    return parse_segment_header(_head(path))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open_segment(path) as file:
+            return file.read(LONG_PAGE_HEADER_BYTES)
+    except FileNotFoundError:
+        return b""  # whoever tends the folder has removed it since it was listed
 
 
 def _check_major(path: Path) -> None:
     """Raise `UnsupportedMajor` if a file is WAL of a major that we do not read."""
-    with open_segment(path) as file:
-        head = file.read(LONG_PAGE_HEADER_BYTES)
+    head = _head(path)
     if len(head) == LONG_PAGE_HEADER_BYTES:
         magic, info, *_, segment_bytes, page_bytes = _LONG_HEADER.unpack(head)
         if info & _LONG_HEADER_FLAG and is_segment_size(segment_bytes) and page_bytes == PAGE_BYTES:

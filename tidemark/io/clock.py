@@ -51,6 +51,23 @@ def process_start_ticks(pid: int) -> int | None:
     return int(after_name[_START_TIME_FIELD - 3])
 
 
+def process_of_thread(thread_id: int) -> int | None:
+    """Return the pid of the process that a thread is of; None when there is no such thread, or it cannot be seen."""
+    try:
+        status = Path(f"/proc/{thread_id}/status").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return int(status.partition(b"\nTgid:")[2].split(maxsplit=1)[0])
+
+
+def program_name(pid: int) -> str:
+    """Return the name of a process' program, without its arguments: they may hold secrets."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "unknown"
+
+
 def own_start_ticks() -> int:
     """Return `process_start_ticks` of this process."""
     ticks = process_start_ticks(os.getpid())

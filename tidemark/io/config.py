@@ -82,6 +82,8 @@ class DeliverConfig:
     unconfirmed_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 256 << 20
     idle_pointer_s: Seconds = 5.0
     stop_s: Seconds = 10.0
+    alive_s: Seconds = 5.0
+    hang_s: Seconds = 300.0
 
 
 @dataclass(frozen=True, config=_STRICT)

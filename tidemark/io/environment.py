@@ -11,14 +11,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Self, TypeAlias
 
 import lmdb
 
+from tidemark.io import failpoints
 from tidemark.io.disk import StateFull
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_lock import WriteLock
 from tidemark.model.errors import StateError
 
 READERS_MAX = 512
@@ -37,6 +40,14 @@ class StateMissing(StateError):
     hint = "make it by `cdcctl init`"
 
 
+class WritePoint(Enum):
+    """Failpoints of a write transaction: in all of them the process holds LMDB's lock."""
+
+    LOCKED = "write-locked"  # before the heartbeat file says so
+    INSIDE = "write-inside"  # the heartbeat file says so
+    CLEARED = "write-cleared"  # before the commit
+
+
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
 
@@ -48,6 +59,7 @@ class Environment:
     folder: StateFolder
     _lmdb: lmdb.Environment
     _heartbeat: HeartbeatFile
+    write_lock: WriteLock
     _databases: dict[str, Database]
     openers: int = 1
     _writing: threading.Lock = field(default_factory=threading.Lock)
@@ -67,7 +79,8 @@ class Environment:
 
     @classmethod
     def _open(cls, folder: StateFolder, map_bytes: int, *, create: bool) -> Self:
-        if not create and not (folder.lmdb / "data.mdb").exists():
+        is_new = not (folder.lmdb / "data.mdb").exists()
+        if is_new and not create:
             raise StateMissing(f"no state in {folder.root}")
         try:
             opened = lmdb.open(
@@ -85,8 +98,12 @@ class Environment:
             _check_whole(opened, folder.lmdb / "data.mdb")
             databases = {name: opened.open_db(name.encode(), create=create) for name in DATABASES}
         except lmdb.Error as error:
-            raise _translated(error, folder.root) from error
-        return cls(folder, opened, HeartbeatFile.open(folder.heartbeat, folder.file_mode), databases)
+            failure = _translated(error, folder.root)
+            if is_new and isinstance(failure, StateFull):  # half a file is left, which nobody could open
+                (folder.lmdb / "data.mdb").unlink(missing_ok=True)
+            raise failure from error
+        heartbeat = HeartbeatFile.open(folder.heartbeat, folder.file_mode)
+        return cls(folder, opened, heartbeat, WriteLock.open(folder.lmdb / "lock.mdb"), databases)
 
     def close(self) -> None:
         """Give the environment back; the last opener closes it."""
@@ -95,6 +112,7 @@ class Environment:
             if self.openers == 0:
                 del _OPEN[os.getpid(), self.folder.lmdb.resolve()]
                 self._lmdb.close()
+                self.write_lock.close()
                 self._heartbeat.close()
 
     @property
@@ -122,12 +140,17 @@ class Environment:
         # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
         with self._writing:
             transaction = self._begin(write=True)
-            self._heartbeat.beat(Slot.WRITER)
             try:
                 with transaction:
-                    yield transaction
-                    # NB: commit gives the lock away before it returns; whoever has it next fills the slot itself.
-                    self._heartbeat.clear(Slot.WRITER)
+                    failpoints.passed(WritePoint.LOCKED)
+                    self._heartbeat.beat(Slot.WRITER)
+                    try:
+                        failpoints.passed(WritePoint.INSIDE)
+                        yield transaction
+                    finally:
+                        # NB: the end gives the lock away before it returns; whoever has it next fills the slot itself.
+                        self._heartbeat.clear(Slot.WRITER)
+                    failpoints.passed(WritePoint.CLEARED)
             except lmdb.Error as error:
                 raise _translated(error, self.folder.root) from error
 

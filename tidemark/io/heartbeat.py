@@ -16,15 +16,17 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
-from tidemark.io.clock import boot_id, boot_ns, own_start_ticks
+from tidemark.io.clock import boot_id, boot_ns, own_start_ticks, process_start_ticks
 from tidemark.io.disk import writing
 from tidemark.model.errors import StateError
 
+NS_PER_S = 1_000_000_000
 _MAGIC = b"TMHB"
 _VERSION = 1
 _SLOT_BYTES = 64
 _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
+NS_PER_S = 1_000_000_000
 _READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
 
 
@@ -41,7 +43,7 @@ _FILE_BYTES = _SLOT_BYTES * (max(Slot) + 1)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a slot says: a process, and when it last said so."""
+    """What a slot says: a process, and when it last said so; later than now while it is in a long step."""
 
     pid: int
     start_ticks: int
@@ -75,9 +77,13 @@ class HeartbeatFile:
         finally:
             os.close(descriptor)
 
-    def beat(self, slot: Slot) -> None:
-        """Say that this process is alive, or, in WRITER, that it entered a write transaction now."""
-        self._write(slot, self._own_pid, self._own_start_ticks, boot_ns(), self._own_boot)
+    def beat(self, slot: Slot, *, ahead_s: float = 0.0) -> None:
+        """Say that this process is alive, or, in WRITER, that it entered a write transaction now.
+
+        `ahead_s`: the next sign may be so much later, because a long step begins whose bound is known.
+        """
+        until_ns = boot_ns() + int(ahead_s * NS_PER_S)
+        self._write(slot, self._own_pid, self._own_start_ticks, until_ns, self._own_boot)
 
     def clear(self, slot: Slot) -> None:
         """Empty a slot."""
@@ -93,6 +99,17 @@ class HeartbeatFile:
                 return Heartbeat(pid, start_ticks, beat_ns, str(uuid.UUID(bytes=boot))) if pid else None
         # The writer died between the two counts: what it wrote is not to be trusted.
         return None
+
+    def age_s(self, slot: Slot) -> float | None:
+        """Return how old a slot's sign of life is; None where its process does not live (any more)."""
+        beat = self.read(slot)
+        if beat is None or beat.boot_id != boot_id() or process_start_ticks(beat.pid) != beat.start_ticks:
+            return None
+        return max(0, boot_ns() - beat.boot_ns) / NS_PER_S
+
+    def count(self, slot: Slot) -> int:
+        """Return a number that every change of a slot changes."""
+        return int(_COUNTER.unpack_from(self._map, slot * _SLOT_BYTES)[0])
 
     def close(self) -> None:
         """Unmap the file."""

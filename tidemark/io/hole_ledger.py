@@ -11,7 +11,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -66,6 +66,27 @@ class HoleLedger:
             yield cls(descriptor)
         finally:
             os.close(descriptor)
+
+    @classmethod
+    @contextmanager
+    def peek(cls, path: Path) -> Iterator[Self]:
+        """Open the ledger to read it, also while another holds it: a copy that hangs must not stop whoever asks."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield cls(descriptor)
+        finally:
+            os.close(descriptor)
+
+    @property
+    def failing_s(self) -> float | None:
+        """For how many seconds archiving has failed, as far as this boot knows; None: the latest copy succeeded."""
+        boot_id, since_ns, _ = self._header()
+        if not since_ns:
+            return None
+        began_ns = since_ns if boot_id == _this_boot() else 0
+        return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns) / 1e9
 
     @property
     def hole_count(self) -> int:

@@ -6,9 +6,13 @@ SPOOL/.tidemark     says that the folder is ours, and of which cluster: without 
 SPOOL/.holes        the ledger of failure (`hole_ledger`)
 SPOOL/NAME          a file of the archive, whole: written under another name, synced, then renamed
 SPOOL/.NAME.new     one that is being written
+
+The server's user writes here, the capture's reads and trims. Where these are two, a group that both are in shares the
+folder; its permissions tell those of the files, whatever umask the server has (0077, as a rule).
 """
 
 import os
+import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,8 +27,9 @@ from tidemark.wal.segments import FileKind, file_kind
 _COPY_BYTES = 1 << 20
 _SYSTEM_IDENTIFIER = struct.Struct("<Q")
 _SYSTEM_IDENTIFIER_AT = 24  # XLogLongPageHeaderData.xlp_sysid
-_FILE_MODE = 0o640
-_FOLDER_MODE = 0o750
+_FOLDER_MODE = 0o700
+_SHARED_FOLDER_MODE = 0o2770  # set-group-ID: whoever makes a file in it, its group is the folder's
+_GROUP = 0o070
 
 
 class NoSpool(ConfigError):
@@ -60,20 +65,53 @@ class Spool:
     def _owner(self) -> Path:
         return self.folder / ".tidemark"
 
-    def create(self, system_identifier: int) -> None:
-        """Make the folder ours; do nothing if it is so already."""
-        self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        if self._owner.exists():
-            self._check_owner(system_identifier)
+    @property
+    def is_ours(self) -> bool:
+        """Tell if the folder is a spool: anything else is never written, and nothing in it removed."""
+        return self._owner.exists()
+
+    @property
+    def is_vacant(self) -> bool:
+        """Tell if there is no such folder yet, or nothing in it but what `create` or a file system leaves there."""
+        try:
+            names = {entry.name for entry in os.scandir(self.folder)}
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # who lists it says why it cannot
+        return names <= {self.ledger.name, "lost+found"}
+
+    def create(self, system_identifier: int, group_id: int | None = None) -> None:
+        """Make the folder ours, to be shared with a group if one is given; do nothing if it is ours already."""
+        self.check_owner(system_identifier)
+        if self.is_ours:
             return
-        if any(self.folder.iterdir()):
+        if not self.is_vacant:
             raise ConfigError(
                 f"{self.folder} is not empty, and no spool",
                 hint="choose an empty folder: a folder that others fill is read, never written",
             )
-        HoleLedger.create(self.ledger, _FILE_MODE)
-        _write(self._owner, [f"{system_identifier}\n".encode()])
+        self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        if group_id is not None:
+            os.chown(self.folder, -1, group_id)
+            self.folder.chmod(_SHARED_FOLDER_MODE)
+        self.make_ledger()
+        _write(self._owner, [f"{system_identifier}\n".encode()], self.file_mode)
         sync(self.folder)
+
+    def make_ledger(self) -> None:
+        """Make the ledger if there is none."""
+        # Whoever fills the spool writes into it in place, whoever made it.
+        HoleLedger.create(self.ledger, 0o660 if self._is_shared else 0o600)
+
+    @property
+    def file_mode(self) -> int:
+        """Permissions of the files in it."""
+        return 0o640 if self._is_shared else 0o600
+
+    @property
+    def _is_shared(self) -> bool:
+        return bool(stat.S_IMODE(self.folder.stat().st_mode) & _GROUP)
 
     def system_identifier(self) -> int:
         """Return the cluster that the spool is of."""
@@ -100,15 +138,16 @@ class Spool:
                     sync(target)
                 else:
                     self._check_room(os.fstat(file.fileno()).st_size + free_bytes_min)
-                    _copy(file.fileno(), new)
+                    _copy(file.fileno(), new, self.file_mode)
                     new.rename(target)
             sync(self.folder)
         except OSError as error:
             new.unlink(missing_ok=True)
             raise NotArchived(f"{name}: {error.strerror}") from error
 
-    def _check_owner(self, system_identifier: int) -> None:
-        if (found := self.system_identifier()) != system_identifier:
+    def check_owner(self, system_identifier: int) -> None:
+        """Raise `ConfigError` if this is the spool of another cluster."""
+        if self.is_ours and (found := self.system_identifier()) != system_identifier:
             raise ConfigError(
                 f"{self.folder} is the spool of cluster {found}, not of {system_identifier}",
                 hint="give each cluster a spool of its own",
@@ -138,14 +177,15 @@ def _check_same(source: int, target: Path) -> None:
         raise OtherContent(f"{target} is there with other bytes")
 
 
-def _copy(source: int, target: Path) -> None:
-    _write(target, iter(partial(os.read, source, _COPY_BYTES), b""))
+def _copy(source: int, target: Path, mode: int) -> None:
+    _write(target, iter(partial(os.read, source, _COPY_BYTES), b""), mode)
 
 
-def _write(target: Path, blocks: Iterable[bytes]) -> None:
+def _write(target: Path, blocks: Iterable[bytes], mode: int) -> None:
     """Write a file, durable on return."""
-    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
+        os.fchmod(descriptor, mode)  # whatever the umask
         for block in blocks:
             write_whole(descriptor, block)
         os.fsync(descriptor)

@@ -15,8 +15,8 @@ from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, capture_scope, scope_of
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction, Versions
 from tidemark.io.state_views import StateMarks, StateView
-from tidemark.model.errors import StateError
-from tidemark.model.lsn import Oid, TimelineId
+from tidemark.model.errors import Fenced, StateError
+from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import unseal
@@ -25,6 +25,12 @@ from tidemark.wire.keys import Scope, named
 from tidemark.wire.state import IDENTITY, LEDGER, CopyProgress, Identity, OutboxLedger, Owner
 
 _OID_BYTES = 4
+
+
+class NotDeliverer(Fenced):
+    """The stage says that somebody else delivers."""
+
+    hint = "switch by `cdcctl realtime on` or `off`"
 
 
 class StateStore:
@@ -125,10 +131,16 @@ class StateStore:
             yield moving
         self._versions.update(moving.new_versions)
 
-    def take_epoch(self, timeline: TimelineId, owner: Owner) -> Epoch:
-        """Begin a new epoch on `timeline`: whoever owned the last one fails in its next transaction."""
+    def take_epoch(self, owner: Owner) -> Epoch:
+        """Begin a new epoch: whoever owned the last one fails in its next transaction.
+
+        Raises `NotDeliverer` where the stage wants another role to deliver.
+        """
         with self.transaction(None) as moving:
-            epoch = moving.take_epoch(timeline, owner)
+            stage = moving.stage()
+            if stage.deliverer is None or stage.deliverer.value != owner.role:
+                raise NotDeliverer(f"the stage of {self.folder.root} is {stage.value}: it is not the {owner.role}'s")
+            epoch = moving.take_epoch(owner)
         self.learn_versions()
         return epoch
 

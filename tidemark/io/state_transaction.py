@@ -14,7 +14,7 @@ from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, InternalError, StateError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
-from tidemark.model.position import NO_SEQUENCE, Epoch
+from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, seal
 from tidemark.wire.items import SchemaVersion, encode_relation
@@ -30,6 +30,7 @@ from tidemark.wire.state import (
     HISTORY,
     JOURNAL,
     LEDGER,
+    LOSSES,
     READER,
     STAGE,
     SWITCHES,
@@ -41,6 +42,8 @@ from tidemark.wire.state import (
     Identity,
     JournalMark,
     Key,
+    Loss,
+    LossLog,
     OutboxLedger,
     Owner,
     Reader,
@@ -77,9 +80,10 @@ class StateTransaction:
             now = f"{term.epoch} owned by {term.owner}" if term else "none"
             raise Fenced(f"epoch {epoch} is over, the current one is {now}", hint="another process delivers now")
 
-    def take_epoch(self, timeline: TimelineId, owner: Owner) -> Epoch:
-        """Begin the next epoch, on `timeline`."""
-        term = self.term()
+    def take_epoch(self, owner: Owner) -> Epoch:
+        """Begin the next epoch, on the timeline of what is delivered."""
+        delivered, term = self.delivered(), self.term()
+        timeline = delivered.pointer.position.timeline if delivered else TimelineId(1)
         epoch = term.epoch.successor(timeline) if term else Epoch(timeline, 1)
         self.put(TERM, Term(epoch, owner))
         return epoch
@@ -99,6 +103,18 @@ class StateTransaction:
     def note_switch(self, switch: Switch) -> None:
         """Remember a switch, for people."""
         self.put(SWITCHES, self.switches().with_one_more(switch))
+
+    def losses(self) -> LossLog:
+        """Return the latest losses; damaged: none, as the outbox has told of them, too."""
+        try:
+            return self.get(LOSSES) or LossLog()
+        except DamagedValue:
+            assert LOSSES.policy is DamagePolicy.FORGET
+            return LossLog()
+
+    def note_loss(self, loss: Loss) -> None:
+        """Remember what was given up."""
+        self.put(LOSSES, self.losses().with_one_more(loss))
 
     def stage(self) -> Stage:
         """Return the stage of the capture."""
@@ -133,6 +149,8 @@ class StateTransaction:
         latest = max(group.commit_time_us, before.commit_time_us if before else 0)
         delivered = Watermark(group.last, ledger.head, latest)
         self.put(DELIVERED, delivered)
+        if not group.values and self._is_read_to(ledger.head):
+            self.put(CONFIRMED, delivered)  # what holds no values is confirmed with what precedes it
         return delivered
 
     def settle(self) -> OutboxLedger:
@@ -259,7 +277,12 @@ class StateTransaction:
             fingerprint=self.get(FINGERPRINT),
             hand_over=self.get(HAND_OVER) or HandOver(),
             switches=self.switches(),
+            losses=self.losses(),
         )
+
+    def _is_read_to(self, head: Sequence) -> bool:
+        readers, damaged = self.readers()
+        return bool(readers) and not damaged and min(reader.held for reader in readers.values()) >= head
 
     def _derived(self, key: Key[Watermark]) -> Watermark | None:
         try:

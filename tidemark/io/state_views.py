@@ -13,6 +13,7 @@ from tidemark.wire.state import (
     HistoryIndex,
     Identity,
     JournalMark,
+    LossLog,
     OutboxLedger,
     Reader,
     SwitchLog,
@@ -56,3 +57,4 @@ class StateView(StateMarks):
     fingerprint: Fingerprint | None
     hand_over: HandOver
     switches: SwitchLog
+    losses: LossLog

@@ -10,7 +10,6 @@ from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.logs import Log
 from tidemark.io.state import StateStore
 from tidemark.model.errors import Fenced
-from tidemark.model.lsn import TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.wire.state import HAND_OVER, STAGE, HandOver, Owner, Switch
@@ -53,8 +52,7 @@ def switch(
             moving.put(HAND_OVER, hand_over)
         delivered = moving.delivered()
         if taking is not None:
-            timeline = delivered.pointer.position.timeline if delivered else TimelineId(1)
-            epoch = moving.take_epoch(timeline, taking)
+            epoch = moving.take_epoch(taking)
         elif (term := moving.term()) is not None:
             epoch = term.epoch
         told = reason or event.value

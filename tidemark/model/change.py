@@ -16,6 +16,8 @@ from tidemark.model.relation import Relation
 
 MARKER_PREFIX = "tidemark"
 """Prefix of logical messages that are our own: no consumer and no renderer shows them."""
+LOSS_PREFIX = "tidemark.loss"
+"""Prefix of the messages that tell of changes that were given up (I29): the capture's word, never taken from WAL."""
 
 
 class Op(Enum):

@@ -8,9 +8,11 @@ ours. One that left ours before what was read already is another branch, and end
 import time
 from pathlib import Path
 
+from tidemark.engine.progress import Progress
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.archive import ArchiveFolder, NoWal
 from tidemark.io.logs import Log
+from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.network import WalDiverged
 from tidemark.runtime.offline import check_same_cluster
@@ -33,7 +35,9 @@ class ArchiveInput(SourceThread):
         *,
         system_identifier: SystemIdentifier,
         timeline: TimelineId,
+        progress: Progress,
         arrived: Signal,
+        metrics: Metrics,
         log: Log,
     ) -> None:
         """`timeline`: of the WAL before the ring's end."""
@@ -42,6 +46,8 @@ class ArchiveInput(SourceThread):
         self._ring = ring
         self._system_identifier = system_identifier
         self._timeline = timeline
+        self._progress = progress
+        self._metrics = metrics
         self._log = log
         self._seen_ns = 0  # the folder's mtime, once it is old enough to tell of every change
 
@@ -95,6 +101,8 @@ class ArchiveInput(SourceThread):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
             self._ring.put(ReadSegment(Lsn(piece.start_lsn + at), part, piece.timeline))
+            self._progress.receive(self._ring.write_lsn)
+            self._metrics.wal_bytes.inc(len(part))
             self._arrived.set()
         self._timeline = piece.timeline
         return True

@@ -1,7 +1,7 @@
 """A capture: the three threads around ring and queue, made from the state where it stands.
 
-    node ─► network thread ─► ring ─► decode thread ─► queue ─► application thread ─► target
-                                          └─► catalog history (journal, bases)
+    node or archive ─► inflow's thread ─► ring ─► decode thread ─► queue ─► application thread ─► target
+                                                     └─► catalog history (journal, bases)
 
 A start needs nothing but the state: newest base not above the delivered pointer's restart LSN, the journal up to it,
 then WAL from there; what was delivered is left out. Where a first copy is due, the application thread makes it first,
@@ -14,39 +14,32 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.decoder import Decoder
+from tidemark.decode.decoder import Decoder, OnMarker
 from tidemark.decode.grouping import Grouper
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
-from tidemark.engine.retry import Backoff
-from tidemark.engine.ring import Ring
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter, load_catalogs
-from tidemark.io.logs import Log
-from tidemark.io.metrics import Metrics
 from tidemark.io.spill import SpillFolder
-from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
-from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import ConsumerFailed, StateError
-from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
-from tidemark.runtime.decoding import DecodeThread, WalReader, first_page_lsn
+from tidemark.runtime.decoding import DecodeThread, WalReader
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
 from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
-from tidemark.runtime.inputs import SpooledInput, WalInput
-from tidemark.runtime.network import NetworkThread, WalSink
-from tidemark.runtime.signal import Signal
+from tidemark.runtime.inflow import MakeInflow, Surroundings, first_page_lsn
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
-from tidemark.wal.versions import PAGE_BYTES, wal_format
+from tidemark.wal.versions import wal_format
 from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
 
 PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
@@ -77,37 +70,40 @@ class Capture:
 
     def __init__(
         self,
-        config: Config,
-        store: StateStore,
+        around: Surroundings,
         epoch: Epoch,
+        make_inflow: MakeInflow,
         *,
-        metrics: Metrics,
-        log: Log,
         consumer: Consumer | None = None,
+        on_marker: OnMarker | None = None,
     ) -> None:
-        """Make everything and start nothing. `consumer`: one's own, in place of the configured one."""
+        """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
+
+        `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
+        """
+        config, store = around.config, around.store
         view = store.view()
         beginning, start = view.beginning, view.start
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no beginning")
         self._store = store
         self._epoch = epoch
-        self._log = log
-        self._metrics = metrics
+        self._log = around.log
+        self._metrics = around.metrics
+        self._on_marker = on_marker
         self._stop_s = config.deliver.stop_s
         self._stopping = threading.Event()
-        self._arrived = Signal()
-        self.progress = Progress(delivered=start)
         base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn)
-        log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
-        page_lsn = first_page_lsn(start.restart_lsn, PAGE_BYTES)
-        self.progress.receive(page_lsn)
-        self._ring = Ring(config.ring_bytes(store.identity.segment_bytes), page_lsn)
-        metrics.ring_capacity.set(self._ring.capacity)
+        self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
+        page_lsn = first_page_lsn(start.restart_lsn)
+        self._inflow = make_inflow(page_lsn, base.timeline, copying=takes_time(config, view))
+        self.progress = self._inflow.progress
+        self.progress.delivered = start
         self._history = self._make_history(config, view)
-        self._handoff = Handoff(config.decode.queue_bytes, self._arrived)
+        self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
+        self._liveness: Liveness | None = None  # of a consumer of one's own
         target = self._make_target(config, beginning, consumer)
         first_copy = FirstCopy(
             config,
@@ -115,8 +111,8 @@ class Capture:
             epoch,
             beginning,
             target.deliver_copied,
-            metrics=metrics,
-            log=log,
+            metrics=self._metrics,
+            log=self._log,
             stopping=self._stopping,
         )
         self._application = ApplicationThread(
@@ -124,15 +120,17 @@ class Capture:
             target,
             self._history,
             prelude=first_copy.run if is_due(config, view) else _nothing_before,
-            metrics=metrics,
+            metrics=self._metrics,
             stopping=self._stopping,
         )
-        self._input = self._make_input(config, base.timeline, copying=takes_time(config, view))
 
     def start(self) -> None:
         """Start the threads; decoding starts once there is no first copy (any more)."""
         self._application.start()
-        self._input.start()
+        if self._liveness is not None:
+            self._liveness.start()
+        if self._inflow.input.link is Link.IDLE:
+            self._inflow.input.start()
         self._application.prelude_is_over.wait(PRELUDE_S)
         self._start_decoding()
 
@@ -142,17 +140,29 @@ class Capture:
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
             self._decoding.reader.horizon_lsn = marks.horizon.pointer.restart_lsn
-        if isinstance(self._input, SpooledInput) and marks.start is not None:
-            self._input.tend(marks.start.restart_lsn)
+        if marks.start is not None:
+            self._inflow.input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
-        return self._input.error or decoding_error or self._application.error
+        consumer_error = self._liveness.error() if self._liveness is not None else None
+        return self._application.error or consumer_error or decoding_error or self._inflow.input.error
+
+    @property
+    def halted_at(self) -> Pointer | None:
+        """Where a marker has halted the capture, once all that commits before is delivered."""
+        halted_at = self._decoding.halted_at if self._decoding is not None else None
+        delivered = self.progress.delivered
+        if halted_at is None or delivered is None or delivered.position < halted_at.position:
+            return None
+        return halted_at
 
     def stop(self) -> None:
         """Stop in order: nothing new, the slice in hand, the batch in hand (for `deliver.stop_s`), the files."""
         self._stopping.set()
-        self._input.stop()
+        self._inflow.input.stop()
         self._handoff.close()
+        if self._liveness is not None:
+            self._liveness.stop()
         decoding_ended = self._decoding is None or self._decoding.stop()
         if not self._application.join(self._stop_s):
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
@@ -174,11 +184,11 @@ class Capture:
     def status(self) -> CaptureStatus:
         """Return how the capture does."""
         return CaptureStatus(
-            link=self._input.link,
+            link=self._inflow.input.link,
             copying=not self._application.prelude_is_over.is_set(),
-            ring_used_bytes=self._ring.used_bytes,
-            ring_high_water_bytes=self._ring.high_water_bytes,
-            ring_bytes=self._ring.capacity,
+            ring_used_bytes=self._inflow.ring.used_bytes,
+            ring_high_water_bytes=self._inflow.ring.high_water_bytes,
+            ring_bytes=self._inflow.ring.capacity,
             queue_bytes=self._handoff.byte_count,
             open_transactions=self._decoding.reader.open_transactions if self._decoding is not None else 0,
             progress=self.progress,
@@ -200,48 +210,16 @@ class Capture:
             store=keep,
         )
 
-    def _make_input(self, config: Config, timeline: TimelineId, *, copying: bool) -> WalInput:
-        """Make what fills the ring: the spool has to be read where a copy is due, or was not caught up with."""
-        page_lsn = self._ring.write_lsn
-        spool = WalSpool(self._store.folder.copy, config.copy.spool_bytes, self._store.folder.file_mode)
-        if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
-            spool.drop_below(None)
-        if not copying and spool.is_empty:
-            return self._make_network(config, self._ring, timeline)
-        if spool.is_empty:
-            spool.begin(page_lsn, timeline)
-        self.progress.receive(spool.write_lsn)
-
-        def network(sink: WalSink) -> NetworkThread:
-            return self._make_network(config, sink, spool.timeline)
-
-        return SpooledInput(spool, self._ring, self._arrived, network, self._log)
-
-    def _make_network(self, config: Config, sink: WalSink, timeline: TimelineId) -> NetworkThread:
-        return NetworkThread(
-            config.capture.dsn,
-            sink,
-            system_identifier=self._store.identity.system_identifier,
-            timeline=timeline,
-            progress=self.progress,
-            arrived=self._arrived,
-            metrics=self._metrics,
-            log=self._log,
-            backoff=Backoff(config.retry.first_s, config.retry.max_s),
-            free_share=config.ring.reconnect_free_share,
-        )
-
     def _start_decoding(self) -> None:
         if self._decoding is None and self._application.prelude_is_over.is_set():
             self._decoding = self._make_decoding()
             self._decoding.start()
-            if isinstance(self._input, SpooledInput):
-                self._input.drain()
+            self._inflow.input.drain()
 
     def _new_decoding(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
         return DecodeThread(
-            self._ring,
-            self._arrived,
+            self._inflow.slices,
+            self._inflow.arrived,
             self._make_reader(config, base, beginning, start),
             self._handoff,
             delivered=start.position,
@@ -268,6 +246,7 @@ class Capture:
             spill=SpillFolder(self._store.folder.spill),
             complete_from=beginning.complete_from,
             wanted_from=Lsn(start.position.commit_lsn + 1),
+            on_marker=self._on_marker,
         )
         enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
         grouper = Grouper(
@@ -307,10 +286,12 @@ class Capture:
         if consumer is None:
             is_null = config.deliver.consumer == "null"
             consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, beginning.databases)
+        self._liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
         return ConsumerTarget(
             consumer,
             self._store,
             self._epoch,
+            liveness=self._liveness,
             history=self._history,
             whole=whole,
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
@@ -320,8 +301,8 @@ class Capture:
 
     def _report(self) -> None:
         progress, metrics = self.progress, self._metrics
-        metrics.ring_used.set(self._ring.used_bytes)
-        metrics.ring_high_water.set(self._ring.high_water_bytes)
+        metrics.ring_used.set(self._inflow.ring.used_bytes)
+        metrics.ring_high_water.set(self._inflow.ring.high_water_bytes)
         metrics.queue_used.set(self._handoff.byte_count)
         metrics.received_lsn.set(progress.received_lsn)
         metrics.decoded_lsn.set(progress.decoded_lsn)

@@ -67,6 +67,8 @@ class WalDecoding:
                 raise InvalidWal(block)
             self.records += len(block)
             yield from self.decoder.decode_block(block, self._journal)
+            if self.decoder.is_halted:
+                return
 
 
 class TooMuchHeld(NodeUnfit):

@@ -17,7 +17,6 @@ from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.progress import Progress
-from tidemark.engine.ring import Ring
 from tidemark.io.clock import SystemClock
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
@@ -27,6 +26,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.decode_run import WalDecoding
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.inflow import Slices
 from tidemark.runtime.signal import Signal
 from tidemark.wal.page import Framer
 from tidemark.wal.record import Record
@@ -85,6 +85,11 @@ class WalReader:
         """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
         return self._grouper.flush() if self._grouper.byte_count or also_empty else None
 
+    @property
+    def is_halted(self) -> bool:
+        """Tell if a marker has halted decoding: what is read further is not looked at."""
+        return self.decoder.is_halted
+
     def idle_group(self) -> ChangeGroup:
         """Return a group without changes that says how far decoding is."""
         here = Position(self.decoder.timeline, self.last_record_lsn, 0)
@@ -137,11 +142,11 @@ class WalReader:
 
 
 class DecodeThread:
-    """Runs a `WalReader` between the ring and the queue."""
+    """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it."""
 
     def __init__(
         self,
-        ring: Ring,
+        slices: Slices,
         arrived: Signal,
         reader: WalReader,
         handoff: Handoff,
@@ -152,7 +157,8 @@ class DecodeThread:
     ) -> None:
         """`delivered` is where the last run came to: what is read again below moves no pointer."""
         self.error: BaseException | None = None
-        self._ring = ring
+        self.halted_at: Pointer | None = None  # where a marker has halted decoding, once all before it is handed over
+        self._slices = slices
         self._arrived = arrived
         self.reader = reader
         self._handoff = handoff
@@ -178,7 +184,7 @@ class DecodeThread:
 
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
+            while not self._stopping.is_set() and self.halted_at is None:
                 if not self._step():
                     self._arrived.wait(QUIET_S)
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
@@ -186,13 +192,16 @@ class DecodeThread:
 
     def _step(self) -> bool:
         """Take one slice, or hand over what waits; tell if there was a slice."""
-        segment = self._ring.peek()
+        segment = self._slices.peek()
         if segment is None:
             self._hand_over_idle()
         else:
             for group in self.reader.feed(segment):
                 self._hand_over(group)
-            self._ring.release(len(segment.data))
+            if self.reader.is_halted:
+                self._hand_over_last()
+                return True
+            self._slices.release(len(segment.data))
             decoder = self.reader.decoder
             if self.reader.last_record_lsn:
                 # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
@@ -203,6 +212,15 @@ class DecodeThread:
             if waiting is not None:
                 self._hand_over(waiting)
         return segment is not None
+
+    def _hand_over_last(self) -> None:
+        """Hand over all that commits before the marker, and then its place: a restart goes on behind it."""
+        waiting = self.reader.flush(also_empty=True)
+        if waiting is not None:
+            self._hand_over(waiting)
+        here = self.reader.idle_group()
+        self._hand_over(here)
+        self.halted_at = here.last
 
     def _hand_over_idle(self) -> None:
         """Move the pointer over WAL that held nothing for us (DESIGN, section 3)."""
@@ -217,8 +235,3 @@ class DecodeThread:
         self._handoff.put(group)
         self._handed = group.last.position
         self._handed_s = self._clock.monotonic_s()
-
-
-def first_page_lsn(lsn: Lsn, page_bytes: int) -> Lsn:
-    """Return where streaming has to begin so that the record at `lsn` can be framed: its page's start."""
-    return Lsn(lsn // page_bytes * page_bytes)

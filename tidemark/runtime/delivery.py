@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple, Protocol
 
 from tidemark.engine.ports import Consumer
@@ -22,11 +23,12 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.errors import ConsumerFailed, TidemarkError
+from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.outbox import EncodedGroup, encode_group
 from tidemark.wire.state import CONFIRMED, CopyProgress, OutboxLedger, Watermark
@@ -43,7 +45,10 @@ Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer kno
 
 
 class Target(Protocol):
-    """Where groups go."""
+    """Where groups go; all calls come from the application thread."""
+
+    def begin(self) -> None:
+        """Make ready: called once, first of all."""
 
     def deliver(self, group: ChangeGroup) -> None:
         """Take a group; its position is durable when this returns, or later if the target says so itself."""
@@ -88,6 +93,9 @@ class OutboxTarget:
         self._clock = SystemClock()
         self._cleared_s = 0.0
 
+    def begin(self) -> None:
+        """Do nothing: the outbox is always ready."""
+
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
 
@@ -95,8 +103,7 @@ class OutboxTarget:
             moving.rely_on_journal(self._history.durable_lsn)
             self._whole.note(moving, [group])
 
-        delivered = self._store_group(encode_group(group), note)
-        self._progress.deliver(delivered.pointer)
+        self._store_group(encode_group(group), note)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Store a group of a first copy, and how far the copy is, in one transaction."""
@@ -115,7 +122,7 @@ class OutboxTarget:
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
 
-    def _store_group(self, encoded: EncodedGroup, note: Note) -> Watermark:
+    def _store_group(self, encoded: EncodedGroup, note: Note) -> None:
         wait_s = ROOM_FIRST_S
         while True:
             try:
@@ -128,8 +135,10 @@ class OutboxTarget:
                 self._wait_for_room(full, wait_s)
                 wait_s = min(ROOM_MAX_S, wait_s * 2)
             else:
+                if encoded.moves_delivered:
+                    self._progress.deliver(delivered.pointer)
                 self._report(ledger, confirmed)
-                return delivered
+                return
 
     def _wait_for_room(self, full: StateFull, wait_s: float) -> None:
         if wait_s == ROOM_FIRST_S:
@@ -181,8 +190,11 @@ class ConsumerTarget:
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
+        liveness: Liveness | None = None,
     ) -> None:
+        """`liveness`: who watches the consumer; ended before the consumer is."""
         self._consumer = consumer
+        self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
         self._epoch = epoch
         self._history = history
@@ -194,8 +206,11 @@ class ConsumerTarget:
         self._waiting: deque[_Offered] = deque()
         self._taken: list[_Offered] = []
         self._partition = Partition(store.identity.system_identifier)
-        start = store.marks().start
-        consumer.on_assigned(self._partition, epoch, start)
+
+    def begin(self) -> None:
+        """Give the partition to the consumer."""
+        with self._liveness.calling("on_assigned"):
+            self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
@@ -218,8 +233,13 @@ class ConsumerTarget:
 
     def close(self) -> None:
         """Take the partition back and stop the consumer."""
-        self._consumer.on_revoked(self._partition)
-        self._consumer.stop()
+        self._liveness.stop()
+        try:
+            with self._liveness.calling("on_revoked"):
+                self._consumer.on_revoked(self._partition)
+        finally:
+            with self._liveness.calling("stop"):
+                self._consumer.stop()
 
     @property
     def _unconfirmed_bytes(self) -> int:
@@ -244,17 +264,9 @@ class ConsumerTarget:
     def _offer(self) -> bool:
         """Call the consumer once; tell if it took or confirmed anything."""
         before = len(self._waiting)
-        try:
+        with self._liveness.calling("on_events"):
             alive = self._consumer.alive()
             confirmed = alive and self._consumer.on_events(self._draw())
-        except TidemarkError:
-            raise
-        except Exception as error:
-            # NB: no text of the error: it may hold a row's values.
-            raise ConsumerFailed(
-                f"the consumer raised {type(error).__name__}",
-                hint="what it did not confirm comes again after a restart",
-            ) from error
         if not alive:
             raise ConsumerFailed("the consumer says that it is not alive")
         if confirmed and self._taken:
@@ -330,7 +342,6 @@ class ApplicationThread:
         self.error: BaseException | None = None
         self.prelude_is_over = threading.Event()
         self._prelude = prelude
-        self.delivering_since_s: float | None = None  # for the watch on a consumer that hangs
         self._handoff = handoff
         self._target = target
         self._history = history
@@ -351,6 +362,7 @@ class ApplicationThread:
 
     def _run(self) -> None:
         try:
+            self._target.begin()
             self._prelude()
             self.prelude_is_over.set()
             while not self._stopping.is_set():
@@ -367,10 +379,9 @@ class ApplicationThread:
             self._close()
 
     def _deliver(self, group: ChangeGroup) -> None:
-        began_s = self.delivering_since_s = self._clock.monotonic_s()
+        began_s = self._clock.monotonic_s()
         self._history.sync()
         self._target.deliver(group)
-        self.delivering_since_s = None
         self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
         self._metrics.groups.inc()
         self._metrics.rows.inc(group.row_count)

@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Sequence
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter
+from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -57,16 +59,18 @@ def initialise(
         outbox_bytes_max=config.outbox.bytes_max,
     )
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    adopt_archive(config, identity.system_identifier)  # and a folder that cannot be the archive
+    make_marker_key(config, folder)
     with StateStore.create(folder, identity, numbers_after=numbers_after) as store:
         if store.view().beginning is not None:
             return False
         seed = take_seed(config.capture.dsn, databases, wait_s=config.seed.wait_s, observer=observer)
-        snapshot = "" if config.copy.enabled else _settled(config, seed, observer)
+        snapshot = "" if config.copy.enabled else settled(config, seed, observer)
         _write_beginning(config, folder, store, seed, snapshot)
     return True
 
 
-def _settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
+def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
     """Wait for the transactions older than the seed; return the snapshot behind which the changes begin."""
     with Node(config.capture.dsn) as node:
         return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
@@ -86,7 +90,18 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
         file_mode=folder.file_mode,
         store=stored.append,
     )
-    base = Base(
+    writer.write_base(base_of(seed), seed.lsn)
+    writer.close()
+    start = Pointer(place_before(seed), seed.lsn)
+    with store.transaction(None) as moving:
+        moving.put(HISTORY, stored[-1])
+        moving.put(BEGINNING, beginning_of(seed, snapshot))
+        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+
+
+def base_of(seed: Seed) -> Base:
+    """Return the base that a seed is."""
+    return Base(
         system_identifier=seed.node.system_identifier,
         timeline=seed.timeline,
         lsn=seed.lsn,
@@ -96,16 +111,17 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
         open_transactions=_open(seed),
         top_of=seed.top_of,
     )
-    writer.write_base(base, seed.lsn)
-    writer.close()
-    # Before everything that begins at or after the base: nothing stands at an LSN that is no multiple of 8.
-    start = Pointer(Position(seed.timeline, Lsn(seed.lsn - 1), 0), seed.lsn)
-    with store.transaction(None) as moving:
-        moving.put(HISTORY, stored[-1])
-        encodings = {oid: mirror.encoding for oid, mirror in seed.mirrors.items()}
-        names = dict(seed.databases)
-        moving.put(BEGINNING, Beginning(seed.timeline, seed.lsn, seed.complete_from, names, snapshot, encodings))
-        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+
+
+def beginning_of(seed: Seed, snapshot: str) -> Beginning:
+    """Return the beginning of a capture that begins with a seed."""
+    encodings = {oid: mirror.encoding for oid, mirror in seed.mirrors.items()}
+    return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings)
+
+
+def place_before(seed: Seed, ordinal: int = 0) -> Position:
+    """Return a position before all that begins at or after a seed: records stand at multiples of 8."""
+    return Position(seed.timeline, Lsn(seed.lsn - 1), ordinal)
 
 
 def _open(seed: Seed) -> Sequence[OpenTransactionStart]:

@@ -39,6 +39,12 @@ class WalInput(Protocol):
     def start(self) -> None:
         """Begin to receive."""
 
+    def drain(self) -> None:
+        """Let what waits outside of the ring come into it: decoding begins."""
+
+    def tend(self, lsn: Lsn) -> None:
+        """Look after what is kept beside the ring; no restart begins before `lsn`."""
+
     def stop(self) -> None:
         """End all threads and connections."""
 

@@ -32,6 +32,13 @@ class WalDiverged(CorruptWal):
     hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
 
 
+class RingOverflowed(TidemarkError):
+    """The consumer does not keep up, and there is an archive to go on from."""
+
+    disposition = Disposition.FAIL_OVER
+    hint = "the archiver goes on; ring.bytes_max bounds the ring"
+
+
 class WalSink(Protocol):
     """Where received WAL goes: the ring, or the spool around a first copy."""
 
@@ -64,8 +71,9 @@ class NetworkThread(SourceThread):
         metrics: Metrics,
         log: Log,
         backoff: Backoff,
-        free_share: float,
+        reconnect_share: float | None,
     ) -> None:
+        """`reconnect_share`: a full sink is left alone until so much of it is free; None: it ends the thread."""
         super().__init__("network", arrived)
         self._dsn = dsn
         self._sink = sink
@@ -75,7 +83,7 @@ class NetworkThread(SourceThread):
         self._metrics = metrics
         self._log = log
         self._backoff = backoff
-        self._free_bytes_wanted = max(SLICE_BYTES_MAX, int(sink.capacity * free_share))
+        self._reconnect_share = reconnect_share
         self._clock = SystemClock()
 
     def _work(self) -> None:
@@ -105,7 +113,7 @@ class NetworkThread(SourceThread):
         finally:
             self._metrics.connected.set(0)
         if self._link is Link.PAUSED:
-            self._wait_for_room()
+            self._wait_for_room(self._reconnect_share)
 
     def _locate(self, stream: WalStream) -> None:
         """See that the node is ours, and on which timeline the ring's end stands in its history."""
@@ -133,6 +141,7 @@ class NetworkThread(SourceThread):
         while ended is None and not self._stopping.is_set():
             if self._sink.free_bytes < SLICE_BYTES_MAX:
                 self._link = Link.PAUSED
+                self._metrics.ring_full.inc()
                 return
             event = stream.read(READ_S)
             if event is None:
@@ -161,12 +170,16 @@ class NetworkThread(SourceThread):
         )
         self._timeline = ended.next_timeline
 
-    def _wait_for_room(self) -> None:
-        self._metrics.ring_full.inc()
+    def _wait_for_room(self, share: float | None) -> None:
+        if share is None:
+            raise RingOverflowed(
+                f"the ring of {self._sink.capacity} bytes is full at {format_lsn(self._sink.write_lsn)}"
+            )
         self._log.warning(
             "ring is full, capture pauses",
             ring_end_lsn=self._sink.write_lsn,
             ring_bytes=self._sink.capacity,
         )
-        while self._sink.free_bytes < self._free_bytes_wanted and not self._stopping.is_set():
+        wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * share))
+        while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
             self._stopping.wait(READ_S)

@@ -4,6 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from enum import Enum
 
+from tidemark.model.lsn import Lsn
 from tidemark.runtime.signal import Signal
 
 STOP_S = 5.0
@@ -12,6 +13,7 @@ STOP_S = 5.0
 class Link(Enum):
     """State of the way to the source."""
 
+    IDLE = "idle"  # not started
     CONNECTING = "connecting"
     STREAMING = "streaming"
     PAUSED = "paused"
@@ -22,7 +24,7 @@ class SourceThread(ABC):
     """Brings WAL until it is stopped or fails; sets `arrived` when something came, and at its end."""
 
     def __init__(self, name: str, arrived: Signal) -> None:
-        self._link = Link.CONNECTING
+        self._link = Link.IDLE
         self._error: BaseException | None = None
         self._arrived = arrived
         self._stopping = threading.Event()
@@ -48,11 +50,18 @@ class SourceThread(ABC):
         if self._thread.ident is not None:
             self._thread.join(STOP_S)
 
+    def drain(self) -> None:  # noqa: B027 - a default, not an omission
+        """Do nothing: what comes is in the ring already."""
+
+    def tend(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
+        """Do nothing: there is nothing but the ring."""
+
     @abstractmethod
     def _work(self) -> None:
         """Bring WAL until `_stopping` is set; raise what cannot heal."""
 
     def _run(self) -> None:
+        self._link = Link.CONNECTING
         try:
             self._work()
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it

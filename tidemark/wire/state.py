@@ -13,11 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
-from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Sequence
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
 
 FORMAT_VERSION = 1
 SWITCHES_KEPT = 100
+LOSSES_KEPT = 100
 NO_TIMELINE = TimelineId(0)
 
 
@@ -108,6 +109,31 @@ class SwitchLog:
     def with_one_more(self, switch: Switch) -> "SwitchLog":
         """Return the log with another switch, and perhaps without its oldest."""
         return SwitchLog((*self.kept, switch)[-SWITCHES_KEPT:], self.count + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """WAL that an operator gave up (`cdcctl archive repair`): what committed behind `after` was never given out."""
+
+    at_us: int  # wall clock
+    after: Position  # the last that was delivered before it
+    hole_start_lsn: Lsn  # what is missing of the archive
+    hole_end_lsn: Lsn
+    resumed_timeline: TimelineId
+    resumed_lsn: Lsn  # decoding goes on here, by a new seed
+    tables: int  # to be copied again
+
+
+@dataclass(frozen=True, slots=True)
+class LossLog:
+    """The latest losses, oldest first."""
+
+    kept: tuple[Loss, ...] = ()
+    count: int = 0  # ever
+
+    def with_one_more(self, loss: Loss) -> "LossLog":
+        """Return the log with another loss, and perhaps without its oldest."""
+        return LossLog((*self.kept, loss)[-LOSSES_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +270,7 @@ BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
 STAGE = Key("stage", Stage, DamagePolicy.HALT)
 HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
+LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
 TERM = Key("term", Term, DamagePolicy.HALT)
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE)
 CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE)

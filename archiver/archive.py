@@ -1,0 +1,244 @@
+"""What the archiver does in each stage of the mode table: read markers and watch, or deliver.
+
+    ARCHIVE, HELD     ACTIVE: a capture from the archive
+    RETURNING         ACTIVE up to the try-start marker; then it hands over
+    REALTIME          PASSIVE: reads markers, watches the sidecar
+    RETURNED          PASSIVE: watches the sidecar
+    FOLLOWER          PASSIVE
+
+One thread, a step at a time. The node is asked for nothing that delivering needs: it may be down.
+"""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from archiver.upkeep import Upkeep
+from tidemark.engine.handover import Effect, Event, Refused
+from tidemark.engine.retry import Backoff
+from tidemark.io.clock import SystemClock, boot_ns
+from tidemark.io.control import Handler
+from tidemark.io.heartbeat import Slot
+from tidemark.io.logs import describe_error
+from tidemark.io.state_views import StateMarks
+from tidemark.io.switching import switch
+from tidemark.io.watchdog import Condition, Watch
+from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
+from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.model.position import Epoch, Pointer
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
+from tidemark.runtime.hastening import Hastening
+from tidemark.runtime.inflow import from_archive
+from tidemark.runtime.marker_scan import MarkerScan
+from tidemark.runtime.service import Means
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+from tidemark.wire.state import HandOver, Owner
+
+WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # where something is the sidecar's to do
+
+
+class NoArchive(ConfigError):
+    """A configuration without an archive."""
+
+    hint = "set archive.folder; docs/operate.md says how the node fills it"
+
+
+class Archive:
+    """The archiver's part of the mode table."""
+
+    def __init__(self, means: Means) -> None:
+        """Raise `NoArchive` where there is none."""
+        around = means.around
+        if not around.config.has_archive:
+            raise NoArchive("archive.folder is empty: there is nothing for an archiver to read")
+        self._around = around
+        self._store = around.store
+        self._owner = means.owner
+        self._errands = means.errands
+        self._markers = means.markers
+        self._clock = SystemClock()
+        self._capture: Capture | None = None
+        self._scan: MarkerScan | None = None
+        self._epoch: Epoch | None = None
+        self._backoff = Backoff(around.config.retry.first_s, around.config.retry.max_s)
+        self._watch = Watch(
+            around.store.folder,
+            around.store.environment.heartbeat,
+            Role.SIDECAR,
+            stale_s=around.config.watchdog.watchdog_s,
+            restart_s=around.config.watchdog.restart_s,
+        )
+        self._upkeep = Upkeep(around)
+        self._hastening = Hastening(means.errands, around.config.archive.switch_s)
+
+    def start(self) -> None:
+        """Begin."""
+
+    def step(self) -> None:
+        """Do what the stage asks for."""
+        marks = self._store.marks()
+        self._around.metrics.mode.set(marks.stage.number)
+        is_active = marks.stage.deliverer is Role.ARCHIVER
+        self._around.metrics.archiver_active.set(is_active)
+        if is_active:
+            self._end_scan()
+            self._deliver(marks)
+            self._hastening.step(time.monotonic())
+        else:
+            self._let_go()
+            self._scan_markers(marks)
+        if marks.stage in WATCHED:
+            self._watch_sidecar(marks)
+        self._upkeep.step()
+
+    def stop(self) -> None:
+        """Stop delivering."""
+        try:
+            self._end_scan()
+            if self._capture is not None:
+                self._capture.stop()
+        finally:
+            self._errands.close()
+
+    def commands(self) -> Mapping[str, Handler]:
+        """Return none: operators speak with the state, or with the sidecar."""
+        return {}
+
+    def status(self) -> Mapping[str, Json]:
+        """Return how it does."""
+        if self._capture is None:
+            scan = self._scan
+            read_lsn = scan.read_lsn if scan is not None else INVALID_LSN
+            return {"role": "passive", "read_lsn": format_lsn(read_lsn)}
+        status = self._capture.status()
+        return {
+            "role": "active",
+            "copying": status.copying,
+            "open_transactions": status.open_transactions,
+            "received_lsn": format_lsn(status.progress.received_lsn),
+            "decoded_lsn": format_lsn(status.progress.decoded_lsn),
+            "delivered": str(status.progress.delivered.position) if status.progress.delivered else None,
+        }
+
+    # --- ACTIVE
+
+    def _deliver(self, marks: StateMarks) -> None:
+        try:
+            if self._capture is None:
+                if self._backoff.wait_s(time.monotonic()) > 0:
+                    return
+                self._begin()
+            assert self._capture is not None, "it was begun"
+            error = self._capture.poll()
+            if error is not None:
+                raise error
+        except Fenced as fenced:
+            self._let_go()
+            if self._store.marks().stage.deliverer is Role.ARCHIVER:
+                raise
+            self._around.log.warning("somebody else delivers now", **describe_error(fenced))
+            return
+        except TidemarkError as failed:
+            self._let_go()
+            if failed.disposition is not Disposition.RETRY:
+                raise
+            delay_s = self._backoff.failed(time.monotonic())
+            self._around.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
+            return
+        halted_at = self._capture.halted_at
+        if halted_at is not None:
+            self._hand_over(marks, halted_at)
+
+    def _begin(self) -> None:
+        self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=START_S_MAX)
+        self._epoch = self._store.take_epoch(self._owner)
+        self._around.log.info("epoch taken", epoch=str(self._epoch))
+        make_inflow = partial(from_archive, self._around)
+        self._capture = Capture(self._around, self._epoch, make_inflow, on_marker=self._halts)
+        self._capture.start()
+
+    def _halts(self, lsn: Lsn, content: bytes) -> bool:
+        """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""
+        marker = self._markers.read(lsn, content)
+        if marker is None or marker.kind is not MarkerKind.TRY_START:
+            return False
+        view = self._store.view()
+        return view.stage is Stage.RETURNING and marker.sequence == view.hand_over.attempt
+
+    def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
+        """Let the sidecar have it: all that commits before its marker is delivered."""
+        self._let_go()
+        attempt = self._store.view().hand_over.attempt
+        place = halted_at.position
+        reached = HandOver(attempt, place.timeline, place.commit_lsn, halted_at.restart_lsn)
+        self._move(Event.MARKER_REACHED, epoch=self._epoch, hand_over=reached, only_from=marks.stage)
+
+    def _let_go(self) -> None:
+        capture, self._capture = self._capture, None
+        if capture is None:
+            return
+        self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=STOP_S_MAX)
+        try:
+            capture.stop()
+        except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
+            self._around.log.warning("the capture did not stop in order", **describe_error(error))
+
+    # --- PASSIVE
+
+    def _scan_markers(self, marks: StateMarks) -> None:
+        if self._scan is None:
+            start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
+            self._scan = MarkerScan(self._around, start, self._markers.read)
+            self._scan.start()
+        if self._scan.error is not None:
+            raise self._scan.error
+
+    def _end_scan(self) -> None:
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            scan.stop()
+
+    def _watch_sidecar(self, marks: StateMarks) -> None:
+        """Kill what is left of a sidecar that is gone or hangs, and take over from it (I20)."""
+        condition = self._watch.look(boot_ns())
+        if condition not in (Condition.GONE, Condition.HUNG):
+            return
+        if not self._watch.kill_remains() and self._watch.look(boot_ns()) is Condition.ALIVE:
+            return  # it gave a sign of life at the last moment
+        self._around.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
+        epoch = marks.term.epoch if marks.term is not None else None
+        # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
+        taking = None if marks.stage is Stage.RETURNING else self._owner
+        self._move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
+
+    # --- moves
+
+    def _move(
+        self,
+        event: Event,
+        *,
+        epoch: Epoch | None,
+        taking: Owner | None = None,
+        hand_over: HandOver | None = None,
+        only_from: Stage,
+    ) -> None:
+        try:
+            switched = switch(
+                self._store,
+                event,
+                log=self._around.log,
+                now_us=self._clock.wall_us(),
+                epoch=epoch,
+                taking=taking,
+                hand_over=hand_over,
+                only_from=only_from,
+            )
+        except (Refused, Fenced) as error:
+            self._around.log.warning("the stage has changed meanwhile", **describe_error(error))
+            return
+        assert Effect.STOP_CAPTURE not in switched.effects, "that is the sidecar's"
+        if switched.before is not switched.after:
+            self._around.metrics.switches.inc(event.name)

@@ -1,0 +1,118 @@
+"""What is said of an archive folder: runs, gaps on the way to the latest timeline, and the ledger's holes."""
+
+import fcntl
+import time
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.archive_state import ArchiveState, NoArchive, SegmentRun, Stretch, archive_state
+from tidemark.io.hole_ledger import HoleLedger
+from tidemark.io.spool import Spool
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.wal.segments import segment_name
+
+MB = 1 << 20
+FILES = 100_000
+LISTED_S = 20.0  # takes 1.4 s on a machine with nothing else to do
+
+
+def name(number: int, timeline: int = 1) -> str:
+    return segment_name(timeline, number, MB)
+
+
+def fill(folder: Path, *numbers: int, timeline: int = 1, more: str = "") -> None:
+    for number in numbers:
+        (folder / (name(number, timeline) + more)).write_bytes(b"x" * 10)
+
+
+def stretch(first: int, behind: int) -> Stretch:
+    return Stretch(Lsn(first), Lsn(behind))
+
+
+def taken(folder: Path) -> ArchiveState:
+    return archive_state(folder, MB)
+
+
+def test_a_folder_is_told_by_runs_files_bytes_and_owner(tmp_path: Path) -> None:
+    fill(tmp_path, 3, 4, 7, 8, 9)
+    fill(tmp_path, 10, more=".gz")
+    fill(tmp_path, 11, more=".partial")
+    (tmp_path / "letter.txt").write_text("not counted")
+    state = taken(tmp_path)
+    assert not state.is_ours
+    assert (state.file_count, state.byte_count) == (7, 70)
+    assert state.free_bytes > 0
+    assert state.runs == (SegmentRun(TimelineId(1), name(3), name(4)), SegmentRun(TimelineId(1), name(7), name(10)))
+    assert state.path == (stretch(3 * MB, 5 * MB), stretch(7 * MB, 11 * MB))
+    assert (state.holes, state.given_up, state.failing_s) == ((), 0, None)
+
+
+def test_a_gap_is_what_is_missing_from_an_lsn_on_with_wal_behind_it(tmp_path: Path) -> None:
+    fill(tmp_path, 3, 4, 7, 8)
+    state = taken(tmp_path)
+    for lsn, gap in (
+        (MB, stretch(MB, 3 * MB)),
+        (3 * MB + 5, stretch(5 * MB, 7 * MB)),
+        (5 * MB, stretch(5 * MB, 7 * MB)),
+        (6 * MB + 5, stretch(6 * MB + 5, 7 * MB)),
+        (7 * MB, None),
+        (8 * MB + 9, None),
+        (20 * MB, None),
+    ):
+        assert state.gap_after(Lsn(lsn)) == gap
+    assert state.names_in(stretch(5 * MB, 7 * MB)) == [name(5), name(6)]
+    assert state.names_in(stretch(6 * MB + 5, 7 * MB)) == [name(6)]
+
+
+def test_the_way_goes_over_timelines_as_recovery_would_and_a_dead_branch_fills_no_gap(tmp_path: Path) -> None:
+    fill(tmp_path, 2, 3, 4, 5, 6, 7)  # the first timeline went on behind the fork, in segment 4
+    fill(tmp_path, 5, 7, timeline=2)
+    (tmp_path / "00000002.history").write_text(f"1\t0/{4 * MB + 0x300:X}\tpromoted\n")
+    state = taken(tmp_path)
+    assert state.timeline == 2
+    fork = 4 * MB + 0x300
+    assert state.path == (stretch(2 * MB, fork), stretch(5 * MB, 6 * MB), stretch(7 * MB, 8 * MB))
+    assert state.gap_after(Lsn(2 * MB)) == stretch(fork, 5 * MB)
+    fill(tmp_path, 4, timeline=2)
+    assert taken(tmp_path).gap_after(Lsn(2 * MB)) == stretch(6 * MB, 7 * MB)
+    assert taken(tmp_path).names_in(stretch(6 * MB, 7 * MB)) == [name(6, 2)]
+
+
+def test_files_that_were_given_up_are_told_until_they_are_there_and_failure_while_it_lasts(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.create(7)
+    assert taken(spool.folder).failing_s is None
+    with HoleLedger.open(spool.ledger, writable=True) as ledger:
+        ledger.note_failure()
+        ledger.give_up(name(3), "full")
+        ledger.give_up(name(4), "full")
+        fcntl.flock(ledger._descriptor, fcntl.LOCK_EX)  # a copy that hangs would hold it so
+        state = taken(spool.folder)
+    assert state.is_ours
+    assert [(hole.name, hole.reason) for hole in state.holes] == [(name(3), "full"), (name(4), "full")]
+    assert state.failing_s is not None
+    assert 0 < state.failing_s < 60
+    fill(spool.folder, 3)
+    with HoleLedger.open(spool.ledger, writable=True) as ledger:
+        ledger.note_success()
+    state = taken(spool.folder)
+    assert [hole.name for hole in state.holes] == [name(4)]
+    assert (state.given_up, state.failing_s) == (2, None)
+
+
+def test_a_folder_that_is_not_there_is_named_and_an_empty_one_is_no_error(tmp_path: Path) -> None:
+    with pytest.raises(NoArchive, match="gone"):
+        taken(tmp_path / "gone")
+    state = taken(tmp_path)
+    assert (state.runs, state.path, state.end_lsn, state.timeline) == ((), (), None, None)
+    assert state.gap_after(Lsn(MB)) is None
+
+
+def test_a_hundred_thousand_files_are_listed_in_moments(tmp_path: Path) -> None:
+    for number in range(FILES):
+        (tmp_path / name(number)).touch()
+    began_s = time.monotonic()
+    state = taken(tmp_path)
+    assert time.monotonic() - began_s < LISTED_S
+    assert state.path == (stretch(0, FILES * MB),)

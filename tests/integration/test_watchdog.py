@@ -1,0 +1,237 @@
+"""The watch on the other process, and the end of what is left of it: real processes, and time as an argument."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.stopped_writer import StoppedWriter
+from tidemark.io import heartbeat as heartbeat_module
+from tidemark.io.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
+from tidemark.io.environment import Environment, WritePoint
+from tidemark.io.heartbeat import HeartbeatFile, Slot
+from tidemark.io.locks import RoleLock
+from tidemark.io.remains import kill_remains
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.io.watchdog import Condition, Watch
+from tidemark.model.lsn import SystemIdentifier
+from tidemark.model.mode import Role
+from tidemark.wire.state import Identity, Owner
+
+NS = 1_000_000_000
+IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
+STALE_S, RESTART_S = 15.0, 3.0
+ALIVE, RESTARTING, GONE, HUNG = Condition
+SIDECAR = Role.SIDECAR.value
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
+        yield made
+
+
+@pytest.fixture
+def watch(store: StateStore) -> Watch:
+    return watch_on(store)
+
+
+def watch_on(store: StateStore) -> Watch:
+    return Watch(store.folder, store.environment.heartbeat, Role.SIDECAR, stale_s=STALE_S, restart_s=RESTART_S)
+
+
+def looks(watch: Watch, began_ns: int, *seconds: float) -> list[Condition]:
+    return [watch.look(began_ns + int(second * NS)) for second in seconds]
+
+
+def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_sign_of_life(watch: Watch) -> None:
+    assert looks(watch, boot_ns(), 0, 3, 14.9, 15, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
+
+
+def test_a_free_lock_means_a_restart_at_first_and_its_end_later(store: StateStore, watch: Watch) -> None:
+    began = boot_ns()
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, began, 0) == [ALIVE]
+    assert looks(watch, began, 1, 2, 3.9, 4, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
+
+
+def test_every_end_of_a_process_begins_a_new_wait_for_its_restart(store: StateStore, watch: Watch) -> None:
+    began = boot_ns()
+    assert looks(watch, began, 0, 15) == [RESTARTING, GONE]
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, began, 16) == [ALIVE]
+    assert looks(watch, began, 17, 19.9, 20) == [RESTARTING, RESTARTING, GONE]
+
+
+def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        store.environment.heartbeat.beat(Slot.SIDECAR)
+        began = boot_ns()
+        assert looks(watch, began, 0, 14) == [ALIVE, ALIVE]
+        assert looks(watch, began, 15, 15.9, 16) == [ALIVE, ALIVE, HUNG], "an old sign has to stay the last one"
+        store.environment.heartbeat.beat(Slot.SIDECAR)
+        assert looks(watch, boot_ns(), 1) == [ALIVE]
+        assert looks(watch, boot_ns(), 16, 17) == [ALIVE, HUNG]
+
+
+def test_a_process_in_a_long_step_is_not_hung_before_the_steps_bound(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=600)
+        began = boot_ns()
+        assert looks(watch, began, 0, 300, 614) == [ALIVE, ALIVE, ALIVE]
+        store.environment.heartbeat.beat(Slot.SIDECAR)  # the step was shorter: from now on as usual
+        assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
+
+
+def test_a_sign_of_life_that_was_never_finished_is_none(store: StateStore, watch: Watch) -> None:
+    heartbeat = store.environment.heartbeat
+    with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
+        assert looks(watch, boot_ns(), 0) == [ALIVE]
+        at = Slot.SIDECAR * heartbeat_module._SLOT_BYTES
+        heartbeat._map[at] |= 1  # as if it had stopped between the slot's two counts
+        assert heartbeat.read(Slot.SIDECAR) is None
+        assert looks(watch, boot_ns(), 14, 15, 16) == [ALIVE, ALIVE, HUNG]
+        assert watch.kill_remains()
+        assert sidecar.end() == -signal.SIGKILL
+
+
+def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        began = boot_ns()
+        assert looks(watch, began, 0, 3600, 3600.5) == [ALIVE, ALIVE, ALIVE]
+        store.environment.heartbeat.beat(Slot.SIDECAR)
+        assert looks(watch, boot_ns(), 0) == [ALIVE]
+
+
+def test_a_process_that_never_beats_is_hung_as_long_after_it_was_first_seen(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, boot_ns(), 0, 14.9, 15, 16) == [ALIVE, ALIVE, ALIVE, HUNG]
+
+
+def test_a_watch_that_comes_later_finds_the_old_heartbeat_at_once(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        store.environment.heartbeat.beat(Slot.SIDECAR)
+        assert looks(watch, boot_ns(), 100, 101) == [ALIVE, HUNG]
+
+
+def test_the_heartbeat_of_a_former_holder_is_not_held_against_a_process_that_starts(
+    store: StateStore, watch: Watch
+) -> None:
+    with StoppedWriter(store.folder, WritePoint.LOCKED, role=SIDECAR) as former:
+        former.process.send_signal(signal.SIGKILL)
+        former.end()
+    assert store.environment.heartbeat.read(Slot.SIDECAR) is not None
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, boot_ns(), 3600, 3614, 3615, 3616) == [ALIVE, ALIVE, ALIVE, HUNG]
+
+
+def test_a_heartbeat_of_another_boot_is_no_sign_of_life(
+    store: StateStore, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:  # the one thing that no test can have for real: another boot
+        patch.setattr("tidemark.io.heartbeat.boot_id", lambda: str(uuid.uuid4()))
+        other_boot = HeartbeatFile.open(store.folder.heartbeat)
+    with RoleLock.take(store.folder, SIDECAR):
+        began = boot_ns()
+        assert looks(watch, began, 0) == [ALIVE]
+        other_boot.beat(Slot.SIDECAR)
+        assert looks(watch, began, 15, 16) == [ALIVE, HUNG]
+    other_boot.close()
+
+
+def test_a_holder_that_has_not_written_its_name_yet_is_given_time(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR) as lock:
+        store.folder.lock(SIDECAR).write_text("")
+        assert looks(watch, boot_ns(), 3600) == [ALIVE]
+        assert not watch.kill_remains()
+        del lock
+
+
+@pytest.mark.feature("I20")
+@pytest.mark.parametrize("point", WritePoint)
+def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_its_lock_and_lmdb_are_free(
+    store: StateStore, watch: Watch, point: WritePoint
+) -> None:
+    with StoppedWriter(store.folder, point, role=SIDECAR) as sidecar:
+        assert looks(watch, boot_ns(), 15) == [ALIVE]
+        assert not watch.kill_remains(), "as long as it is not known to hang"
+        assert looks(watch, boot_ns(), 16) == [HUNG]
+        assert watch.kill_remains()
+        assert RoleLock.holder(store.folder, SIDECAR) is None
+        owner = Owner("archiver", host_name(), boot_id(), os.getpid(), own_start_ticks())
+        with store.transaction(None) as moving:
+            epoch = moving.take_epoch(owner)
+        assert epoch.number == 1
+        assert sidecar.end() == -signal.SIGKILL
+    assert looks(watch, boot_ns(), 17, 20) == [RESTARTING, GONE]
+    assert watch.kill_remains(), "nothing is left"
+
+
+@pytest.mark.feature("I20")
+def test_a_process_that_beats_at_the_last_moment_is_spared(store: StateStore, watch: Watch) -> None:
+    with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
+        assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
+        store.environment.heartbeat.beat(Slot.SIDECAR)
+        assert not watch.kill_remains()
+        assert sidecar.process.poll() is None
+
+
+def test_an_owner_is_killed_only_if_it_is_the_same_process(store: StateStore) -> None:
+    with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
+        owner = RoleLock.seen(store.folder, SIDECAR).owner
+        assert owner is not None
+        assert owner.pid == sidecar.pid
+        assert not kill_remains(replace(owner, host="another"))
+        assert kill_remains(replace(owner, boot_id=str(uuid.uuid4()))), "of an earlier boot nobody lives"
+        assert kill_remains(replace(owner, start_ticks=owner.start_ticks + 1)), "the pid is another's by now"
+        assert not kill_remains(owner, is_still_due=lambda: False)
+        assert sidecar.process.poll() is None
+        assert kill_remains(owner)
+        assert sidecar.end() == -signal.SIGKILL
+        assert kill_remains(owner), "killing the dead is no error"
+
+
+def test_nobody_kills_itself_or_what_is_no_process() -> None:
+    ourselves = Owner(SIDECAR, host_name(), boot_id(), os.getpid(), own_start_ticks())
+    assert not kill_remains(ourselves)
+    assert not kill_remains(replace(ourselves, pid=0))
+    assert not kill_remains(replace(ourselves, pid=-1))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_a_process_of_another_user_is_told_to_be_left() -> None:
+    target = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ticks = process_start_ticks(target.pid)
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from tidemark.io.clock import boot_id, host_name
+from tidemark.io.remains import kill_remains
+from tidemark.wire.state import Owner
+owner = Owner("sidecar", host_name(), boot_id(), {target.pid}, {ticks})
+os.setuid(65534)
+print(kill_remains(owner))
+"""
+    try:
+        told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=30)
+        assert told.stdout == "False\n"
+        assert target.poll() is None
+    finally:
+        target.communicate(b"\n", timeout=30)
+
+
+def test_the_watch_works_beside_an_environment_that_others_write(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state")
+    folder.make()
+    environment = Environment.open(folder, map_bytes=1 << 30, create=True)
+    watch = Watch(folder, environment.heartbeat, Role.ARCHIVER, stale_s=STALE_S, restart_s=RESTART_S)
+    with RoleLock.take(folder, Role.ARCHIVER.value), environment.write():
+        assert watch.look(boot_ns()) is ALIVE
+    environment.close()

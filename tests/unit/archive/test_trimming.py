@@ -1,0 +1,135 @@
+"""Which files of a spool may go: whole segments below the horizon's, by name alone."""
+
+import random
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.io.state_views import StateView
+from tidemark.io.trimming import Horizon, horizon_of, removable
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.mode import Stage
+from tidemark.model.position import Pointer, Position, Sequence
+from tidemark.wal.segments import segment_name
+from tidemark.wire.state import (
+    BaseEntry,
+    HandOver,
+    HistoryIndex,
+    Identity,
+    JournalMark,
+    LossLog,
+    OutboxLedger,
+    Reader,
+    SwitchLog,
+    Watermark,
+)
+
+MB = 1 << 20
+TL1, TL2, TL3 = TimelineId(1), TimelineId(2), TimelineId(3)
+
+
+def name(number: int, timeline: int = TL1, more: str = "") -> str:
+    return segment_name(timeline, number, MB) + more
+
+
+def mark(restart_lsn: int, timeline: TimelineId = TL1) -> Watermark:
+    return Watermark(Pointer(Position(timeline, Lsn(restart_lsn + 1000), 0), Lsn(restart_lsn)), Sequence(1))
+
+
+def view(delivered: Watermark | None, confirmed: Watermark | None = None, *, bases: tuple[int, ...] = ()) -> StateView:
+    entries = tuple(BaseEntry(f"base-{lsn}", TL1, Lsn(lsn), Lsn(lsn - 100), 1) for lsn in bases)
+    readers = {"lake": Reader(Sequence(1), Sequence(1), 0)} if confirmed else {}
+    return StateView(
+        stage=Stage.REALTIME,
+        term=None,
+        delivered=delivered,
+        confirmed=confirmed,
+        ledger=OutboxLedger(),
+        readers=readers,
+        damaged_readers=frozenset(),
+        identity=Identity("main", SystemIdentifier(7), "0a", 15, MB, 1 << 30),
+        beginning=None,
+        history=HistoryIndex(entries),
+        journal=JournalMark(),
+        copies={},
+        fingerprint=None,
+        hand_over=HandOver(),
+        switches=SwitchLog(),
+        losses=LossLog(),
+    )
+
+
+def test_only_segments_wholly_below_the_horizons_go_and_the_oldest_first() -> None:
+    files = [name(number) for number in (5, 3, 4, 2, 6)]
+    at_start, inside, at_end = 5 * MB, 5 * MB + 17, 6 * MB - 1
+    for lsn in (at_start, inside, at_end):
+        assert removable(files, Horizon(TL1, Lsn(lsn)), MB) == [name(2), name(3), name(4)]
+    assert removable(files, Horizon(TL1, Lsn(6 * MB)), MB)[-1] == name(5)
+
+
+def test_left_overs_go_with_their_segment_and_history_files_and_strangers_stay() -> None:
+    gone = [
+        f".{name(2)}.new",
+        name(2, more=".00000028.backup"),
+        name(2, more=".gz"),
+        name(2, more=".partial"),
+        name(2, more=".partial.lz4"),
+    ]
+    kept = [
+        "00000001.history",
+        "00000002.history.gz",
+        ".tidemark",
+        ".holes",
+        "history",
+        "notes.txt",
+        f"{name(2)}.txt",
+        f"x{name(2)}",
+        name(2)[:-1],
+        name(9, more=".partial"),
+        f".{name(9)}.new",
+    ]
+    assert sorted(removable(kept + gone, Horizon(TL1, Lsn(5 * MB)), MB)) == sorted(gone)
+
+
+def test_earlier_timelines_go_with_the_horizon_and_later_ones_stay() -> None:
+    files = [name(2, timeline) for timeline in (TL1, TL2, TL3)]
+    assert removable(files, Horizon(TL2, Lsn(5 * MB)), MB) == [name(2, TL1), name(2, TL2)]
+
+
+@given(
+    numbers=st.lists(st.integers(0, 40), unique=True), lsn=st.integers(0, 41 * MB), seed=st.integers(), done=st.data()
+)
+def test_wherever_it_is_broken_off_what_is_left_is_one_run_up_to_the_newest(
+    numbers: list[int], lsn: int, seed: int, done: st.DataObject
+) -> None:
+    files = [name(number) for number in numbers]
+    random.Random(seed).shuffle(files)
+    gone = removable(files, Horizon(TL1, Lsn(lsn)), MB)
+    left = set(files) - set(gone[: done.draw(st.integers(0, len(gone)))])
+    assert left == {file for file in files if file >= min(left, default="~")}
+    assert left >= {name(number) for number in numbers if number >= lsn // MB}
+
+
+def test_the_horizon_is_the_least_of_all_that_is_needed() -> None:
+    confirmed, delivered = mark(7 * MB), mark(9 * MB)
+    assert horizon_of(view(None), keep_bytes=0, copied_lsn=None) is None
+    assert horizon_of(view(delivered), keep_bytes=0, copied_lsn=None) == Horizon(TL1, Lsn(9 * MB))
+    both = view(delivered, confirmed, bases=(2 * MB, 4 * MB, 6 * MB))
+    for keep_bytes, copied_lsn, wanted in (
+        (0, None, 7 * MB),
+        (0, Lsn(8 * MB), 7 * MB),
+        (0, Lsn(5 * MB), 5 * MB),
+        (2 * MB, None, 4 * MB - 100),  # the base that WAL from 5 MB on is decoded from
+        (2 * MB, Lsn(5 * MB), 2 * MB - 100),
+        (6 * MB, None, MB),  # no base is as old
+        (9 * MB, None, 0),
+    ):
+        assert horizon_of(both, keep_bytes=keep_bytes, copied_lsn=copied_lsn) == Horizon(TL1, Lsn(wanted))
+
+
+def test_nothing_goes_while_a_reader_is_registered_that_confirmed_nothing_or_is_damaged() -> None:
+    waiting = replace(view(mark(9 * MB)), readers={"lake": Reader(Sequence(0), Sequence(0), 0)})
+    assert horizon_of(waiting, keep_bytes=0, copied_lsn=None) is None
+    damaged = replace(view(mark(9 * MB), mark(7 * MB)), damaged_readers=frozenset({"lake"}))
+    assert horizon_of(damaged, keep_bytes=0, copied_lsn=None) is None

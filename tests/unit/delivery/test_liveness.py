@@ -1,0 +1,172 @@
+"""A consumer that died or hangs is found out by another thread than the one that hangs in it; a slow one is not."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tidemark.model.errors import ConsumerFailed, Disposition
+from tidemark.runtime import liveness as liveness_module
+from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.liveness import Liveness
+
+ALIVE_S, HANG_S = 5.0, 300.0
+DEADLINE_S = 30.0
+
+
+class HandClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_us(self) -> int:
+        return 0
+
+
+class Patient(NullConsumer):
+    """Answers what it is told to, when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer = True
+        self.raises: Exception | None = None
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.was_asked = threading.Semaphore(0)
+
+    def alive(self) -> bool:
+        self.was_asked.release()
+        assert self.may_answer.wait(DEADLINE_S)
+        if self.raises is not None:
+            raise self.raises
+        return self.answer
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Patient:
+    monkeypatch.setattr(liveness_module, "ASK_S", 0.001)
+    return Patient()
+
+
+@contextmanager
+def watching(consumer: Patient, clock: HandClock) -> Iterator[Liveness]:
+    liveness = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, clock=clock)
+    liveness.start()
+    yield liveness
+    consumer.may_answer.set()
+    liveness.stop()
+
+
+def asked_again(consumer: Patient, times: int = 2) -> None:
+    """Wait until a question that begins after now has been answered; one time: until it is asked."""
+    while times > 1 and consumer.was_asked.acquire(blocking=False):
+        pass
+    for _ in range(times):
+        assert consumer.was_asked.acquire(timeout=DEADLINE_S)
+
+
+def found(liveness: Liveness) -> ConsumerFailed:
+    ended = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.01)):
+        error = liveness.error()
+        if error is not None:
+            return error
+        ended.wait(0.01)
+    raise AssertionError("nothing was found out")
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_says_that_it_is_dead_is_believed(consumer: Patient, clock: HandClock) -> None:
+    with watching(consumer, clock) as liveness:
+        asked_again(consumer)
+        assert liveness.error() is None
+        consumer.answer = False
+        error = found(liveness)
+    assert str(error) == "the consumer Patient says that it is not alive"
+    assert error.disposition is Disposition.FAIL_OVER
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_raises_when_it_is_asked_is_dead_and_its_text_stays_with_it(
+    consumer: Patient, clock: HandClock
+) -> None:
+    consumer.raises = ValueError("a row's secret value")
+    with watching(consumer, clock) as liveness:
+        error = found(liveness)
+    assert str(error) == "the consumer Patient raised ValueError in alive"
+
+
+def test_a_consumers_own_word_for_its_failure_is_kept(consumer: Patient, clock: HandClock) -> None:
+    consumer.raises = ConsumerFailed("the disk is away", hint="mount it")
+    with watching(consumer, clock) as liveness:
+        assert found(liveness) is consumer.raises
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_does_not_answer_is_dead_after_its_time(consumer: Patient, clock: HandClock) -> None:
+    consumer.may_answer.clear()
+    with watching(consumer, clock) as liveness:
+        asked_again(consumer, 1)
+        clock.now_s += ALIVE_S
+        assert liveness.error() is None, "it still has this moment"
+        clock.now_s += 0.1
+        error = found(liveness)
+        consumer.may_answer.set()
+        assert liveness.error() is error, "a late answer takes nothing back"
+    assert str(error) == "the consumer Patient has not answered alive() within 5 s"
+
+
+@pytest.mark.feature("I36")
+def test_a_call_that_takes_too_long_is_found_out_by_its_time(consumer: Patient, clock: HandClock) -> None:
+    liveness = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, clock=clock)
+    with liveness.calling("on_events"):
+        clock.now_s += HANG_S
+        assert liveness.error() is None
+        clock.now_s += 0.1
+        assert str(found(liveness)) == "the consumer Patient has been in on_events for over 300 s"
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_is_slow_but_alive_is_left_in_peace(consumer: Patient, clock: HandClock) -> None:
+    with watching(consumer, clock) as liveness, liveness.calling("on_events"):
+        for _ in range(10):
+            clock.now_s += ALIVE_S - 1
+            asked_again(consumer)
+            assert liveness.error() is None
+
+
+def test_time_between_calls_is_no_hang(consumer: Patient, clock: HandClock) -> None:
+    liveness = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, clock=clock)
+    for _ in range(3):
+        with liveness.calling("on_events"):
+            clock.now_s += 1
+        clock.now_s += 10 * HANG_S
+        assert liveness.error() is None
+
+
+def test_a_consumer_is_asked_no_more_once_the_watch_has_stopped(consumer: Patient, clock: HandClock) -> None:
+    with watching(consumer, clock) as liveness:
+        asked_again(consumer)
+    consumer.was_asked = threading.Semaphore(0)
+    assert not consumer.was_asked.acquire(timeout=0.05)
+    liveness.stop()
+
+
+def test_a_stop_does_not_wait_for_a_consumer_that_hangs(consumer: Patient) -> None:
+    consumer.may_answer.clear()
+    liveness = Liveness(consumer, alive_s=0.05, hang_s=HANG_S)
+    liveness.start()
+    asked_again(consumer, 1)
+    liveness.stop()
+    assert isinstance(found(liveness), ConsumerFailed)
+    consumer.may_answer.set()

@@ -1,0 +1,153 @@
+"""What is asked of the node beside the stream: markers, segment switches, where its WAL ends.
+
+One thread, one errand at a time, each bounded by the time-outs of its connection. Who asks gets a future, and looks at
+it when it comes by: a node that hangs holds up nobody but the next errand.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, Full, Queue
+from typing import TypeVar
+
+from tidemark.engine.marking import WalMark
+from tidemark.io.logs import describe_error
+from tidemark.io.node import Node
+from tidemark.io.node_errors import PermissionMissing
+from tidemark.io.replication import NodeIdentity
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.errors import NodeUnreachable
+from tidemark.model.lsn import FullXid, parse_lsn
+from tidemark.model.position import Epoch, Pointer, Sequence
+from tidemark.runtime.inflow import Surroundings, where_the_node_is
+from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
+
+ERRANDS_MAX = 16
+STOP_S = 2.0
+IDLE_S = 0.5
+ResultT = TypeVar("ResultT")
+
+
+class ErrandsPending(NodeUnreachable):
+    """The node has not answered to what was asked of it before."""
+
+    hint = "see that the node answers SQL; it is asked again"
+
+
+class NodeErrands:
+    """Runs errands until it is closed."""
+
+    def __init__(self, around: Surroundings, key: bytes) -> None:
+        """`key`: what markers are signed by."""
+        self._around = around
+        self._dsn = around.config.markers.dsn or around.config.capture.dsn
+        self._key = key
+        self._node: Node | None = None
+        self._may_switch = True
+        self._closing = threading.Event()
+        self._queue: Queue[Callable[[], None]] = Queue(ERRANDS_MAX)
+        self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the errand in hand, if that ends soon."""
+        self._closing.set()
+        self._thread.join(STOP_S)
+
+    def find_node(self) -> Future[NodeIdentity]:
+        """Ask where the node's WAL ends, over the connection that would stream it."""
+        return self._ask(lambda: where_the_node_is(self._around))
+
+    def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
+        """Switch the segment if anybody wrote since `earlier`; tells how far the node is afterwards."""
+        return self._ask(lambda: self._switch_if_moved(earlier))
+
+    def write(
+        self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
+    ) -> Future[None]:
+        """Write a marker."""
+        identity = self._around.store.identity
+        instance = Instance(identity.system_identifier, identity.capture)
+        marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason)
+        return self._ask(lambda: self._write(marker))
+
+    def switch_segment(self) -> Future[bool]:
+        """Switch the WAL segment, where that is granted; tells if it was done."""
+        return self._ask(self._switch_segment)
+
+    def _ask(self, errand: Callable[[], ResultT]) -> Future[ResultT]:
+        answer: Future[ResultT] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(errand())
+            except Exception as error:  # noqa: BLE001 - it is the asker's
+                self._forget_node()
+                answer.set_exception(error)
+
+        try:
+            self._queue.put_nowait(run)
+        except Full:
+            answer.set_exception(ErrandsPending(f"{ERRANDS_MAX} errands wait for the node"))
+        return answer
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                errand = self._queue.get(timeout=IDLE_S)
+            except Empty:
+                continue
+            errand()
+        self._forget_node()
+
+    def _session(self) -> Node:
+        if self._node is None:
+            node = Node(self._dsn)
+            try:
+                node.check_same_node(self._around.store.identity.system_identifier)
+                node.query("SET synchronous_commit = 'local'")  # no hang behind a synchronous standby that is away
+            except BaseException:
+                node.close()
+                raise
+            self._node = node
+        return self._node
+
+    def _forget_node(self) -> None:
+        if self._node is not None:
+            self._node.close()
+            self._node = None
+
+    def _write(self, marker: Marker) -> None:
+        try:
+            content = write_marker(marker, self._key)
+            self._session().query("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (MARKER_PREFIX, content))
+        except Exception:
+            self._around.metrics.markers_failed.inc()
+            raise
+        self._around.metrics.markers_written.inc(marker.kind.value)
+
+    def _mark(self) -> WalMark:
+        ((lsn, xid),) = self._session().query(
+            "SELECT pg_current_wal_insert_lsn()::text, pg_snapshot_xmax(pg_current_snapshot())::text"
+        )
+        return WalMark(parse_lsn(str(lsn)), FullXid(int(xid)))
+
+    def _switch_if_moved(self, earlier: WalMark | None) -> WalMark:
+        mark = self._mark()
+        moved = earlier is None or mark.has_moved_since(earlier)
+        return self._mark() if moved and self._switch_segment() else mark
+
+    def _switch_segment(self) -> bool:
+        if not self._may_switch:
+            return False
+        try:
+            self._session().query("SELECT pg_switch_wal()")
+        except PermissionMissing as error:
+            self._may_switch = False
+            self._around.log.warning(
+                "segment switches are not granted: in archive mode changes arrive when the server switches by itself",
+                **describe_error(error),
+            )
+            return False
+        self._around.metrics.segment_switches.inc()
+        return True

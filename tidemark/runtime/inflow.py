@@ -1,0 +1,213 @@
+"""Where a capture's WAL comes from: the ring, what fills it, and what the decode thread takes from it.
+
+from_node      node ─► ring                     the sidecar, from the delivered pointer on (spool first, around a copy)
+from_archive   archive ─► ring                  the archiver
+LiveBuffer     node ─► ring, archive before it  the sidecar on its way back: the ring fills before it may deliver
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff
+from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.io.archive import ArchiveFolder, Hole
+from tidemark.io.config import Config
+from tidemark.io.logs import Log
+from tidemark.io.metrics import Metrics
+from tidemark.io.replication import NodeIdentity, WalStream
+from tidemark.io.state import StateStore
+from tidemark.io.wal_spool import WalSpool
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.runtime.archive_input import ArchiveInput
+from tidemark.runtime.inputs import SpooledInput, WalInput
+from tidemark.runtime.network import NetworkThread, WalSink
+from tidemark.runtime.signal import Signal
+from tidemark.wal.segments import ReadSegment
+from tidemark.wal.versions import PAGE_BYTES
+
+
+class Slices(Protocol):
+    """What the decode thread takes: slices of WAL, in order."""
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice, None where there is none yet."""
+
+    def release(self, length: int) -> None:
+        """Give back the first `length` bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inflow:
+    """All of it, made and not started."""
+
+    ring: Ring
+    slices: Slices
+    arrived: Signal
+    progress: Progress
+    input: WalInput
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every capture of one process is made with."""
+
+    config: Config
+    store: StateStore
+    metrics: Metrics
+    log: Log
+
+
+class MakeInflow(Protocol):
+    """Makes the inflow of a capture that decodes from `page_lsn` on, on `timeline`; `copying`: behind a first copy."""
+
+    def __call__(self, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+        """Make it."""
+
+
+def first_page_lsn(lsn: Lsn) -> Lsn:
+    """Return where reading has to begin so that the record at `lsn` can be framed: its page's start."""
+    return Lsn(lsn // PAGE_BYTES * PAGE_BYTES)
+
+
+def new_ring(around: Surroundings, page_lsn: Lsn) -> Ring:
+    """Return a ring of the configured size that begins at `page_lsn`."""
+    ring = Ring(around.config.ring_bytes(around.store.identity.segment_bytes), page_lsn)
+    around.metrics.ring_capacity.set(ring.capacity)
+    return ring
+
+
+def from_node(around: Surroundings, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+    """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
+    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    spool = WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode)
+    if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
+        spool.drop_below(None)
+    if not copying and spool.is_empty:
+        network = _network(around, ring, timeline, progress, arrived)
+        return Inflow(ring, ring, arrived, progress, network)
+    if spool.is_empty:
+        spool.begin(page_lsn, timeline)
+    progress.receive(spool.write_lsn)
+
+    def into(sink: WalSink) -> NetworkThread:
+        return _network(around, sink, spool.timeline, progress, arrived)
+
+    return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
+
+
+def from_archive(around: Surroundings, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+    """Read the archive; around a first copy it simply waits: nothing of it goes away."""
+    del copying
+    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    source = ArchiveInput(
+        Path(around.config.archive.folder),
+        ring,
+        system_identifier=around.store.identity.system_identifier,
+        timeline=timeline,
+        progress=progress,
+        arrived=arrived,
+        metrics=around.metrics,
+        log=around.log,
+    )
+    return Inflow(ring, ring, arrived, progress, source)
+
+
+def where_the_node_is(around: Surroundings) -> NodeIdentity:
+    """Ask the node where its WAL ends; waits for it, and raises where it does not answer."""
+    with closing(WalStream(around.config.capture.dsn)) as stream:
+        return stream.identify(around.store.identity.system_identifier)
+
+
+class LiveBuffer:
+    """The node's stream from now on, in a ring that nobody takes from yet (I15)."""
+
+    def __init__(self, around: Surroundings, here: NodeIdentity) -> None:
+        """Make a buffer that begins at `here`, where the node's WAL ends now."""
+        self._around = around
+        self.start_lsn = first_page_lsn(here.flush_lsn)
+        self._ring, self._arrived = new_ring(around, self.start_lsn), Signal()
+        self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
+        self._network = _network(around, self._ring, here.timeline, self._progress, self._arrived)
+
+    @property
+    def input(self) -> NetworkThread:
+        """What fills it."""
+        return self._network
+
+    def start(self) -> None:
+        """Begin to buffer."""
+        self._network.start()
+
+    def stop(self) -> None:
+        """Let go of the node; what is in the buffer is for nobody."""
+        self._network.stop()
+
+    def inflow(self, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+        """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
+        del copying, timeline
+        if page_lsn >= self.start_lsn:
+            self._ring.release(page_lsn - self.start_lsn)
+            return Inflow(self._ring, self._ring, self._arrived, self._progress, self._network)
+        earlier = read_between(Path(self._around.config.archive.folder), page_lsn, self.start_lsn)
+        return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network)
+
+
+class CatchUp:
+    """WAL from before the ring's beginning first, then the ring; read by the decode thread itself, piece by piece."""
+
+    def __init__(self, earlier: Iterator[ReadSegment], ring: Ring) -> None:
+        self._earlier = earlier
+        self._ring = ring
+        self._piece: ReadSegment | None = None
+        self._is_over = False
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice."""
+        if not self._is_over and self._piece is None:
+            self._piece = next(self._earlier, None)
+            self._is_over = self._piece is None
+        return self._ring.peek() if self._is_over else self._piece
+
+    def release(self, length: int) -> None:
+        """Give back a slice."""
+        if self._is_over:
+            self._ring.release(length)
+        else:
+            assert self._piece is not None, "it was never given out"
+            assert length == len(self._piece.data), "slices are taken whole"
+            self._piece = None
+
+
+def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[ReadSegment]:
+    """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` where it is not whole."""
+    lsn = start_lsn
+    for piece in ArchiveFolder(folder, whole_only=True).read(start_lsn):
+        data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
+        for at in range(0, len(data), SLICE_BYTES_MAX):
+            yield ReadSegment(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
+        lsn = Lsn(piece.start_lsn + len(data))
+        if lsn == end_lsn:
+            return
+    raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} is not in {folder}")
+
+
+def _network(
+    around: Surroundings, sink: WalSink, timeline: TimelineId, progress: Progress, arrived: Signal
+) -> NetworkThread:
+    config = around.config
+    return NetworkThread(
+        config.capture.dsn,
+        sink,
+        system_identifier=around.store.identity.system_identifier,
+        timeline=timeline,
+        progress=progress,
+        arrived=arrived,
+        metrics=around.metrics,
+        log=around.log,
+        backoff=Backoff(config.retry.first_s, config.retry.max_s),
+        reconnect_share=None if config.has_archive else config.ring.reconnect_free_share,
+    )

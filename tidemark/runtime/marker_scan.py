@@ -1,0 +1,106 @@
+"""Archived WAL read for its markers alone, while somebody else delivers (I13): no catalog, no row is looked at.
+
+It also says how far the archive goes without a hole. A hole, or a segment that is damaged, is told once, loudly; the
+scan goes on behind it, since nothing is delivered here. Whoever has to deliver from there will stop at it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.io.archive import ArchiveFolder, NoWal
+from tidemark.io.logs import describe_error
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.runtime.decode_run import InvalidWal
+from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.offline import check_same_cluster
+from tidemark.runtime.signal import Signal
+from tidemark.runtime.source_thread import Link, SourceThread
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.rmgr import RM_LOGICALMSG, message
+from tidemark.wal.segments import ReadSegment, segment_of, segment_start
+
+LOOK_S = 0.5
+_INTEREST = frozenset({RM_LOGICALMSG})
+OnContent = Callable[[Lsn, bytes], object]
+
+
+class MarkerScan(SourceThread):
+    """Follows an archive, and tells of each message under our prefix."""
+
+    def __init__(self, around: Surroundings, start_lsn: Lsn, on_content: OnContent) -> None:
+        """Begin with the segment that holds `start_lsn`; what stands before that was met already."""
+        super().__init__("marker-scan", Signal())
+        self._around = around
+        self._segment_bytes = around.store.identity.segment_bytes
+        self._folder = Path(around.config.archive.folder)
+        self._on_content = on_content
+        self._start_lsn = start_lsn
+        self.read_lsn = segment_start(segment_of(start_lsn, self._segment_bytes), self._segment_bytes)
+        self.broken: TidemarkError | None = None  # the last hole or damage that was passed
+        self._framer = self._new_framer()
+        self._timeline: TimelineId | None = None
+        self._seen_ns = 0
+
+    def _work(self) -> None:
+        self._link = Link.STREAMING
+        while not self._stopping.is_set():
+            changed_ns = self._changed_ns()
+            if changed_ns != self._seen_ns:
+                self._seen_ns = changed_ns
+                self._read_on()
+            self._stopping.wait(LOOK_S)
+
+    def _changed_ns(self) -> int:
+        try:
+            return self._folder.stat().st_mtime_ns
+        except OSError as error:
+            raise NoWal(f"cannot look at {self._folder}: {error.strerror}") from error
+
+    def _read_on(self) -> None:
+        try:
+            archive = ArchiveFolder(self._folder, whole_only=True)
+        except NoWal:
+            return  # not yet
+        check_same_cluster(archive, self._around.store.identity.system_identifier)
+        try:
+            for piece in archive.read_what_is_there(self.read_lsn):
+                self._take(piece)
+                if self._stopping.is_set():
+                    return
+        except (WalGap, CorruptWal) as error:
+            self.broken = error
+            self._around.metrics.errors.inc()
+            self._around.log.warning("the archive is broken here", **describe_error(error))
+            self._pass(archive)
+
+    def _take(self, piece: ReadSegment) -> None:
+        if piece.timeline != self._timeline:
+            self._framer.follow(piece.timeline)
+            self._timeline = piece.timeline
+        self._framer.feed(piece.start_lsn, piece.data)
+        while not isinstance(block := self._framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise InvalidWal(block)
+            self._look_through(block)
+        self.read_lsn = piece.end_lsn
+        self._around.metrics.archived_lsn.set(piece.end_lsn)
+
+    def _look_through(self, block: RecordBlock) -> None:
+        for record in block.records(_INTEREST):
+            found = message.parse(record)
+            if found is not None and found.prefix == MARKER_PREFIX.encode() and record.lsn > self._start_lsn:
+                self._on_content(record.lsn, found.content)
+
+    def _pass(self, archive: ArchiveFolder) -> None:
+        """Go on with the next segment that is there."""
+        behind = archive.next_wal_after(self.read_lsn)
+        if behind is not None:
+            self.read_lsn = behind
+            self._framer, self._timeline = self._new_framer(), None
+            self._seen_ns = 0
+
+    def _new_framer(self) -> Framer:
+        identity = self._around.store.identity
+        return Framer(system_identifier=identity.system_identifier, segment_bytes=self._segment_bytes)

@@ -1,0 +1,101 @@
+"""A daemon as a program: arguments in, exit code out (I40), and all that both of them are wired with.
+
+State, lock, sign of life, metrics, errands, work, control socket: made in this order, undone backwards.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tidemark.io.config import Config, load_config
+from tidemark.io.control import ControlServer
+from tidemark.io.ending import tell_ending
+from tidemark.io.environment import WritePoint
+from tidemark.io.failpoints import arm_from_environment
+from tidemark.io.heartbeat import Slot
+from tidemark.io.locks import RoleLock
+from tidemark.io.logs import Log, configure_logs, get_log
+from tidemark.io.marker_key import load_marker_key
+from tidemark.io.metrics import Metrics, MetricsServer
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import WriteGuard
+from tidemark.model.mode import Role
+from tidemark.runtime.capture import kernels_are_compiled
+from tidemark.runtime.daemon import Daemon, Work
+from tidemark.runtime.effects import HandoverPoint
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.marker_reading import MarkerReader
+from tidemark.wire.state import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a daemon's work is made of."""
+
+    around: Surroundings
+    owner: Owner
+    errands: NodeErrands
+    markers: MarkerReader
+
+
+MakeWork = Callable[[Means], Work]
+
+
+def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
+    """Return the command line of a daemon."""
+
+    def main(config_path: Path | None, state: Path) -> None:
+        configure_logs("json", "info")
+        log = get_log(role.value)
+        try:
+            config = load_config(config_path, os.environ)
+            configure_logs(config.log.format, config.log.level)
+            folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
+            folder.admit_group()
+            _serve(role, config, folder, log, make_work)
+        except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+            sys.exit(tell_ending(log, f"{role.value} ends", error))
+
+    path = click.Path(path_type=Path)
+    options: list[click.Parameter] = [
+        click.Option(["--config", "config_path"], type=path, help="TOML file; see conf/tidemark.toml."),
+        click.Option(["--state"], required=True, type=path, help="State folder, made by `cdcctl init`."),
+    ]
+    return click.Command(role.value, callback=main, params=options, help=told)
+
+
+def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork) -> None:
+    """Run until a signal, a `stop` command or an error; raise the error."""
+    arm_from_environment(HandoverPoint, WritePoint)
+    slot = Slot[role.name]
+    port = config.metrics.port if role is Role.SIDECAR else config.metrics.archiver_port
+    with ExitStack() as stack:
+        socket_path = folder.socket(role.value)
+        store = stack.enter_context(StateStore.open(folder))
+        lock = stack.enter_context(RoleLock.take(folder, role.value))
+        metrics = Metrics(store.identity.capture)
+        metrics.kernel_compiled.set(kernels_are_compiled())
+        if not kernels_are_compiled():
+            log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
+        log.info("state opened", state=str(folder.root), capture=store.identity.capture)
+        beat = store.environment.heartbeat
+        beat.beat(slot)
+        stack.callback(beat.clear, slot)
+        around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
+        work = make_work(Means(around, lock.owner, NodeErrands(around, key), MarkerReader(around, key)))
+        stack.enter_context(WriteGuard(store.environment, watchdog_s=config.watchdog.watchdog_s, log=log))
+        daemon = Daemon(work, beat, slot, metrics, log)
+        if config.metrics.enabled:
+            server = MetricsServer(metrics, config.metrics.host, port)
+            stack.callback(server.close)
+            log.info("serving metrics", host=config.metrics.host, port=server.port)
+        control = ControlServer(socket_path, daemon.handlers(), folder.file_mode)
+        stack.callback(control.close)
+        daemon.run()

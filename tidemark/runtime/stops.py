@@ -1,0 +1,19 @@
+"""Which errors of a capture are no end but a way on: the archiver goes on from there (DESIGN, section 5)."""
+
+from tidemark.engine.handover import Event
+from tidemark.model.errors import ConsumerFailed, CorruptWal, WalGap
+from tidemark.runtime.network import RingOverflowed, WalDiverged
+
+_EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
+    (RingOverflowed, Event.RING_FULL),
+    (ConsumerFailed, Event.CONSUMER_FAILED),
+    (WalGap, Event.WAL_REMOVED),
+    (CorruptWal, Event.DECODE_FAILED),
+)
+
+
+def event_of(error: BaseException) -> Event | None:
+    """Return what an error is to the mode table; None where it ends the process."""
+    if isinstance(error, WalDiverged):  # the archive would tell the same
+        return None
+    return next((event for kind, event in _EVENTS if isinstance(error, kind)), None)
