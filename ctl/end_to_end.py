@@ -287,7 +287,7 @@ def _lifeless(process: Process) -> Leg:
 
 
 def _waits_for(name: LegName) -> Leg:
-    return Leg(Verdict.WAITS, f"behind the {name.value}'s leg")
+    return Leg(Verdict.WAITS, f"behind leg {name.value}")
 
 
 def _since(began_ns: int) -> float:

@@ -48,7 +48,7 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
     }
     show(tree, as_json=as_json)
     if broken:
-        told = "; ".join(f"the {name.value}'s leg is broken: {leg.told}" for name, leg in broken.items())
+        told = "; ".join(f"leg {name.value} is broken: {leg.told}" for name, leg in broken.items())
         raise LegBroken(told, hint=next(iter(broken.values())).hint)
 
 

@@ -59,7 +59,8 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
         "lag": {
             "delivered_behind_archive": archiver_lag(seen),
             "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
-            "unconfirmed_values": ledger.head - view.confirmed.sequence if view.readers and view.confirmed else None,
+            "unconfirmed_values": ledger.head
+            - min((reader.held for reader in view.readers.values()), default=ledger.head),
         },
         "outbox": {
             "id": view.identity.outbox_id,

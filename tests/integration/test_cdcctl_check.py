@@ -71,24 +71,24 @@ def test_a_reader_that_does_not_confirm_is_named(pair: Pair) -> None:
         reader.register("lazy")
         pair.node.sql("INSERT INTO account VALUES (1)")
         pair.catch_up()
-    found = broken(check(pair, "--deadline-s", SOON_S), "the readers's leg", "lazy holds 0 of")
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg readers is broken", "lazy holds 0 of")
     assert found == {**dict.fromkeys(("node", "capture", "archive", "consumer"), "passed"), "readers": "broken"}
 
 
 @pytest.mark.feature("I44")
 def test_a_dead_archiver_breaks_the_archives_leg_alone(pair: Pair) -> None:
     pair.archiver.kill()
-    found = broken(check(pair), "the archive's leg is broken: the archiver does not run")
+    found = broken(check(pair), "leg archive is broken: the archiver does not run")
     assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
     pair.sidecar.kill()
-    found = broken(check(pair), "the capture's leg is broken: the sidecar does not run")
+    found = broken(check(pair), "leg capture is broken: the sidecar does not run")
     assert (found["node"], found["archive"], found["consumer"]) == ("passed", "broken", "waits")
 
 
 @pytest.mark.feature("I44")
 def test_a_dead_sidecar_breaks_the_captures_leg_and_the_archiver_delivers_the_marker(pair: Pair) -> None:
     pair.sidecar.kill()
-    found = broken(check(pair), "the capture's leg is broken: the sidecar does not run")
+    found = broken(check(pair), "leg capture is broken: the sidecar does not run")
     assert found == {
         "node": "passed",
         "capture": "broken",
@@ -101,13 +101,13 @@ def test_a_dead_sidecar_breaks_the_captures_leg_and_the_archiver_delivers_the_ma
 @pytest.mark.feature("I44")
 def test_an_archive_command_that_fails_breaks_the_archives_leg_and_a_node_that_is_down_the_first(pair: Pair) -> None:
     pair.node.configure(archive_command="false")
-    found = broken(check(pair, "--deadline-s", SOON_S), "the archive's leg", "archive_command fails with 0000")
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
     assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
     succeeded(cdcctl("realtime", "off", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
-    found = broken(check(pair, "--deadline-s", SOON_S), "the archive's leg", "archive_command fails with 0000")
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
     assert (found["capture"], found["archive"], found["consumer"]) == ("rests", "broken", "waits")
     pair.node.stop()
-    found = broken(check(pair), "the node's leg is broken: no marker can be written")
+    found = broken(check(pair), "leg node is broken: no marker can be written")
     assert set(found.values()) == {"broken", "waits"}
 
 
