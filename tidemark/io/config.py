@@ -20,6 +20,7 @@ from tidemark.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
+RETURN_LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when the sidecar asks to return
 _STRICT = ConfigDict(extra="forbid")
 
 Bytes = Annotated[int, Field(ge=0)]
@@ -206,6 +207,10 @@ class Config:
         if self.ring.bytes_max:
             return max(self.ring.bytes_max, RING_BYTES_MIN)
         return max(256 << 20, 16 * segment_bytes)
+
+    def return_lag_bytes_max(self, segment_bytes: int) -> int:
+        """Return how far the archiver may be behind the node at a return; the segment in hand is never archived."""
+        return int(self.ring_bytes(segment_bytes) * RETURN_LAG_SHARE_MAX) + segment_bytes
 
     @property
     def has_archive(self) -> bool:
