@@ -1,6 +1,7 @@
 """A capture holds nothing of the node back, alive or not: no slot, no xmin, no WAL, no shutdown, no speed."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,6 +17,12 @@ from tidemark.io.replication import WAL_SENDER_TIMEOUT_S
 
 MB = 1 << 20
 MAX_WAL_MB = 32
+SMALL_WAL: dict[str, str | int] = {
+    "wal_keep_size": 0,
+    "max_wal_size": f"{MAX_WAL_MB}MB",
+    "min_wal_size": f"{MAX_WAL_MB}MB",
+}
+SEGMENTS = 8  # of 16 MB: four times what the node may keep
 ROUNDS = 2
 ROUND_S = 2
 
@@ -71,26 +78,70 @@ def test_a_capture_lives_through_kills_on_a_node_that_has_no_slots_and_asks_for_
 @pytest.mark.feature("N01")
 def test_a_stopped_sidecar_holds_no_wal_and_delays_a_fast_shutdown_by_our_own_time_out_at_most(tmp_path: Path) -> None:
     """The node's own `wal_sender_timeout` is off, which would let a stopped client delay a shutdown for ever."""
-    small: dict[str, str | int] = {
-        "wal_keep_size": 0,
-        "max_wal_size": f"{MAX_WAL_MB}MB",
-        "min_wal_size": f"{MAX_WAL_MB}MB",
-    }
-    with node_without_slots(wal_sender_timeout=0, **small) as node:
+    with node_without_slots(wal_sender_timeout=0, **SMALL_WAL) as node:
         sidecar = Sidecar(node, "postgres", tmp_path)
         sidecar.init()
         try:
             sidecar.start()
             with stopped(sidecar):
-                for number in range(8):
-                    node.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal(); CHECKPOINT")
-                kept = sum(path.stat().st_size for path in (node.data / "pg_wal").iterdir() if path.is_file())
-                assert kept <= (MAX_WAL_MB + 16) * MB
+                use_segments(node)
+                assert kept_wal(node) <= (MAX_WAL_MB + 16) * MB
                 began_s = time.monotonic()
                 node.stop()
                 assert time.monotonic() - began_s < WAL_SENDER_TIMEOUT_S + 5
         finally:
             sidecar.close()
+
+
+@pytest.mark.feature("I03")
+@pytest.mark.feature("N01")
+def test_a_consumer_that_takes_nothing_holds_no_wal_and_delays_no_shutdown(tmp_path: Path) -> None:
+    """It writes into a pipe that nobody reads: the decoded queue is full, then the ring, and the stream is closed."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    held_open = os.open(pipe, os.O_RDWR)
+    options = {
+        "TIDEMARK_DELIVER__CONSUMER": "jsonl",
+        "TIDEMARK_DELIVER__JSONL_FILE": str(pipe),
+        "TIDEMARK_RING__BYTES_MAX": str(MB),
+        "TIDEMARK_DECODE__QUEUE_BYTES": str(MB),
+    }
+    with node_without_slots(wal_sender_timeout=0, **SMALL_WAL) as node:
+        sidecar = Sidecar(node, "postgres", tmp_path, copy=False, **options)
+        sidecar.init()
+        try:
+            sidecar.start()
+            node.sql("INSERT INTO account SELECT n, repeat('x', 200) FROM generate_series(1000, 50000) n")
+            sidecar.wait_for_event("ring is full, capture pauses")
+            use_segments(node)
+            assert kept_wal(node) <= (MAX_WAL_MB + 16) * MB
+            assert sidecar.running
+            began_s = time.monotonic()
+            node.stop()
+            assert time.monotonic() - began_s < WAL_SENDER_TIMEOUT_S
+        finally:
+            sidecar.close()
+            os.close(held_open)
+
+
+def test_a_slot_that_nobody_reads_would_hold_what_the_same_work_leaves_behind() -> None:
+    """Or the two tests above would see nothing because there is nothing to be seen."""
+    with new_cluster(15, SMALL_WAL) as node:
+        node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        node.sql("SELECT pg_create_physical_replication_slot('forgotten', true)")
+        use_segments(node)
+        assert kept_wal(node) >= SEGMENTS * 16 * MB
+
+
+def use_segments(node: Cluster) -> None:
+    """Begin as many segments, each with a row, and let the node remove what it may."""
+    for number in range(SEGMENTS):
+        node.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal(); CHECKPOINT")
+
+
+def kept_wal(node: Cluster) -> int:
+    """Return the size of pg_wal."""
+    return sum(path.stat().st_size for path in (node.data / "pg_wal").iterdir() if path.is_file())
 
 
 @pytest.mark.feature("I03")

@@ -1,0 +1,276 @@
+"""What reading its changes costs a node: pgbench TPC-B beside each companion, turn by turn in one run.
+
+Every round has a turn of each companion, in an order drawn from --seed; two turns of a round have nobody beside them,
+and how far those two go apart says what a difference is worth. A turn begins with a checkpoint, and ends when the
+companion has caught up: what the server does for it afterwards counts as well. Server CPU is the user and system time
+of all of the server's processes, walsender CPU the part of the one that serves the companion (unknown where it ended
+within the turn), own CPU the companion's. All share one host, so a busy companion slows the server by that alone: the
+one called busy, which has no connection, says how much. WAL kept is what pg_wal holds up to the
+present segment, after a checkpoint, with the companion still there; segments recycled for later are not in it. Only
+ratios within a round mean anything on a shared machine.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from scripts.bench.overhead_companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
+from tests.support.postgres import new_cluster, sql
+from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.wal.kernel import COMPILED
+
+MAJOR = 15
+SETTINGS: Mapping[str, str | int] = {
+    "autovacuum": "off",
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "4GB",
+    "min_wal_size": "80MB",
+    "wal_keep_size": 0,  # WAL that a checkpoint leaves is left for somebody's sake
+    "shared_buffers": "256MB",
+}
+NONE, AGAIN, OURS, SLOT = "nothing", "nothing again", "tidemark", "pgoutput"
+WARM_UP_S = 3
+QUICK_ROUNDS, QUICK_S = 1, 3
+ENDED_S_MAX = 30.0
+US_PER_S = 1e6
+KEPT = "SELECT sum(size) FROM pg_ls_waldir() WHERE name <= pg_walfile_name(pg_current_wal_insert_lsn())"
+MARK = "SELECT pg_logical_emit_message(true, 'bench', '')"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One companion's turn; CPU in microseconds a transaction, WAL in bytes."""
+
+    companion: str
+    round: int
+    tps: float
+    transactions: int
+    server_cpu_us: float
+    walsender_cpu_us: float
+    reader_cpu_us: float
+    catch_up_s: float
+    wal_written: int
+    wal_kept_before: int
+    wal_kept_after: int
+
+
+class ServerCpu:
+    """CPU time of all of the server's processes but the one that serves this benchmark's own session."""
+
+    def __init__(self, node: Node) -> None:
+        self._session = node.session
+        self._postmaster = psutil.Process(node.cluster.pid)
+        self._own = node.session.info.backend_pid
+        self._pids = self._children()
+        self._walsenders = [psutil.Process(pid) for pid in self._streams()]
+        self._before_s, self._walsenders_before_s = self._total_s(), self._walsenders_s()
+
+    def taken_s(self) -> float:
+        """Return what was taken since the beginning, once the load's own backends are gone."""
+        # NB: a sidecar whose ring was full connects again: that one is not of the load.
+        wait_for(lambda: self._children() - self._streams() <= self._pids, ENDED_S_MAX, "the end of the load")
+        return self._total_s() - self._before_s
+
+    def walsender_taken_s(self) -> float:
+        """Return what the walsenders took of it; nan where one has ended."""
+        return self._walsenders_s() - self._walsenders_before_s
+
+    def _walsenders_s(self) -> float:
+        try:
+            return sum(map(cpu_s, self._walsenders))
+        except psutil.NoSuchProcess:
+            return math.nan
+
+    def _streams(self) -> set[int]:
+        return {int(pid) for (pid,) in sql(self._session, "SELECT pid FROM pg_stat_replication")}
+
+    def _children(self) -> set[int]:
+        return {child.pid for child in self._postmaster.children()}
+
+    def _total_s(self) -> float:
+        total_s = cpu_s(self._postmaster)
+        for child in self._postmaster.children():
+            with suppress(psutil.NoSuchProcess):  # in the postmaster's sum, the next time
+                total_s += cpu_s(child) if child.pid != self._own else 0.0
+        return total_s
+
+
+def take_turn(node: Node, name: str, companion: Companion, number: int, load: Sequence[str]) -> Turn:
+    """Run pgbench beside a companion."""
+    sql(node.session, "CHECKPOINT")
+    kept_before = _kept(node)
+    with companion(node) as reader:
+        began = _mark(node)
+        server, reader_before_s = ServerCpu(node), reader.cpu_s()
+        tps, transactions = run_load(node, load)
+        end = _mark(node)
+        catch_up_s = reader.catch_up(end)
+        walsender_s, server_s = server.walsender_taken_s(), server.taken_s()
+        reader_s = reader.cpu_s() - reader_before_s
+        sql(node.session, "CHECKPOINT")
+        return Turn(
+            name,
+            number,
+            tps,
+            transactions,
+            server_s / transactions * US_PER_S,
+            walsender_s / transactions * US_PER_S,
+            reader_s / transactions * US_PER_S,
+            catch_up_s,
+            end - began,
+            kept_before,
+            _kept(node),
+        )
+
+
+def run_load(node: Node, load: Sequence[str]) -> tuple[float, int]:
+    """Run pgbench; return transactions a second, and how many there were."""
+    said = node.cluster.client("pgbench", *load, "postgres")
+    tps = re.search(r"tps = ([\d.]+)", said)
+    transactions = re.search(r"number of transactions actually processed: (\d+)", said)
+    if tps is None or transactions is None or not int(transactions.group(1)):
+        raise SystemExit(f"pgbench said:\n{said}")
+    return float(tps.group(1)), int(transactions.group(1))
+
+
+def _mark(node: Node) -> Lsn:
+    ((lsn,),) = sql(node.session, MARK)
+    return parse_lsn(str(lsn))
+
+
+def _kept(node: Node) -> int:
+    ((size,),) = sql(node.session, KEPT)
+    return int(size)
+
+
+def measure(names: Sequence[str], rounds: int, load: Sequence[str], *, scale: int, seed: int) -> list[Turn]:
+    """Run all rounds on one node."""
+    order = random.Random(seed)
+    turns: list[Turn] = []
+    with tempfile.TemporaryDirectory(prefix="tm-bench-") as scratch, new_cluster(MAJOR, SETTINGS) as cluster:
+        cluster.client("pgbench", "--initialize", "--quiet", "--scale", str(scale), "postgres")
+        cluster.sql(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES")
+        with cluster.connect() as session:
+            node = Node(cluster, session, Path(scratch))
+            run_load(node, [*load, "--time", str(WARM_UP_S)])
+            for number in range(rounds):
+                for name in order.sample(names, len(names)):
+                    turns.append(take_turn(node, name, COMPANIONS[name], number, load))
+                    print(f"round {number + 1}: {name}: {turns[-1].tps:.0f} tps", file=sys.stderr)
+    return turns
+
+
+def ratios(turns: Sequence[Turn], name: str, what: str) -> list[float]:
+    """Return a figure of a companion by that of nothing, the mean of its two turns in the same round."""
+    found = {(turn.companion, turn.round): float(asdict(turn)[what]) for turn in turns}
+    rounds = sorted({turn.round for turn in turns})
+    return [found[name, number] / statistics.mean((found[NONE, number], found[AGAIN, number])) for number in rounds]
+
+
+def told(values: Sequence[float], digits: int = 2) -> str:
+    """Return median, least and most."""
+    if any(map(math.isnan, values)):
+        return "-"
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
+
+
+def show(names: Sequence[str], turns: Sequence[Turn]) -> None:
+    """Print the table, and what a difference in it is worth."""
+    heads = ("", "tps", "ratio", "server CPU us/tx", "ratio", "walsender", "own CPU us/tx", "catch-up s")
+    line = "{:25}{:>22}{:>18}{:>20}{:>18}{:>14}{:>22}{:>16}{:>25}"
+    print(line.format(*heads, "WAL kept MB, of written"))
+    for name in names:
+        own = [turn for turn in turns if turn.companion == name]
+        before, after, written = (
+            statistics.median(getattr(turn, what) for turn in own) / (1 << 20)
+            for what in ("wal_kept_before", "wal_kept_after", "wal_written")
+        )
+        cells = (
+            told([turn.tps for turn in own], 0),
+            told(ratios(turns, name, "tps")),
+            told([turn.server_cpu_us for turn in own], 0),
+            told(ratios(turns, name, "server_cpu_us")),
+            told([turn.walsender_cpu_us for turn in own], 0),
+            told([turn.reader_cpu_us for turn in own], 0),
+            told([turn.catch_up_s for turn in own], 1),
+            f"{before:.0f} to {after:.0f}, {written:.0f}",
+        )
+        print(line.format(name, *cells))
+    for what, words in (("tps", "tps"), ("server_cpu_us", "server CPU")):
+        apart = told(_apart(turns, what))
+        print(f"nothing again by nothing, {words}: {apart}: a ratio within that says nothing")
+
+
+def _as_json(turn: Turn) -> dict[str, str | float | None]:
+    """Return a turn as JSON can say it."""
+    return {name: None if value != value else value for name, value in asdict(turn).items()}  # noqa: PLR0124 - nan
+
+
+def _apart(turns: Sequence[Turn], what: str) -> list[float]:
+    first, second = (
+        [float(asdict(turn)[what]) for turn in sorted(turns, key=lambda turn: turn.round) if turn.companion == name]
+        for name in (NONE, AGAIN)
+    )
+    return [later / earlier for earlier, later in zip(first, second, strict=True)]
+
+
+def main() -> None:
+    """Read the arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=int, default=10, help="of load in each turn")
+    parser.add_argument("--clients", type=int, default=2, help="of pgbench")
+    parser.add_argument("--rate", type=int, default=0, help="transactions a second; 0: as many as go")
+    parser.add_argument("--scale", type=int, default=10, help="of pgbench")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of turns")
+    parser.add_argument("--only", action="append", choices=list(COMPANIONS)[2:], help="these; may come again")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} round of {QUICK_S} s")
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    given = parser.parse_args()
+    rounds, seconds = (QUICK_ROUNDS, QUICK_S) if given.quick else (given.rounds, given.seconds)
+    if min(rounds, seconds, given.clients, given.scale) < 1 or given.rate < 0:
+        parser.error("rounds, seconds, clients and scale are at least 1, rate is not negative")
+    names = [name for name in COMPANIONS if name in (NONE, AGAIN) or not given.only or name in given.only]
+    about: dict[str, object] = {
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "kernels": "compiled" if COMPILED else "interpreted",
+        "load": [round(load, 1) for load in os.getloadavg()],
+        "rounds": rounds,
+        "seconds": seconds,
+        "clients": given.clients,
+        "rate": given.rate or "as many as go",
+        "scale": given.scale,
+        "seed": given.seed,
+    }
+    started = time.monotonic()
+    load = ["--client", str(given.clients), "--jobs", str(given.clients), "--time", str(seconds)]
+    load += ["--rate", str(given.rate)] if given.rate else []
+    turns = measure(names, rounds, load, scale=given.scale, seed=given.seed)
+    took_s = round(time.monotonic() - started, 1)
+    if given.json:
+        json.dump({**about, "took_s": took_s, "turns": [_as_json(turn) for turn in turns]}, sys.stdout, indent=2)
+        print()
+    else:
+        print(", ".join(f"{name} {value}" for name, value in about.items()))
+        show(names, turns)
+        print(f"median of the rounds (least-most); {took_s} s in all")
+
+
+if __name__ == "__main__":
+    main()

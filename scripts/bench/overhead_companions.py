@@ -1,0 +1,246 @@
+"""Who runs beside the load: nobody, pg_receivewal, our sidecar and a pgoutput slot, each also as it should not be.
+
+*Busy* is the control: it takes half a CPU and has no connection. What the server loses beside it, it loses to any
+neighbour on the same CPUs, and would not lose to a sidecar on another host.
+
+A *stopped* one is held by SIGSTOP once it streams: a machine that swaps, a debugger, a frozen container. The sidecar
+whose consumer *hangs* lives on: its consumer writes JSON lines into a pipe that nobody reads, so that after a few
+seconds pipe, decoded queue and ring are full, and it closes its connection.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from tests.support.captures import Sidecar
+from tests.support.postgres import SUPERUSER, Cluster, Session, sql
+from tidemark.model.lsn import Lsn, parse_lsn
+
+DATABASE = "postgres"
+SLOT = PUBLICATION = "bench"
+POLL_S = 0.05
+STREAMING_S_MAX = 30.0
+CAUGHT_UP_S_MAX = 300.0
+GONE_S_MAX = 90.0  # beyond the node's wal_sender_timeout
+SMALL_BOUNDS = {  # so that a consumer that hangs is felt at the connection within a turn
+    "TIDEMARK_RING__BYTES_MAX": str(1 << 20),
+    "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20),
+}
+BUSY = """
+import time
+while True:
+    until = time.monotonic() + 0.0005
+    while time.monotonic() < until:
+        pass
+    time.sleep(0.0005)
+"""
+SENT = "SELECT sent_lsn FROM pg_stat_replication"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The server, a session of our own on it, and room for what the readers keep."""
+
+    cluster: Cluster
+    session: Session
+    scratch: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader at work: its process, and up to where it is; one that is not meant to keep up has no place."""
+
+    pid: int | None = None
+    place: Callable[[], Lsn] | None = None
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds that it has taken so far, those of its host and not of the server."""
+        return cpu_s(psutil.Process(self.pid)) if self.pid is not None else 0.0
+
+    def catch_up(self, lsn: Lsn) -> float:
+        """Wait until it is there; return the seconds that it took."""
+        started = time.monotonic()
+        if self.place is not None:
+            wait_for(lambda: self.place is None or self.place() >= lsn, CAUGHT_UP_S_MAX, "a reader that catches up")
+        return time.monotonic() - started
+
+
+Companion = Callable[[Node], AbstractContextManager[Reader]]
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process, and of its children that have ended."""
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait until something holds; end the benchmark where it does not come."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what} did not come within {seconds:.0f} s")
+        time.sleep(POLL_S)
+
+
+@contextmanager
+def nothing(_node: Node) -> Iterator[Reader]:
+    """Let nobody read."""
+    yield Reader()
+
+
+@contextmanager
+def busy(_node: Node) -> Iterator[Reader]:
+    """Take half a CPU, and nothing of the server."""
+    with subprocess.Popen([sys.executable, "-c", BUSY]) as process:
+        try:
+            yield Reader(process.pid)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def pg_receivewal(node: Node) -> Iterator[Reader]:
+    """Write the WAL to files, as a backup does."""
+    with (
+        tempfile.TemporaryDirectory(dir=node.scratch) as folder,
+        _client(node, "pg_receivewal", "--directory", folder, "--no-loop") as process,
+    ):
+        yield _streaming(node, process)
+
+
+@contextmanager
+def sidecar(node: Node) -> Iterator[Reader]:
+    """Decode everything and drop it."""
+    with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (running, process):
+        yield Reader(process.pid, lambda: parse_lsn(str(running.status()["decoded_lsn"])))
+
+
+@contextmanager
+def stopped_sidecar(node: Node) -> Iterator[Reader]:
+    """Stream, then stand still."""
+    with _sidecar(node, {"TIDEMARK_DELIVER__CONSUMER": "null"}) as (_, process), _held(process):
+        yield Reader(process.pid)
+
+
+@contextmanager
+def hung_consumer(node: Node) -> Iterator[Reader]:
+    """Stream and decode as long as there is room; the consumer takes nothing."""
+    with ExitStack() as stack:
+        pipe = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=node.scratch))) / "pipe"
+        os.mkfifo(pipe)
+        stack.callback(os.close, os.open(pipe, os.O_RDWR))  # held open, never read
+        into_pipe = {"TIDEMARK_DELIVER__CONSUMER": "jsonl", "TIDEMARK_DELIVER__JSONL_FILE": str(pipe)}
+        _, process = stack.enter_context(_sidecar(node, {**into_pipe, **SMALL_BOUNDS}))
+        yield Reader(process.pid)
+
+
+@contextmanager
+def pgoutput(node: Node) -> Iterator[Reader]:
+    """Let the server decode for a slot, and drop what comes."""
+    with _recvlogical(node) as process:
+        yield _streaming(node, process)
+
+
+@contextmanager
+def stopped_pgoutput(node: Node) -> Iterator[Reader]:
+    """Let the server decode for a slot whose client stands still."""
+    with _recvlogical(node) as process:
+        reader = _streaming(node, process)
+        with _held(process):
+            yield Reader(reader.pid)
+
+
+COMPANIONS: dict[str, Companion] = {
+    "nothing": nothing,
+    "nothing again": nothing,
+    "busy": busy,
+    "pg_receivewal": pg_receivewal,
+    "tidemark": sidecar,
+    "tidemark, stopped": stopped_sidecar,
+    "tidemark, consumer hangs": hung_consumer,
+    "pgoutput": pgoutput,
+    "pgoutput, stopped": stopped_pgoutput,
+}
+
+
+@contextmanager
+def _sidecar(node: Node, options: dict[str, str]) -> Iterator[tuple[Sidecar, subprocess.Popen[bytes]]]:
+    """Run a sidecar over a state of its own, and see it stream."""
+    with tempfile.TemporaryDirectory(dir=node.scratch) as folder:
+        running = Sidecar(node.cluster, DATABASE, Path(folder), copy=False, **options)
+        running.init()
+        try:
+            running.start()
+            assert running.process is not None
+            _wait_for_stream(node)
+            yield running, running.process
+        finally:
+            running.close()
+
+
+@contextmanager
+def _recvlogical(node: Node) -> Iterator[subprocess.Popen[bytes]]:
+    sql(node.session, f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+    options = ("-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}")
+    to_nowhere = ("--dbname", DATABASE, "--slot", SLOT, "--start", "--no-loop", "--file", "-", *options)
+    try:
+        with _client(node, "pg_recvlogical", *to_nowhere) as process:
+            yield process
+    finally:
+        _wait_for_no_stream(node)
+        sql(node.session, f"SELECT pg_drop_replication_slot('{SLOT}')")
+
+
+@contextmanager
+def _client(node: Node, program: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of PostgreSQL's readers, killed at the end."""
+    cluster = node.cluster
+    where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER]
+    command: Sequence[str] = [str(cluster.server.client(program)), *where, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _streaming(node: Node, process: subprocess.Popen[bytes]) -> Reader:
+    """Return the reader whose walsender is the only one there is, once it streams."""
+    _wait_for_stream(node)
+    return Reader(process.pid, partial(_sent_lsn, node))
+
+
+def _sent_lsn(node: Node) -> Lsn:
+    ((sent,),) = sql(node.session, SENT)
+    return parse_lsn(str(sent))
+
+
+def _wait_for_stream(node: Node) -> None:
+    streaming = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
+    wait_for(lambda: sql(node.session, streaming) == [(1,)], STREAMING_S_MAX, "the stream")
+
+
+def _wait_for_no_stream(node: Node) -> None:
+    """End what is left of the stream: a walsender does not notice at once that its client was killed."""
+    sql(node.session, "SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+    wait_for(lambda: sql(node.session, SENT) == [], GONE_S_MAX, "the end of a stream")
+
+
+@contextmanager
+def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.kill()
