@@ -26,7 +26,6 @@ from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
-from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
@@ -78,16 +77,14 @@ class Capture:
     def __init__(
         self,
         around: Surroundings,
-        hold: CaptureHold,
         epoch: Epoch,
         make_inflow: MakeInflow,
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
     ) -> None:
-        """Make everything and start nothing; `hold` is let go by `stop`.
+        """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
 
-        `consumer`: one's own, in place of the configured one.
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
         """
         config, store = around.config, around.store
@@ -96,7 +93,6 @@ class Capture:
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no beginning")
         self._store = store
-        self._hold = hold
         self._epoch = epoch
         self._log = around.log
         self._metrics = around.metrics
@@ -174,11 +170,9 @@ class Capture:
         if self._liveness is not None:
             self._liveness.stop()
         if self._decoding is not None and not self._decoding.stop():
-            # It may be writing to the journal still: whoever comes next has to wait until this process is dead.
             raise DecodingStuck("decoding did not stop in time")
         is_idle = self._application.join(self._stop_s)
         self._history.close()
-        self._hold.release()
         if not is_idle:
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
