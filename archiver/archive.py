@@ -18,6 +18,7 @@ from tidemark.engine.handover import Effect, Event, Refused
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock, boot_ns
 from tidemark.io.control import Handler
+from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import switch
@@ -27,6 +28,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture import Capture
+from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.hastening import Hastening
 from tidemark.runtime.inflow import from_archive
 from tidemark.runtime.marker_scan import MarkerScan
@@ -151,6 +153,7 @@ class Archive:
             self._hand_over(marks, halted_at)
 
     def _begin(self) -> None:
+        self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=START_S_MAX)
         self._epoch = self._store.take_epoch(self._owner)
         self._around.log.info("epoch taken", epoch=str(self._epoch))
         make_inflow = partial(from_archive, self._around)
@@ -177,6 +180,7 @@ class Archive:
         capture, self._capture = self._capture, None
         if capture is None:
             return
+        self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=STOP_S_MAX)
         try:
             capture.stop()
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
@@ -202,9 +206,9 @@ class Archive:
         condition = self._watch.look(boot_ns())
         if condition not in (Condition.GONE, Condition.HUNG):
             return
-        self._around.log.warning("the sidecar is lost", condition=condition.value)
-        if not self._watch.kill_remains():
-            self._around.log.warning("what is left of the sidecar could not be killed; it is fenced off")
+        if not self._watch.kill_remains() and self._watch.look(boot_ns()) is Condition.ALIVE:
+            return  # it gave a sign of life at the last moment
+        self._around.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None
         # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
         taking = None if marks.stage is Stage.RETURNING else self._owner

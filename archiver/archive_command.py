@@ -35,6 +35,7 @@ LEDGER_S = 2.0
 POLL_S = 0.005
 HURRIED_S = 2.0
 HURRIED_BYTES_PER_S = 32 << 20
+CLOCK_STEP_S = 60.0
 ARCHIVED, TRY_AGAIN = 0, 1
 _HELD, _GIVEN_UP = 3, 4  # the child's word: the failure is noted, the hole is recorded
 
@@ -91,22 +92,31 @@ def _copy_s(job: Job) -> float:
     """Return the deadline of the copy: a short one where files queue up behind copies that hang."""
     if _waited_s(job) < job.hold_s:
         return job.copy_s
-    return min(job.copy_s, HURRIED_S + job.path.stat().st_size / HURRIED_BYTES_PER_S)
+    try:
+        byte_count = job.path.stat().st_size
+    except OSError:
+        byte_count = 0  # gone: the copy says so
+    return min(job.copy_s, HURRIED_S + byte_count / HURRIED_BYTES_PER_S)
 
 
 def _waited_s(job: Job) -> float:
-    """Return how long the server has waited to archive the file, by its own word; for ever, if it says nothing."""
+    """Return how long the server has waited to archive the file, by its own word; for ever, if that tells nothing."""
     ready = job.path.parent / "archive_status" / f"{job.name}.ready"
     try:
-        return time.time() - ready.stat().st_mtime
+        waited_s = time.time() - ready.stat().st_mtime
     except OSError:
         return math.inf
+    return waited_s if waited_s > -CLOCK_STEP_S else math.inf  # the clock was set back, by who knows how much
 
 
 def _keep(job: Job) -> int:
     job.spool.keep(job.path, job.name, free_bytes_min=job.free_bytes_min)
-    with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
-        ledger.note_success()
+    try:
+        job.spool.make_ledger()
+        with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
+            ledger.note_success()
+    except OSError as error:  # the file is there all the same
+        _say(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
     return ARCHIVED
 
 
@@ -114,7 +124,7 @@ def _note(job: Job, reason: str) -> int:
     with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
         failing_s = ledger.note_failure()
         if failing_s < job.hold_s:
-            return TRY_AGAIN
+            return _HELD
         ledger.give_up(job.name, reason)
     _say(
         f"{job.name} is given up after {failing_s:.0f} s, and recorded as a hole: the server shall not keep WAL for us"
@@ -133,7 +143,11 @@ def _without_ledger(job: Job, reason: str) -> int:
 
 def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
     """Return the exit status of `work` in a child; None, and the child is killed, if it took too long."""
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:  # the host has no process or no memory left for us
+        _say(f"no child: {error.strerror}")
+        return TRY_AGAIN
     if pid == 0:
         os._exit(_attempt(work))
     deadline = time.monotonic() + wait_s

@@ -1,8 +1,13 @@
-"""What the archiver does for the folder beside reading it: reports it, and trims our own spool (I13)."""
+"""What the archiver does for the folder beside reading it: reports it, and tends our own spool (I13).
+
+Tending is keeping a copy of the catalog history there, and removing the WAL that no restart needs, in this order: a
+state made anew from the copy needs WAL from where the copy ends.
+"""
 
 import time
 
 from tidemark.io.archive_state import ArchiveState
+from tidemark.io.history_copy import copy_history
 from tidemark.io.logs import describe_error
 from tidemark.io.spool import Spool
 from tidemark.io.trimming import Trimmed, horizon_of, trim
@@ -24,16 +29,21 @@ class Upkeep:
         if found is None or not found.is_ours:
             return
         try:
-            self._trim(found)
+            self._tend(found)
         except TidemarkError as error:
-            self._around.log.warning("the spool cannot be trimmed", **describe_error(error))
+            self._around.log.warning("the spool cannot be tended", **describe_error(error))
 
-    def _trim(self, found: ArchiveState) -> None:
-        view = self._around.store.view()
-        horizon = horizon_of(view, keep_bytes=self._around.config.archive.keep_bytes, copied_lsn=None)
+    def _tend(self, found: ArchiveState) -> None:
+        spool = Spool(found.folder)
+        manifest = copy_history(self._around.store, spool)
+        horizon = horizon_of(
+            self._around.store.view(),
+            keep_bytes=self._around.config.archive.keep_bytes,
+            copied_lsn=manifest.start.restart_lsn if manifest is not None else None,
+        )
         if horizon is None:
             return
-        trimmed = trim(Spool(found.folder), horizon, found.segment_bytes)
+        trimmed = trim(spool, horizon, found.segment_bytes)
         if trimmed != Trimmed():
             self._around.metrics.archive_trimmed.inc(trimmed.file_count)
             self._around.log.info(

@@ -30,6 +30,7 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.capture import Capture
+from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.effects import Perform, perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.service import Means
@@ -156,6 +157,7 @@ class Realtime:
 
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._around.log.info("epoch taken", epoch=str(epoch))
+        self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX)
         self._since_s = self._clock.monotonic_s()
         self._capture = Capture(self._around, epoch, make_inflow, on_marker=self._markers.pass_over)
         self._capture.start()
@@ -169,7 +171,6 @@ class Realtime:
         event = event_of(error) if self._around.config.has_archive else None
         if event is None:
             raise error
-        self._around.log.warning("realtime stops", **describe_error(error))
         self._backoff.failed(self._clock.monotonic_s())
         self._move(event, epoch=self._epoch, reason=str(error))
 
@@ -178,6 +179,7 @@ class Realtime:
         capture, self._capture = self._capture, None
         if capture is None:
             return
+        self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=STOP_S_MAX)
         try:
             capture.stop()
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on

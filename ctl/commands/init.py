@@ -6,15 +6,19 @@ from pathlib import Path
 import click
 
 from ctl import settings
+from ctl.lake_stock import lake_stock
 from ctl.narration import Narrator
 from ctl.options import PATH, config_option, state_option
-from tidemark.io.archive_setup import archive_kind, archive_setting
+from tidemark.io.archive_setup import adopt_archive, archive_kind, archive_setting
 from tidemark.io.config import Config
+from tidemark.io.history_copy import read_manifest
+from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
 from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.runtime.initialise import initialise
+from tidemark.runtime.rebuild import rebuild
 from tidemark.runtime.steady_stream import check_stream
 
 ALL_TABLES = ("*.*",)
@@ -27,6 +31,8 @@ ALL_TABLES = ("*.*",)
 @click.option("--database", "databases", multiple=True, help="Capture these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, help="Capture these tables: schema.table with * and ?.")
 @click.option("--archive", type=PATH, help="Archived WAL: a folder to be made a spool, or one that others fill.")
+@click.option("--from-spool", type=PATH, help="Make a state that was lost anew, from this spool.")
+@click.option("--lake", type=PATH, help="With --from-spool: the tables that are there already.")
 def init(
     *,
     state: Path,
@@ -35,14 +41,21 @@ def init(
     databases: tuple[str, ...],
     tables: tuple[str, ...],
     archive: Path | None,
+    from_spool: Path | None,
+    lake: Path | None,
 ) -> None:
     """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
 
     Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
     again changes nothing. The rows that are there already are copied by the sidecar.
+
+    With --from-spool the node is not asked: catalogs and positions are what the archiver has put into the spool. Tables
+    that LAKE does not hold whole are copied again, all of them where no lake is given.
     """
+    if lake is not None and from_spool is None:
+        raise ConfigError("--lake goes with --from-spool", hint="leave it out: a new state begins with a first copy")
     archive = archive and archive.absolute()  # daemons and the server run elsewhere
-    if config is None and not (state / settings.WRITTEN_BY_INIT).exists():
+    if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
         if dsn is None:
             raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
         StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
@@ -65,7 +78,9 @@ def init(
     )
     folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
     folder.share(chosen.capture.group)
-    is_new = initialise(chosen, folder, Narrator())
+    is_new = (
+        initialise(chosen, folder, Narrator()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
+    )
     if chosen.has_archive:
         _tell_of_archive(chosen)
     if config is not None:
@@ -74,6 +89,19 @@ def init(
         click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
     else:
         click.echo(f"{state} is the state of this capture already")
+
+
+def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
+    """Make a lost state anew; false if it is there."""
+    spool = Spool(from_spool)
+    manifest = read_manifest(spool)
+    stock = lake_stock(lake, manifest.identity) if lake is not None else None
+    adopt_archive(config, manifest.identity.system_identifier)
+    is_new = rebuild(config, folder, spool, stock)
+    make_marker_key(config, folder)
+    if is_new:
+        click.echo(f"made anew as of {manifest.start.position}: what comes behind that is delivered again", err=True)
+    return is_new
 
 
 def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:

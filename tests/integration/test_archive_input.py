@@ -162,3 +162,13 @@ def test_a_stop_ends_it_though_the_ring_is_full(copy: Path) -> None:
             assert time.monotonic() < deadline
     assert drained.content == b""
     assert drained.source.error is None
+
+
+def test_a_segment_that_is_removed_after_the_folder_was_listed_is_a_hole_and_no_accident(copy: Path) -> None:
+    archive = ArchiveFolder(copy)
+    first, *_ = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    start_lsn = archive.first_lsn()
+    first.unlink()
+    with pytest.raises(Hole, match="is not in"):
+        list(archive.read_what_is_there(start_lsn))
+    assert ArchiveFolder(copy).first_lsn() > start_lsn

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from ctl.main import INTERRUPTED
 from tests.support.captures import Sidecar, replayed
 from tests.support.cdcctl import cdcctl, contents, refused, succeeded
+from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster, new_cluster
 from tidemark.io.locks import RoleLock
 from tidemark.io.outbox import OutboxReader
@@ -27,6 +29,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
+from tidemark.pipeline.positions import Positions, TableState
 from tidemark.wal.segments import segment_start
 from tidemark.wire.items import ValueKind
 from tidemark.wire.state import STAGE, CopyPhase
@@ -48,6 +51,7 @@ class Holed:
         self.node = node
         self.archive = root / "archive"
         self.archive.mkdir()
+        self.lake = root / "lake"
         self.sidecar = Sidecar(node, "shop", root, copy=True, TIDEMARK_ARCHIVE__FOLDER=str(self.archive))
         self.state = self.sidecar.folder.root
 
@@ -74,6 +78,18 @@ class Holed:
         done = succeeded(cdcctl("archive", *arguments, "--state", self.state, **self.sidecar.options))
         return done.out.decode(), done.err
 
+    def messages(self) -> list[dict[str, object]]:
+        """Return the lake's log of messages, but for those that a catch-up waits for."""
+        (folder,) = self.lake.glob("*/messages")
+        rows: list[dict[str, object]] = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+        return [row for row in rows if not str(row["prefix"]).startswith(("sync-", "fill"))]
+
+    def lake_state(self, table: str) -> TableState:
+        with StateStore.open(self.sidecar.folder) as store:
+            positions = Positions(str(self.lake), store.identity)
+        (found,) = [known.state for known in positions.tables.values() if known.name == table]
+        return found
+
     def items(self) -> list[GroupItem]:
         with OutboxReader.open(self.sidecar.folder) as reader:
             values = reader.read(NO_SEQUENCE, reader.head())
@@ -96,6 +112,7 @@ def make_the_hole(holed: Holed) -> tuple[str, Lsn]:
     holed.sql("INSERT INTO kept VALUES (1, 'before'), (2, 'before')", "INSERT INTO dropped VALUES (1)")
     holed.sidecar.catch_up()
     holed.sidecar.stop()
+    feed_by_hand(holed.sidecar.folder, holed.lake, "lake")
     holed.switch()
     holed.sql("INSERT INTO kept VALUES (3, 'in the hole')", "DELETE FROM kept WHERE id = 1", "DROP TABLE dropped")
     holed.sql("ALTER TABLE altered ALTER note TYPE text USING 'n' || note", "CREATE TABLE made (id int PRIMARY KEY)")
@@ -147,6 +164,11 @@ def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Clu
         check_told(holed, start)
         assert "nothing to repair" in holed.run("repair", "--yes")[0]
 
+        feed_by_hand(sidecar.folder, holed.lake, "lake")
+        assert rows_by_key(holed.lake, "kept").keys() == {1, 2}  # stale, and said to be
+        assert rows_by_key(holed.lake, "altered") == {}
+        assert [message["prefix"] for message in holed.messages()] == [LOSS_PREFIX]
+        assert holed.lake_state("dropped") is TableState.DROPPED
         holed.set_stage(Stage.REALTIME)
         sidecar.start()
         holed.sql("UPDATE kept SET note = 'after' WHERE id = 4", "INSERT INTO altered VALUES (2, 'x')")
@@ -155,6 +177,11 @@ def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Clu
         for table in ("kept", "altered", "made"):
             expected = {key: row for key, *row in node.sql(f"SELECT * FROM {table}", "shop")}
             assert {key: list(row.values())[1:] for key, row in replayed(rows(items, table)).items()} == expected
+        feed_by_hand(sidecar.folder, holed.lake, "lake")
+        for table in ("kept", "altered", "made"):
+            expected = {key: row for key, *row in node.sql(f"SELECT * FROM {table}", "shop")}
+            assert rows_by_key(holed.lake, table) == expected
+            assert holed.lake_state(table) is TableState.LIVE
     finally:
         sidecar.close()
 

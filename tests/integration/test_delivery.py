@@ -208,7 +208,7 @@ class Scripted(NullConsumer):
         self.calls.append("stop")
 
 
-def consumer_target(
+def new_target(
     consumer: NullConsumer,
     store: StateStore,
     epoch: Epoch,
@@ -228,6 +228,21 @@ def consumer_target(
         stopping=stopping,
         liveness=liveness,
     )
+
+
+def consumer_target(
+    consumer: NullConsumer,
+    store: StateStore,
+    epoch: Epoch,
+    progress: Progress,
+    stopping: threading.Event,
+    *,
+    liveness: Liveness | None = None,
+) -> ConsumerTarget:
+    """Return one that the application thread has begun."""
+    target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
+    target.begin()
+    return target
 
 
 @pytest.mark.feature("I34")
@@ -325,7 +340,7 @@ def application(
     liveness: Liveness | None = None,
 ) -> tuple[ApplicationThread, Handoff]:
     handoff = Handoff(1 << 20, Signal())
-    target = consumer_target(consumer, store, epoch, progress, stopping, liveness=liveness)
+    target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
     thread = ApplicationThread(
         handoff, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
     )
@@ -447,6 +462,51 @@ def test_the_consumers_exception_ends_delivery_and_nothing_is_confirmed(
     assert thread.join(DEADLINE_S)
     assert store.view().start == START
     assert consumer.calls[-1] == "stop"
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_hangs_before_its_first_change_is_found_out_and_named(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    leave = threading.Event()
+
+    class Slow(Scripted):
+        def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+            assert threading.current_thread().name == "application"
+            assert leave.wait(DEADLINE_S)
+            super().on_assigned(partition, epoch, start)
+
+    consumer = Slow([])
+    liveness = Liveness(consumer, alive_s=5.0, hang_s=0.1)
+    thread, _ = application(store, epoch, consumer, progress, stopping, liveness=liveness)
+    thread.start()
+    eventually(lambda: liveness.error() is not None)
+    assert str(liveness.error()) == "the consumer Slow has been in on_assigned for over 0.1 s"
+    stopping.set()
+    leave.set()
+    assert thread.join(DEADLINE_S)
+    assert consumer.calls == ["assigned 1.1", "revoked", "stop"]
+
+
+@pytest.mark.parametrize("callback", ["on_assigned", "on_schema", "on_revoked", "stop"])
+def test_whatever_a_consumer_raises_is_its_failure_and_told_without_its_text(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, callback: str
+) -> None:
+    def broken(*_given: object) -> None:
+        raise ValueError("a row's secret value")
+
+    consumer = Scripted([])
+    setattr(consumer, callback, broken)
+    thread, handoff = application(store, epoch, consumer, progress, stopping)
+    thread.start()
+    handoff.put(group(100))
+    eventually(lambda: store.view().start == group(100).last or thread.error is not None)
+    stopping.set()
+    assert thread.join(DEADLINE_S)
+    assert isinstance(thread.error, ConsumerFailed)
+    where = "on_events" if callback == "on_schema" else callback
+    assert consumer.calls[-1:] == ["stop"] or callback == "stop"
+    assert str(thread.error) == f"the consumer Scripted raised ValueError in {where}"
 
 
 def test_the_queue_is_bounded_and_wakes_its_putter_when_closed() -> None:

@@ -6,17 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import change_log, replayed
-from tests.support.failover import Pair, paired
+from tests.support.archiving import Archiving
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.failover import Pair, archived_messages, archiving_node, paired
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage
+from tidemark.wire.marker import Ignored, MarkerKind
 
-TABLE = "CREATE TABLE account (id int PRIMARY KEY, note text)"
+KEEPING = {"TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}  # so that all markers are there at the end
+
+
+@pytest.fixture(scope="module")
+def archive() -> Iterator[Archiving]:
+    with archiving_node() as node:
+        yield node
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with paired(tmp_path, setup=TABLE) as both:
+def node(archive: Archiving) -> Iterator[Archiving]:
+    archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    yield archive
+    archive.node.sql("DROP TABLE account")
+
+
+@pytest.fixture
+def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+    with paired(node, tmp_path) as both:
         yield both
 
 
@@ -25,19 +42,14 @@ def ids(items: list[GroupItem]) -> list[object]:
     return list(replayed(change_log(items, "account")))
 
 
-def insert(pair: Pair, *numbers: int) -> None:
-    for number in numbers:
-        pair.node.sql(f"INSERT INTO account VALUES ({number}, 'n{number}')")
-
-
 def test_the_operators_off_and_on_lose_nothing_and_repeat_nothing(pair: Pair) -> None:
-    insert(pair, 1)
+    pair.insert(1)
     assert pair.switch_off() == {"ok": True, "before": "realtime", "stage": "held"}
-    insert(pair, 2)
+    pair.insert(2)
     assert ids(pair.catch_up()) == [1, 2]
     assert pair.switch_on()["stage"] == "archive"
     pair.wait_for_stage(Stage.REALTIME)
-    insert(pair, 3)
+    pair.insert(3)
     assert ids(pair.catch_up()) == [1, 2, 3]
     assert [(each.before, each.after) for each in pair.switches()] == [
         (Stage.REALTIME, Stage.HELD),
@@ -49,20 +61,20 @@ def test_the_operators_off_and_on_lose_nothing_and_repeat_nothing(pair: Pair) ->
 
 
 def test_a_killed_sidecar_is_noticed_and_the_archiver_goes_on(pair: Pair) -> None:
-    insert(pair, 1)
+    pair.insert(1)
     pair.catch_up()
     pair.sidecar.kill()
     pair.wait_for_stage(Stage.ARCHIVE)
-    insert(pair, 2)
+    pair.insert(2)
     assert ids(pair.catch_up()) == [1, 2]
     pair.sidecar.start()
     pair.wait_for_stage(Stage.REALTIME)
-    insert(pair, 3)
+    pair.insert(3)
     assert ids(pair.catch_up()) == [1, 2, 3]
 
 
 def test_a_stopped_sidecar_is_killed_and_the_archiver_goes_on(pair: Pair) -> None:
-    insert(pair, 1)
+    pair.insert(1)
     pair.catch_up()
     assert pair.sidecar.process is not None
     pair.sidecar.process.send_signal(signal.SIGSTOP)
@@ -85,7 +97,7 @@ def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
         ddl.execute("INSERT INTO wide VALUES (1, 'x', 6)")
         pair.switch_off()
         pair.wait_for(lambda: pair.stage is Stage.HELD, "off")
-        insert(pair, 30)
+        pair.insert(30)
         plain.execute("INSERT INTO account VALUES (2, 'while the archiver delivers')")
         nested.execute("ROLLBACK TO one")
         nested.execute("INSERT INTO account VALUES (12, 'kept, too')")
@@ -94,7 +106,7 @@ def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
         ddl.execute("ALTER TABLE wide RENAME COLUMN a TO c")
         pair.switch_on()
         pair.wait_for_stage(Stage.REALTIME)
-        insert(pair, 31)
+        pair.insert(31)
         plain.execute("INSERT INTO account VALUES (3, 'after')")
         plain.commit()
         nested.execute("INSERT INTO account VALUES (13, 'rolled back at last')")
@@ -110,3 +122,195 @@ def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
         {"id": 2, "a": "y", "b": 7},
         {"id": 3, "c": "z", "b": 8},
     ]
+
+
+@pytest.mark.feature("I06")
+@pytest.mark.feature("I08")
+def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Archiving, tmp_path: Path) -> None:
+    small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18), "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20)}
+    with paired(node, tmp_path, options=small | KEEPING, bytes_max=1 << 20) as pair:
+        pair.insert(1)
+        pair.catch_up()
+        with OutboxReader.open(pair.sidecar.folder) as reader:
+            reader.register("slow")
+            taken = pair.delivered()
+            seen = reader.confirm("slow", reader.head(), reader.head()).held
+            for first in range(10, 16010, 400):  # a transaction that is open is no reason to wait
+                rows = f"generate_series({first}, {first + 399})"
+                pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM {rows} n")
+            pair.wait_for(lambda: bool(pair.switches()), "the overflow")
+            pair.wait_for_stage(Stage.ARCHIVE)
+            assert pair.switches()[0].reason.startswith("the ring of 4194304 bytes is full at ")
+
+            def reads_on() -> bool:
+                nonlocal seen
+                head = reader.head()
+                taken.extend(Sidecar.items(reader, seen, head))
+                seen = reader.confirm("slow", head, head).held
+                return pair.stage is Stage.REALTIME
+
+            assert not reads_on()
+            pair.wait_for(reads_on, "the way back")
+            stops = [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
+            lines = [event for event in pair.sidecar.events() if event["event"] == "capture failed"]
+            assert len(stops) == len(lines) == sum(each.before is Stage.REALTIME for each in pair.switches())
+            assert stops[0].reason == pair.switches()[0].reason
+            assert stops[0].pointer is not None
+            pair.insert(2)
+            pair.wait_for(lambda: reads_on() and len(change_log(taken, "account")) >= 16002, "all rows")
+            assert len(ids(taken)) == 16002
+
+
+@pytest.mark.feature("I17")
+def test_realtime_stays_off_after_the_operators_off_and_returns_by_itself_otherwise(pair: Pair) -> None:
+    pair.switch_off()
+    pair.insert(1)
+    assert ids(pair.catch_up()) == [1]
+    pair.sidecar.stop()
+    pair.sidecar.start()
+    pair.insert(2)
+    assert ids(pair.catch_up()) == [1, 2]
+    assert pair.stage is Stage.HELD
+    pair.switch_on()
+    pair.wait_for_stage(Stage.REALTIME)
+    pair.sidecar.kill()
+    pair.wait_for_stage(Stage.ARCHIVE)
+    pair.sidecar.start()
+    pair.wait_for_stage(Stage.REALTIME)
+
+
+@pytest.mark.feature("I19")
+def test_a_killed_archiver_goes_on_at_the_exact_row_active_and_passive(pair: Pair) -> None:
+    pair.switch_off()
+    pair.node.sql("INSERT INTO account SELECT n, 'x' FROM generate_series(1, 20000) n")
+    pair.archiver.kill()
+    pair.insert(30000)
+    pair.archiver.start()
+    assert len(ids(pair.catch_up())) == 20001
+    pair.archiver.kill()
+    pair.archiver.start()
+    pair.switch_on()
+    pair.wait_for_stage(Stage.REALTIME)
+    pair.archiver.kill()
+    pair.insert(30001)
+    pair.catch_up()
+    pair.archiver.start()
+    pair.sidecar.kill()
+    pair.insert(30002)
+    assert len(ids(pair.catch_up())) == 20003
+
+
+@pytest.mark.feature("I18")
+def test_wal_that_is_gone_from_the_node_is_read_from_the_archive(pair: Pair) -> None:
+    pair.insert(1)
+    pair.catch_up()
+    pair.archiver.stop()
+    pair.sidecar.stop()
+    pair.node.configure(wal_keep_size="0")
+    pair.node.sql("INSERT INTO account SELECT n, repeat('x', 500) FROM generate_series(10, 60009) n")
+    for _ in range(3):
+        pair.archiving.switch(3)
+        pair.archiving.wait_until_archived()
+        pair.node.sql("CHECKPOINT")
+    pair.node.configure(wal_keep_size="256MB")
+    pair.sidecar.start()
+    pair.wait_for_stage(Stage.ARCHIVE)
+    assert "has already been removed" in pair.switches()[0].reason
+    pair.archiver.start()
+    pair.wait_for_stage(Stage.REALTIME)
+    pair.insert(2)
+    assert len(ids(pair.catch_up())) == 60002
+
+
+def test_a_ring_that_overflows_on_the_way_back_leaves_it_to_the_archiver(pair: Pair) -> None:
+    pair.switch_off()
+    pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
+    assert pair.archiver.process is not None
+    pair.switch_on()
+    pair.wait_for_stage(Stage.RETURNING, Stage.REALTIME)
+    pair.switch_off()
+    pair.switch_on()
+    pair.wait_for(lambda: pair.stage is not Stage.HELD, "on")
+    pair.archiver.process.send_signal(signal.SIGSTOP)
+    pair.node.sql("INSERT INTO account SELECT n, repeat('x', 500) FROM generate_series(1, 20000) n")
+    pair.archiver.process.send_signal(signal.SIGCONT)
+    pair.wait_for_stage(Stage.REALTIME)
+    pair.insert(30000)
+    assert len(ids(pair.catch_up())) == 20001
+
+
+@pytest.mark.feature("I09")
+@pytest.mark.feature("I15")
+def test_the_try_start_marker_carries_the_attempt_and_the_archiver_gives_what_commits_before_it(
+    node: Archiving, tmp_path: Path
+) -> None:
+    with paired(node, tmp_path, options=KEEPING) as pair:
+        pair.switch_off()
+        pair.insert(1)
+        assert ids(pair.catch_up()) == [1]
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+        (marker,) = [marker for marker in pair.markers() if marker.kind is MarkerKind.TRY_START]
+        with StateStore.open(pair.sidecar.folder) as store:
+            handed_over = store.view().hand_over
+        assert marker.sequence == handed_over.attempt == 1
+        assert marker.pointer is not None
+        assert marker.pointer.position.commit_lsn <= handed_over.lsn
+        assert handed_over.restart_lsn <= handed_over.lsn
+
+
+@pytest.mark.feature("I10")
+def test_a_forged_marker_is_ignored_counted_and_told_once(node: Archiving, tmp_path: Path) -> None:
+    with paired(node, tmp_path, options=KEEPING) as pair:
+        pair.switch_off()
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+        genuine = next(content for content in archived_messages(node.spool.folder) if b"TryStart" in content)
+        forged = genuine.replace(b'"sequence":"1"', b'"sequence":"2"')
+        foreign = genuine.replace(b'"capture":"main"', b'"capture":"other"')
+        pair.switch_off()
+        for content in (forged, forged, foreign, b"rubbish", genuine):
+            pair.emit(content)
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+        pair.insert(1)
+        assert ids(pair.catch_up()) == [1]
+        told = [event["reason"] for event in pair.archiver.events() if "ignored" in str(event["event"])]
+        assert told == [why.value for why in (Ignored.FORGED, Ignored.FOREIGN, Ignored.MALFORMED)]
+        assert pair.archiver.metric('tidemark_markers_ignored_total{capture="main",kind="FORGED"}') >= 2
+
+
+def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node: Archiving, tmp_path: Path) -> None:
+    with paired(node, tmp_path) as pair:
+        pair.switch_off()
+        pair.insert(1)
+        pair.catch_up()
+        pair.archiver.stop()
+        pair.insert(*range(2, 50))
+        node.switch()
+        node.wait_until_archived()
+        node.node.stop()
+        try:
+            pair.archiver.start()
+            pair.wait_for(lambda: len(ids(pair.delivered())) == 49, "what is archived")
+        finally:
+            node.node.start()
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+
+
+def test_an_idle_node_archives_nothing_on_our_account(node: Archiving, tmp_path: Path) -> None:
+    """Ten time-outs of archive_timeout, in both modes: the segments archived are those that an idle node archives."""
+    with paired(node, tmp_path) as pair:
+        pair.insert(1)
+        pair.catch_up()
+        node.node.configure(archive_timeout=1)
+        try:
+            quiet = pair.segments_archived_in(time_outs=10)
+            pair.switch_off()
+            pair.insert(2)
+            pair.catch_up()
+            also_quiet = pair.segments_archived_in(time_outs=10)
+        finally:
+            node.node.configure(archive_timeout=0)
+    assert (quiet, also_quiet) == (0, 0)

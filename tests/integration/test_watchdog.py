@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stopped_writer import StoppedWriter
+from tidemark.io import heartbeat as heartbeat_module
 from tidemark.io.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
 from tidemark.io.environment import Environment, WritePoint
 from tidemark.io.heartbeat import HeartbeatFile, Slot
@@ -50,16 +51,23 @@ def looks(watch: Watch, began_ns: int, *seconds: float) -> list[Condition]:
     return [watch.look(began_ns + int(second * NS)) for second in seconds]
 
 
-def test_a_free_lock_means_a_restart_at_first_and_its_end_later(watch: Watch) -> None:
-    assert looks(watch, boot_ns(), 0, 1, 2.9, 3, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
+def test_a_process_that_was_never_seen_is_waited_for_as_long_as_for_a_sign_of_life(watch: Watch) -> None:
+    assert looks(watch, boot_ns(), 0, 3, 14.9, 15, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
+
+
+def test_a_free_lock_means_a_restart_at_first_and_its_end_later(store: StateStore, watch: Watch) -> None:
+    began = boot_ns()
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, began, 0) == [ALIVE]
+    assert looks(watch, began, 1, 2, 3.9, 4, 100) == [RESTARTING, RESTARTING, RESTARTING, GONE, GONE]
 
 
 def test_every_end_of_a_process_begins_a_new_wait_for_its_restart(store: StateStore, watch: Watch) -> None:
     began = boot_ns()
-    assert looks(watch, began, 0, 3) == [RESTARTING, GONE]
+    assert looks(watch, began, 0, 15) == [RESTARTING, GONE]
     with RoleLock.take(store.folder, SIDECAR):
-        assert looks(watch, began, 4) == [ALIVE]
-    assert looks(watch, began, 5, 7.9, 8) == [RESTARTING, RESTARTING, GONE]
+        assert looks(watch, began, 16) == [ALIVE]
+    assert looks(watch, began, 17, 19.9, 20) == [RESTARTING, RESTARTING, GONE]
 
 
 def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store: StateStore, watch: Watch) -> None:
@@ -71,6 +79,27 @@ def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store:
         store.environment.heartbeat.beat(Slot.SIDECAR)
         assert looks(watch, boot_ns(), 1) == [ALIVE]
         assert looks(watch, boot_ns(), 16, 17) == [ALIVE, HUNG]
+
+
+def test_a_process_in_a_long_step_is_not_hung_before_the_steps_bound(store: StateStore, watch: Watch) -> None:
+    with RoleLock.take(store.folder, SIDECAR):
+        store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=600)
+        began = boot_ns()
+        assert looks(watch, began, 0, 300, 614) == [ALIVE, ALIVE, ALIVE]
+        store.environment.heartbeat.beat(Slot.SIDECAR)  # the step was shorter: from now on as usual
+        assert looks(watch, boot_ns(), 15, 16) == [ALIVE, HUNG]
+
+
+def test_a_sign_of_life_that_was_never_finished_is_none(store: StateStore, watch: Watch) -> None:
+    heartbeat = store.environment.heartbeat
+    with StoppedWriter(store.folder, role=SIDECAR) as sidecar:
+        assert looks(watch, boot_ns(), 0) == [ALIVE]
+        at = Slot.SIDECAR * heartbeat_module._SLOT_BYTES
+        heartbeat._map[at] |= 1  # as if it had stopped between the slot's two counts
+        assert heartbeat.read(Slot.SIDECAR) is None
+        assert looks(watch, boot_ns(), 14, 15, 16) == [ALIVE, ALIVE, HUNG]
+        assert watch.kill_remains()
+        assert sidecar.end() == -signal.SIGKILL
 
 
 def test_after_a_suspend_of_the_host_a_process_gets_a_moment_to_beat(store: StateStore, watch: Watch) -> None:

@@ -19,12 +19,33 @@ from tidemark.io.environment import Environment, WritePoint
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import configure_logs, get_log
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.watchdog import Condition, Watch
 from tidemark.io.write_guard import LOOKS_MIN, WriteGuard, WriterWatch
+from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Role
+from tidemark.pipeline.failpoints import Failpoint
 
-STUCK_S = 0.5
+WATCHDOG_S = 0.6
 NS = 1_000_000_000
 HOUR_NS = 3600 * NS
 KEY = b"of the stopped writer"
+
+WAITING = """
+import sys, pathlib
+from tidemark.io.environment import Environment
+from tidemark.io.heartbeat import Slot
+from tidemark.io.locks import RoleLock
+from tidemark.io.state_folder import StateFolder
+folder = StateFolder(pathlib.Path(sys.argv[1]))
+environment = Environment.open(folder)
+with RoleLock.take(folder, "sidecar"):
+    environment.heartbeat.beat(Slot.SIDECAR)
+    print("waits", flush=True)
+    with environment.write():
+        environment.heartbeat.beat(Slot.SIDECAR)
+        print("through", flush=True)
+    sys.stdin.read()
+"""
 
 
 @pytest.fixture
@@ -69,7 +90,7 @@ def test_a_writer_that_stops_anywhere_in_a_transaction_dies_and_the_next_one_goe
     environment: Environment, lines: io.StringIO, point: WritePoint
 ) -> None:
     with StoppedWriter(environment.folder, point) as writer:
-        with WriteGuard(environment, stuck_s=STUCK_S, log=get_log("test")), environment.write() as transaction:
+        with WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test")), environment.write() as transaction:
             assert transaction.get(KEY, db=environment.database("state")) is None
         assert writer.end() == -signal.SIGKILL
     (line,) = lines.getvalue().splitlines()
@@ -82,7 +103,7 @@ def test_a_writer_that_stops_anywhere_in_a_transaction_dies_and_the_next_one_goe
 @pytest.mark.feature("I20")
 def test_the_log_names_the_role_of_the_killed_writer(environment: Environment, lines: io.StringIO) -> None:
     with StoppedWriter(environment.folder, role="archiver") as writer:
-        with WriteGuard(environment, stuck_s=STUCK_S, log=get_log("test")), environment.write():
+        with WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test")), environment.write():
             pass
         assert writer.end() == -signal.SIGKILL
     assert json.loads(lines.getvalue())["writer"] == "archiver"
@@ -102,6 +123,27 @@ def test_a_writer_that_goes_on_in_time_is_spared(environment: Environment, point
     assert looks(watch, boot_ns() + HOUR_NS) == [None] * LOOKS_MIN
     with environment.read() as transaction:
         assert transaction.get(KEY, db=environment.database("state")) == b"1"
+
+
+@pytest.mark.feature("I20")
+def test_a_process_that_waits_for_a_stuck_writer_is_not_taken_for_hung_itself(environment: Environment) -> None:
+    folder, watchdog_s = environment.folder, 3.0
+    watch = Watch(folder, environment.heartbeat, Role.SIDECAR, stale_s=watchdog_s, restart_s=watchdog_s)
+    seen: set[Condition] = set()
+    with StoppedWriter(folder) as stuck, WriteGuard(environment, watchdog_s=watchdog_s, log=get_log("test")):
+        command = [sys.executable, "-c", WAITING, str(folder.root)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stdout is not None
+            assert waiting.stdout.readline() == "waits\n"
+            through = threading.Thread(target=waiting.stdout.readline)
+            through.start()
+            while through.is_alive():
+                seen.add(watch.look(boot_ns()))
+                through.join(0.05)
+            seen.add(watch.look(boot_ns()))
+            waiting.communicate("end", timeout=30)
+        assert stuck.end() == -signal.SIGKILL
+    assert seen == {Condition.ALIVE}
 
 
 def test_how_long_a_writer_is_stuck_also_a_guard_knows_that_came_later(environment: Environment) -> None:
@@ -131,7 +173,7 @@ def test_transactions_that_follow_each_other_are_not_taken_for_one(environment: 
 def test_a_slot_that_names_another_process_than_the_lock_does_is_not_believed(environment: Environment) -> None:
     with StoppedWriter(environment.folder, WritePoint.LOCKED) as writer:
         environment.heartbeat.beat(Slot.WRITER)  # a former writer's, ours: never cleared
-        with WriteGuard(environment, stuck_s=STUCK_S, log=get_log("test")), environment.write():
+        with WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test")), environment.write():
             pass
         assert writer.end() == -signal.SIGKILL
 
@@ -147,7 +189,7 @@ def test_a_guard_never_kills_its_own_process_and_says_that_it_is_stuck(
             return lines.write(text)
 
     configure_logs("json", "info", Telling())
-    with WriteGuard(environment, stuck_s=0.05, log=get_log("test")), environment.write():
+    with WriteGuard(environment, watchdog_s=0.05, log=get_log("test")), environment.write():
         assert told.wait(30)
     line = json.loads(lines.getvalue().splitlines()[0])
     assert line["event"] == "this process is stuck inside a write transaction"
@@ -156,9 +198,9 @@ def test_a_guard_never_kills_its_own_process_and_says_that_it_is_stuck(
 
 @pytest.mark.feature("I20")
 def test_a_writer_that_goes_on_at_the_last_moment_is_not_killed(environment: Environment) -> None:
-    guard = WriteGuard(environment, stuck_s=STUCK_S, log=get_log("test"))
+    guard = WriteGuard(environment, watchdog_s=WATCHDOG_S, log=get_log("test"))
     with StoppedWriter(environment.folder) as writer:
-        watch = WriterWatch(environment, STUCK_S)
+        watch = WriterWatch(environment, WATCHDOG_S)
         (stuck,) = {found for found in (watch.look(boot_ns() + HOUR_NS) for _ in range(LOOKS_MIN)) if found}
         writer.go_on()
         assert writer.end() == 0
@@ -193,3 +235,13 @@ def test_failpoints_of_a_write_are_passed_in_order(environment: Environment) -> 
     finally:
         failpoints.arm(None)
     assert passed == list(WritePoint)
+
+
+def test_a_process_can_be_told_of_failpoints_of_several_kinds_and_refuses_unknown_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(failpoints.VARIABLE, f"{WritePoint.INSIDE.value}:7:stop")
+    failpoints.arm_from_environment(Failpoint, WritePoint)
+    failpoints.arm(None)
+    with pytest.raises(ConfigError, match="no failpoint 'write-inside:7:stop' here"):
+        failpoints.arm_from_environment(Failpoint)

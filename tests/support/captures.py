@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
 from tidemark.model.errors import ExitCode
-from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.position import Sequence
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.control import Json
 from tidemark.wire.items import ValueKind
@@ -102,6 +103,13 @@ class Sidecar:
         """Ask the process how it does."""
         return request(self.folder.socket(self.role), {"command": "status"})
 
+    def metric(self, name: str) -> float:
+        """Return a metric's value, by its name and labels as they are exported."""
+        port = next(event["port"] for event in reversed(self.events()) if event["event"] == "serving metrics")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
     def refuses(self, code: ExitCode, *said: str) -> dict[str, Json]:
         """Start it, and see that it ends by itself; return its last event."""
         self.start(wait=False)
@@ -169,12 +177,12 @@ class Sidecar:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
         deadline = time.monotonic() + CAUGHT_UP_S
         with OutboxReader.open(self.folder) as reader:
-            seen = NO_SEQUENCE
+            seen = reader.ledger().trimmed
             items: list[GroupItem] = []
             while True:
                 head = reader.head()
                 # NB: inside a group messages stand before the rows of the transactions that precede them.
-                new = list(self._items(reader, seen, head))
+                new = list(self.items(reader, seen, head))
                 items += [
                     item for item in new if not (isinstance(item, LogicalMessage) and item.prefix.startswith("sync-"))
                 ]
@@ -187,7 +195,8 @@ class Sidecar:
                 time.sleep(POLL_S)
 
     @staticmethod
-    def _items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
+    def items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
+        """Give out the changes that stand in a range of the outbox."""
         for value in reader.read(after, upto):
             if value.header.kind is not ValueKind.TRANSACTIONS:
                 yield value.item()

@@ -3,22 +3,30 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.support.archiving import Archiving, archiving
 from tests.support.captures import Sidecar
+from tidemark.io.archive import ArchiveFolder
 from tidemark.io.control import request
+from tidemark.io.marker_key import load_marker_key
+from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
-from tidemark.model.change import GroupItem
+from tidemark.model.change import MARKER_PREFIX, GroupItem
 from tidemark.model.mode import Stage
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.rmgr import RM_LOGICALMSG, message
 from tidemark.wire.control import Json
+from tidemark.wire.marker import Instance, Marker, read_marker
 from tidemark.wire.state import Switch
 
 MOVED_S = 60.0
 POLL_S = 0.05
+NAME_DIGITS = 24
 RING_BYTES = 4 << 20  # four of the node's segments
 QUICK = {
     "TIDEMARK_ARCHIVE__SWITCH_S": "1",
@@ -30,6 +38,20 @@ QUICK = {
     "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
     "TIDEMARK_METRICS__ARCHIVER_PORT": "0",
 }
+
+
+def archived_messages(folder: Path) -> Iterator[bytes]:
+    """Give out the contents of all messages under our prefix in an archive."""
+    archive = ArchiveFolder(folder, whole_only=True)
+    framer = Framer()
+    for piece in archive.read_what_is_there(archive.first_lsn()):
+        framer.feed(piece.start_lsn, piece.data)
+        while not isinstance(block := framer.next_block(), NeedMore):
+            assert not isinstance(block, Invalid), block
+            for record in block.records(frozenset({RM_LOGICALMSG})):
+                parsed = message.parse(record)
+                if parsed is not None and parsed.prefix == MARKER_PREFIX.encode():
+                    yield parsed.content
 
 
 class Archiver(Sidecar):
@@ -48,14 +70,10 @@ class Pair:
         self.sidecar = Sidecar(node.node, "postgres", root, copy=copy, **chosen)
         self.archiver = Archiver(node.node, "postgres", root, copy=copy, **chosen)
 
-    def init(self) -> None:
-        """Make the state."""
-        self.sidecar.init()
-
     def start(self) -> None:
-        """Start both."""
-        self.archiver.start()
+        """Start both; the sidecar first, or the archiver might find it gone."""
         self.sidecar.start()
+        self.archiver.start()
 
     @property
     def stage(self) -> Stage:
@@ -102,6 +120,40 @@ class Pair:
         """Ask the sidecar to go on with realtime."""
         return request(self.sidecar.folder.socket("sidecar"), {"command": "realtime-on"})
 
+    def insert(self, *numbers: int) -> None:
+        """Insert rows, a transaction each."""
+        for number in numbers:
+            self.node.sql(f"INSERT INTO account VALUES ({number}, 'n{number}')")
+
+    def emit(self, content: bytes) -> None:
+        """Write a message under our prefix, as anybody can."""
+        with self.node.connect("postgres") as session:
+            session.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (MARKER_PREFIX, content))
+
+    def delivered(self) -> list[GroupItem]:
+        """Return what is in the outbox now."""
+        with OutboxReader.open(self.sidecar.folder) as reader:
+            return list(Sidecar.items(reader, NO_SEQUENCE, reader.head()))
+
+    def segments_archived_in(self, *, time_outs: int) -> int:
+        """Let the node be idle for that many seconds; return how many segments it archived in the second half."""
+        seen: list[int] = []
+        for _ in range(2):
+            time.sleep(time_outs / 2)
+            seen.append(sum(len(name.name) == NAME_DIGITS for name in self.archiving.spool.folder.iterdir()))
+        return seen[1] - seen[0]
+
+    def markers(self) -> list[Marker]:
+        """Return the markers of this capture in all that is archived by now."""
+        self.archiving.switch()
+        self.archiving.wait_until_archived()
+        with StateStore.open(self.sidecar.folder) as store:
+            identity = store.identity
+        instance = Instance(identity.system_identifier, identity.capture)
+        key = load_marker_key(self.sidecar.config, self.sidecar.folder)
+        found = [read_marker(content, instance, key) for content in archived_messages(self.archiving.spool.folder)]
+        return [marker for marker in found if isinstance(marker, Marker)]
+
     def close(self) -> None:
         """See that nothing is left running."""
         for process in (self.sidecar, self.archiver):
@@ -111,16 +163,22 @@ class Pair:
 
 
 @contextmanager
-def paired(root: Path, *, copy: bool = False, setup: str = "", **options: str) -> Iterator[Pair]:
-    """Start a node that archives, run `setup` on it, and both processes over it."""
+def archiving_node() -> Iterator[Archiving]:
+    """Start a node that archives into a spool of ours."""
     # NB: in pytest's own folder the server's user may not write.
     with TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as node:
-        if setup:
-            node.node.sql(setup)
-        pair = Pair(node, root, copy=copy, **options)
-        pair.init()
-        try:
-            pair.start()
-            yield pair
-        finally:
-            pair.close()
+        yield node
+
+
+@contextmanager
+def paired(
+    node: Archiving, root: Path, *, copy: bool = False, options: Mapping[str, str] = {}, **outbox: int
+) -> Iterator[Pair]:
+    """Make the state and start both processes over it."""
+    pair = Pair(node, root, copy=copy, **options)
+    pair.sidecar.init(**outbox)
+    try:
+        pair.start()
+        yield pair
+    finally:
+        pair.close()

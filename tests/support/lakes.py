@@ -10,13 +10,17 @@ from deltalake import DeltaTable
 
 from tests.support.scripted_table import TEST_TIMELINE
 from tidemark.io.failpoints import arm
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.lsn import Lsn, SystemIdentifier
-from tidemark.model.position import Position
+from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks import Lake, LakeBatch, LakeItem
 from tidemark.pipeline.steps import Delivered, TableItem, position_of
 from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.wire.items import ValueKind
 from tidemark.wire.state import Identity
 
 CAPTURE = "test"
@@ -94,6 +98,30 @@ def log_rows(root: Path, folder: str) -> list[dict[str, object]]:
     """Return a log's rows in stream order."""
     rows = _read(root / folder / "log").to_pylist()
     return sorted(rows, key=lambda row: (row["_tli"], row["_commit_lsn"], row["_ordinal"]))
+
+
+def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = True) -> None:
+    """Bring all that the outbox of a state has into a lake, as the reader `name`; trim nothing."""
+    with OutboxReader.open(folder) as reader, StateStore.open(folder) as store:
+        registered, head = reader.register(name), reader.head()
+        values = list(reader.read(registered.held, head))
+        items: list[LakeItem] = [
+            (value.header.sequence, value.item()) for value in values if value.header.kind is not ValueKind.TRANSACTIONS
+        ]
+        lake = Lake(str(root), store.identity, shape_of, constants_of)
+        if values:
+            lake.apply(LakeBatch(reader.outbox_id, head, values[-1].header.pointer.position, items))
+        if confirm:
+            reader.confirm(name, head, NO_SEQUENCE)
+
+
+def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
+    """Return a replica's rows by their first column; raise if one is there twice."""
+    (folder,) = root.glob(f"*/*-public.{table}")
+    rows = _read(folder / "replica").to_pylist()
+    found = {next(iter(row.values())): list(row.values())[1:] for row in rows}
+    assert len(found) == len(rows), "a row is there twice"
+    return found
 
 
 def nowhere() -> Position:

@@ -21,8 +21,8 @@ class Consumer(Protocol):
     """Who takes the changes (I34 to I36, I39).
 
     All of it but `alive` is called by one thread, the application thread, and nothing after `stop` has returned. The
-    calls for a partition come in the order `on_assigned`, (`on_schema` | `on_events`)*, `on_revoked`. A call of
-    `on_events` may take `deliver.hang_s`; a consumer that is in it for longer counts as hung, and capture stops.
+    calls for a partition come in the order `on_assigned`, (`on_schema` | `on_events`)*, `on_revoked`. A call may
+    take `deliver.hang_s`; a consumer that is in one for longer counts as hung, and capture stops.
     """
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:

@@ -12,6 +12,7 @@ is missing or recycled at the end is the end of WAL; one with real WAL behind it
 import os
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,7 +163,11 @@ class ArchiveFolder:
         """Yield a segment from `lsn` on, up to where `timeline` was left."""
         start_lsn = segment_start(segment_of(lsn, self.segment_bytes), self.segment_bytes)
         end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
-        with open_segment(path) as file:
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(open_segment(path))
+            except FileNotFoundError:
+                return  # removed since the folder was listed: what comes behind it makes it a hole
             head = file.read(LONG_PAGE_HEADER_BYTES)
             if not self._is_real(path, head, start_lsn):
                 return
@@ -214,14 +219,20 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
 
 
 def _header(path: Path) -> SegmentHeader | None:
-    with open_segment(path) as file:
-        return parse_segment_header(file.read(LONG_PAGE_HEADER_BYTES))
+    return parse_segment_header(_head(path))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open_segment(path) as file:
+            return file.read(LONG_PAGE_HEADER_BYTES)
+    except FileNotFoundError:
+        return b""  # whoever tends the folder has removed it since it was listed
 
 
 def _check_major(path: Path) -> None:
     """Raise `UnsupportedMajor` if a file is WAL of a major that we do not read."""
-    with open_segment(path) as file:
-        head = file.read(LONG_PAGE_HEADER_BYTES)
+    head = _head(path)
     if len(head) == LONG_PAGE_HEADER_BYTES:
         magic, info, *_, segment_bytes, page_bytes = _LONG_HEADER.unpack(head)
         if info & _LONG_HEADER_FLAG and is_segment_size(segment_bytes) and page_bytes == PAGE_BYTES:

@@ -79,7 +79,8 @@ class Environment:
 
     @classmethod
     def _open(cls, folder: StateFolder, map_bytes: int, *, create: bool) -> Self:
-        if not create and not (folder.lmdb / "data.mdb").exists():
+        is_new = not (folder.lmdb / "data.mdb").exists()
+        if is_new and not create:
             raise StateMissing(f"no state in {folder.root}")
         try:
             opened = lmdb.open(
@@ -97,7 +98,10 @@ class Environment:
             _check_whole(opened, folder.lmdb / "data.mdb")
             databases = {name: opened.open_db(name.encode(), create=create) for name in DATABASES}
         except lmdb.Error as error:
-            raise _translated(error, folder.root) from error
+            failure = _translated(error, folder.root)
+            if is_new and isinstance(failure, StateFull):  # half a file is left, which nobody could open
+                (folder.lmdb / "data.mdb").unlink(missing_ok=True)
+            raise failure from error
         heartbeat = HeartbeatFile.open(folder.heartbeat, folder.file_mode)
         return cls(folder, opened, heartbeat, WriteLock.open(folder.lmdb / "lock.mdb"), databases)
 

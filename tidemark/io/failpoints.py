@@ -31,8 +31,8 @@ def arm(action: Action | None) -> None:
         _actions[:] = [action] if action is not None else []
 
 
-def arm_from_environment(known: type[Enum]) -> None:
-    """Arm what the environment names, of the failpoints `known`."""
+def arm_from_environment(*known: type[Enum]) -> None:
+    """Arm what the environment names, of the failpoints `known`; their names differ."""
     actions: list[Action] = []
     if path := os.environ.get(LOG_VARIABLE):
         actions.append(_log_to(path))
@@ -48,11 +48,12 @@ def passed(point: Enum) -> None:
         action(point)
 
 
-def _end_at(wanted: str, known: type[Enum]) -> Action:
+def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> Action:
     name, _, rest = wanted.partition(":")
     nth, _, kind = rest.partition(":")
     try:
-        target, count, number = known(name), int(nth or 1), _SIGNALS[kind]
+        points = {point.value: point for points in known for point in points}
+        target, count, number = points[name], int(nth or 1), _SIGNALS[kind]
     except (ValueError, KeyError):
         raise ConfigError(f"{VARIABLE}: no failpoint {wanted!r} here", hint="unset it: it is for tests") from None
 

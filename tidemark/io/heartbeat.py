@@ -26,6 +26,7 @@ _VERSION = 1
 _SLOT_BYTES = 64
 _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
+NS_PER_S = 1_000_000_000
 _READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
 
 
@@ -42,7 +43,7 @@ _FILE_BYTES = _SLOT_BYTES * (max(Slot) + 1)
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a slot says: a process, and when it last said so."""
+    """What a slot says: a process, and when it last said so; later than now while it is in a long step."""
 
     pid: int
     start_ticks: int
@@ -76,9 +77,13 @@ class HeartbeatFile:
         finally:
             os.close(descriptor)
 
-    def beat(self, slot: Slot) -> None:
-        """Say that this process is alive, or, in WRITER, that it entered a write transaction now."""
-        self._write(slot, self._own_pid, self._own_start_ticks, boot_ns(), self._own_boot)
+    def beat(self, slot: Slot, *, ahead_s: float = 0.0) -> None:
+        """Say that this process is alive, or, in WRITER, that it entered a write transaction now.
+
+        `ahead_s`: the next sign may be so much later, because a long step begins whose bound is known.
+        """
+        until_ns = boot_ns() + int(ahead_s * NS_PER_S)
+        self._write(slot, self._own_pid, self._own_start_ticks, until_ns, self._own_boot)
 
     def clear(self, slot: Slot) -> None:
         """Empty a slot."""

@@ -95,10 +95,14 @@ class Spool:
         if group_id is not None:
             os.chown(self.folder, -1, group_id)
             self.folder.chmod(_SHARED_FOLDER_MODE)
-        # The server's user writes into the ledger, too: in place, so it has to be allowed to.
-        HoleLedger.create(self.ledger, 0o660 if self._is_shared else 0o600)
+        self.make_ledger()
         _write(self._owner, [f"{system_identifier}\n".encode()], self.file_mode)
         sync(self.folder)
+
+    def make_ledger(self) -> None:
+        """Make the ledger if there is none."""
+        # Whoever fills the spool writes into it in place, whoever made it.
+        HoleLedger.create(self.ledger, 0o660 if self._is_shared else 0o600)
 
     @property
     def file_mode(self) -> int:

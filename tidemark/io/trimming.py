@@ -1,7 +1,7 @@
 """Trimming the spool: what no restart needs is removed, whole segments, oldest first (I13).
 
 Only a folder with our sentinel is ever touched. The horizon is the least of what is needed: the confirmed restart LSN,
-the end of the catalog history that the spool has a copy of (a state made anew begins to decode there), and, where
+that of the manifest in the spool (a state made anew begins to decode there), and, where
 `archive.keep_bytes` wants older WAL for `cdcctl decode`, the base that the wanted WAL is decoded from. `.history` files
 stay for ever. So do segments of a timeline later than the horizon's: it may have left ours below the horizon, and what
 was delivered past that fork is still to be set right.
@@ -45,7 +45,7 @@ class Trimmed:
 def horizon_of(view: StateView, *, keep_bytes: int, copied_lsn: Lsn | None) -> Horizon | None:
     """Return the horizon; None as long as nothing is confirmed.
 
-    `copied_lsn`: up to where the copy of the catalog history in the spool is complete, None where there is none.
+    `copied_lsn`: the restart LSN of the manifest that the spool has, None where there is none.
     """
     confirmed = view.horizon
     if confirmed is None or view.damaged_readers:

@@ -1,6 +1,7 @@
 """The watch on the other process: if it lives, and what is left of it if it does not (I20).
 
-    ALIVE ──► RESTARTING ──► GONE      its lock is free, for less or more than `restart_s`
+    ALIVE ──► RESTARTING ──► GONE      its lock is free, for less or more than `restart_s`; as long as it was never
+      │                                seen at all, `stale_s`: at boot both start at once, and one is the first
       └─────► HUNG                     its lock is held, and its last sign of life is older than `stale_s`
 
 Signs of life are on the boot clock. Only those of the process that holds the lock count: what a former one left in the
@@ -44,6 +45,7 @@ class Watch:
         self._stale_ns = int(stale_s * NS_PER_S)
         self._restart_ns = int(restart_s * NS_PER_S)
         self._condition: Condition | None = None
+        self._was_seen = False  # since this watch began
         self._free_since_ns = 0
         self._holder: Owner | None = None
         self._beat: Heartbeat | None = None  # as it stood at the last look
@@ -56,13 +58,15 @@ class Watch:
         self._beat = self._heartbeat.read(_SLOTS[self._role])
         was = self._condition
         if lock.is_held:
+            self._was_seen = True
             if was in (None, Condition.RESTARTING, Condition.GONE) or self._holder != lock.owner:
                 self._begin(lock.owner, now_boot_ns)
             self._condition = self._held(now_boot_ns)
         else:
             if was in (None, Condition.ALIVE, Condition.HUNG):
                 self._free_since_ns = now_boot_ns
-            is_late = now_boot_ns - self._free_since_ns >= self._restart_ns
+            wait_ns = self._restart_ns if self._was_seen else max(self._restart_ns, self._stale_ns)
+            is_late = now_boot_ns - self._free_since_ns >= wait_ns
             self._condition = Condition.GONE if is_late else Condition.RESTARTING
         return self._condition
 

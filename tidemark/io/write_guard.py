@@ -23,6 +23,8 @@ from tidemark.io.logs import Log, describe_error
 from tidemark.io.remains import DEATH_S, kill_remains
 from tidemark.wire.state import Owner
 
+# Of `watchdog_s`: whoever waits for the lock of a stuck writer may not beat meanwhile, and must not be taken for hung.
+STUCK_SHARE = 2 / 3
 LOOKS_PER_WAIT = 10  # looks in `stuck_s`
 LOOK_S_MAX = 1.0
 # After a suspend of the host, or a stop of this process, everything looks stuck at the first look.
@@ -81,12 +83,12 @@ class WriterWatch:
 class WriteGuard:
     """The guard's thread."""
 
-    def __init__(self, environment: Environment, *, stuck_s: float, log: Log) -> None:
+    def __init__(self, environment: Environment, *, watchdog_s: float, log: Log) -> None:
         """Start nothing. The environment is closed after `stop` only."""
         self._environment = environment
-        self._stuck_s = stuck_s
+        self._stuck_s = watchdog_s * STUCK_SHARE
         self._log = log
-        self._watch = WriterWatch(environment, stuck_s)
+        self._watch = WriterWatch(environment, self._stuck_s)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="write-guard", daemon=True)
 
@@ -121,7 +123,7 @@ class WriteGuard:
             self._log.error("the guard on writers ended", **describe_error(error))
 
     def _end(self, stuck: Writing) -> None:
-        told = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": self._stuck_s}
+        told = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
             self._log.error("this process is stuck inside a write transaction", **told)
         elif self._is_ours(stuck) and self._kill(stuck):

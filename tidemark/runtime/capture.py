@@ -20,9 +20,10 @@ from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter, load_catalogs
+from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
-from tidemark.model.errors import ConsumerFailed, StateError
+from tidemark.model.errors import ConsumerFailed, StateError, TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
@@ -34,6 +35,7 @@ from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inflow import MakeInflow, Surroundings, first_page_lsn
+from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
@@ -98,10 +100,14 @@ class Capture:
         self._inflow = make_inflow(page_lsn, base.timeline, copying=takes_time(config, view))
         self.progress = self._inflow.progress
         self.progress.delivered = start
+        self._start = start
+        self._is_restored = False
+        self._error: BaseException | None = None
         self._history = self._make_history(config, view)
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
+        self._liveness: Liveness | None = None  # of a consumer of one's own
         target = self._make_target(config, beginning, consumer)
         first_copy = FirstCopy(
             config,
@@ -125,6 +131,8 @@ class Capture:
     def start(self) -> None:
         """Start the threads; decoding starts once there is no first copy (any more)."""
         self._application.start()
+        if self._liveness is not None:
+            self._liveness.start()
         if self._inflow.input.link is Link.IDLE:
             self._inflow.input.start()
         self._application.prelude_is_over.wait(PRELUDE_S)
@@ -140,7 +148,9 @@ class Capture:
             self._inflow.input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
-        return self._application.error or decoding_error or self._inflow.input.error
+        consumer_error = self._liveness.error() if self._liveness is not None else None
+        self._tell(self._application.error or consumer_error or decoding_error or self._inflow.input.error)
+        return self._error
 
     @property
     def halted_at(self) -> Pointer | None:
@@ -156,6 +166,8 @@ class Capture:
         self._stopping.set()
         self._inflow.input.stop()
         self._handoff.close()
+        if self._liveness is not None:
+            self._liveness.stop()
         decoding_ended = self._decoding is None or self._decoding.stop()
         if not self._application.join(self._stop_s):
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
@@ -279,16 +291,41 @@ class Capture:
         if consumer is None:
             is_null = config.deliver.consumer == "null"
             consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, beginning.databases)
+        self._liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
         return ConsumerTarget(
             consumer,
             self._store,
             self._epoch,
+            liveness=self._liveness,
             history=self._history,
             whole=whole,
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self._stopping,
         )
+
+    def _tell(self, error: BaseException | None) -> None:
+        """Log, once each, that the capture is where the last run was, and the error that ends it."""
+        progress, begun = self.progress, self._start
+        if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:
+            self._is_restored = True
+            self._log.info(
+                "records restored",
+                restart_lsn=begun.restart_lsn,
+                restored_lsn=begun.position.commit_lsn,
+                delivered=str(begun.position),
+            )
+        if error is not None and self._error is None:
+            self._error = error
+            # NB: no text of an error that is not ours: it may hold a row's values.
+            told = describe_error(error) if isinstance(error, TidemarkError) else {"kind": type(error).__name__}
+            self._log.warning(
+                "capture failed",
+                received_lsn=progress.received_lsn,
+                decoded_lsn=progress.decoded_lsn,
+                delivered=str(progress.delivered.position) if progress.delivered else None,
+                **told,
+            )
 
     def _report(self) -> None:
         progress, metrics = self.progress, self._metrics

@@ -25,6 +25,8 @@ from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
+START_S_MAX = 60.0  # loading the catalog history of a hundred thousand tables
+STOP_S_MAX = 60.0  # the batch in hand, the threads, the journal
 COMMANDS_MAX = 8
 
 
@@ -73,7 +75,7 @@ class Daemon:
             signal.signal(number, self._on_signal)
         error: BaseException | None = None
         try:
-            self._beat.beat(self._slot)
+            self._beat.beat(self._slot, ahead_s=START_S_MAX)
             self._work.start()
             notify(READY)
             self._log.info("ready")
@@ -83,6 +85,7 @@ class Daemon:
             raise
         finally:
             notify(STOPPING)
+            self._beat.beat(self._slot, ahead_s=STOP_S_MAX)
             self._log.info("stopping", reason=self._reason if error is None else type(error).__name__)
             self._stop_work(error)
 

@@ -9,8 +9,8 @@ fills, then the ring, and capture pauses.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple, Protocol
 
 from tidemark.engine.ports import Consumer
@@ -23,7 +23,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.errors import ConsumerFailed, TidemarkError
+from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
@@ -45,7 +45,10 @@ Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer kno
 
 
 class Target(Protocol):
-    """Where groups go."""
+    """Where groups go; all calls come from the application thread."""
+
+    def begin(self) -> None:
+        """Make ready: called once, first of all."""
 
     def deliver(self, group: ChangeGroup) -> None:
         """Take a group; its position is durable when this returns, or later if the target says so itself."""
@@ -89,6 +92,9 @@ class OutboxTarget:
         self._stopping = stopping
         self._clock = SystemClock()
         self._cleared_s = 0.0
+
+    def begin(self) -> None:
+        """Do nothing: the outbox is always ready."""
 
     def deliver(self, group: ChangeGroup) -> None:
         """Store a group; wait while the outbox is full."""
@@ -186,9 +192,9 @@ class ConsumerTarget:
         stopping: threading.Event,
         liveness: Liveness | None = None,
     ) -> None:
-        """`liveness`: who watches the consumer from now until it is stopped."""
+        """`liveness`: who watches the consumer; ended before the consumer is."""
         self._consumer = consumer
-        self._liveness = liveness
+        self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
         self._epoch = epoch
         self._history = history
@@ -200,8 +206,11 @@ class ConsumerTarget:
         self._waiting: deque[_Offered] = deque()
         self._taken: list[_Offered] = []
         self._partition = Partition(store.identity.system_identifier)
-        start = store.marks().start
-        consumer.on_assigned(self._partition, epoch, start)
+
+    def begin(self) -> None:
+        """Give the partition to the consumer."""
+        with self._liveness.calling("on_assigned"):
+            self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
 
     def deliver(self, group: ChangeGroup) -> None:
         """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
@@ -224,10 +233,13 @@ class ConsumerTarget:
 
     def close(self) -> None:
         """Take the partition back and stop the consumer."""
-        if self._liveness is not None:
-            self._liveness.stop()
-        self._consumer.on_revoked(self._partition)
-        self._consumer.stop()
+        self._liveness.stop()
+        try:
+            with self._liveness.calling("on_revoked"):
+                self._consumer.on_revoked(self._partition)
+        finally:
+            with self._liveness.calling("stop"):
+                self._consumer.stop()
 
     @property
     def _unconfirmed_bytes(self) -> int:
@@ -252,18 +264,9 @@ class ConsumerTarget:
     def _offer(self) -> bool:
         """Call the consumer once; tell if it took or confirmed anything."""
         before = len(self._waiting)
-        try:
-            with self._liveness.calling() if self._liveness is not None else nullcontext():
-                alive = self._consumer.alive()
-                confirmed = alive and self._consumer.on_events(self._draw())
-        except TidemarkError:
-            raise
-        except Exception as error:
-            # NB: no text of the error: it may hold a row's values.
-            raise ConsumerFailed(
-                f"the consumer raised {type(error).__name__}",
-                hint="what it did not confirm comes again after a restart",
-            ) from error
+        with self._liveness.calling("on_events"):
+            alive = self._consumer.alive()
+            confirmed = alive and self._consumer.on_events(self._draw())
         if not alive:
             raise ConsumerFailed("the consumer says that it is not alive")
         if confirmed and self._taken:
@@ -359,6 +362,7 @@ class ApplicationThread:
 
     def _run(self) -> None:
         try:
+            self._target.begin()
             self._prelude()
             self.prelude_is_over.set()
             while not self._stopping.is_set():

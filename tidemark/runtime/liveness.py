@@ -1,8 +1,9 @@
 """The watch on a consumer of one's own: one that died or hangs ends the capture, it does not silence it (I36).
 
-A thread of its own asks `alive()`, since the application thread may be the one that hangs; and every call into the
-consumer is timed. What takes too long is for whoever polls to see: nothing here waits for the consumer. Time in which
-the target waits, for room or before it offers again, is outside of the calls, and no hang.
+A thread of its own asks `alive()`, since the application thread may be the one that hangs. Every other call into the
+consumer is timed, and what it raises is its failure. What takes too long is for whoever polls to see: nothing here
+waits for the consumer. Time in which the target waits, for room or before it offers again, is outside of the calls,
+and no hang.
 """
 
 import threading
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 
 from tidemark.engine.ports import Clock, Consumer
 from tidemark.io.clock import SystemClock
-from tidemark.model.errors import ConsumerFailed
+from tidemark.model.errors import ConsumerFailed, TidemarkError
 
 ASK_S = 2.0
 _AGAIN = "what it did not confirm comes again after a restart"
@@ -21,14 +22,14 @@ class Liveness:
     """How a consumer does, from its start to its end."""
 
     def __init__(self, consumer: Consumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
-        """Start nothing. `alive_s`: to answer `alive()` in; `hang_s`: for one call of `on_events`."""
+        """Start nothing. `alive_s`: to answer `alive()` in; `hang_s`: for any other call."""
         self._consumer = consumer
         self._name = type(consumer).__name__
         self._alive_s = alive_s
         self._hang_s = hang_s
         self._clock = clock or SystemClock()
         self._asked_s: float | None = None
-        self._called_s: float | None = None
+        self._call: tuple[str, float] | None = None  # what is being called, and since when
         self._error: ConsumerFailed | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
@@ -44,13 +45,17 @@ class Liveness:
             self._thread.join(self._alive_s)
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        """Time a call into the consumer."""
-        self._called_s = self._clock.monotonic_s()
+    def calling(self, callback: str) -> Iterator[None]:
+        """Time a call into the consumer, and take what it raises for its failure."""
+        self._call = (callback, self._clock.monotonic_s())
         try:
             yield
+        except TidemarkError:
+            raise
+        except Exception as error:
+            raise self._failed(f"raised {type(error).__name__} in {callback}", _AGAIN) from error
         finally:
-            self._called_s = None
+            self._call = None
 
     def error(self) -> ConsumerFailed | None:
         """Return what is wrong with the consumer; the first that was, from then on."""
@@ -59,11 +64,11 @@ class Liveness:
         return self._error
 
     def _overdue(self) -> ConsumerFailed | None:
-        now_s, asked_s, called_s = self._clock.monotonic_s(), self._asked_s, self._called_s
+        now_s, asked_s, call = self._clock.monotonic_s(), self._asked_s, self._call
         if asked_s is not None and now_s - asked_s > self._alive_s:
             return self._failed(f"has not answered alive() within {self._alive_s:g} s", "see deliver.alive_s")
-        if called_s is not None and now_s - called_s > self._hang_s:
-            return self._failed(f"has been in on_events for over {self._hang_s:g} s", "see deliver.hang_s")
+        if call is not None and now_s - call[1] > self._hang_s:
+            return self._failed(f"has been in {call[0]} for over {self._hang_s:g} s", "see deliver.hang_s")
         return None
 
     def _run(self) -> None:
@@ -79,9 +84,9 @@ class Liveness:
         except ConsumerFailed as error:
             return error
         except Exception as error:  # noqa: BLE001 - the consumer's own, whatever it is
-            # NB: no text of the error: it may hold a row's values.
-            return self._failed(f"raised {type(error).__name__} when it was asked if it is alive", _AGAIN)
+            return self._failed(f"raised {type(error).__name__} in alive", _AGAIN)
         return None if alive else self._failed("says that it is not alive", _AGAIN)
 
     def _failed(self, how: str, hint: str) -> ConsumerFailed:
+        # NB: never the text of the consumer's own error: it may hold a row's values.
         return ConsumerFailed(f"the consumer {self._name} {how}", hint=hint)

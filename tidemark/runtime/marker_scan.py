@@ -30,12 +30,13 @@ class MarkerScan(SourceThread):
     """Follows an archive, and tells of each message under our prefix."""
 
     def __init__(self, around: Surroundings, start_lsn: Lsn, on_content: OnContent) -> None:
-        """Begin with the segment that holds `start_lsn`."""
+        """Begin with the segment that holds `start_lsn`; what stands before that was met already."""
         super().__init__("marker-scan", Signal())
         self._around = around
         self._segment_bytes = around.store.identity.segment_bytes
         self._folder = Path(around.config.archive.folder)
         self._on_content = on_content
+        self._start_lsn = start_lsn
         self.read_lsn = segment_start(segment_of(start_lsn, self._segment_bytes), self._segment_bytes)
         self.broken: TidemarkError | None = None  # the last hole or damage that was passed
         self._framer = self._new_framer()
@@ -89,7 +90,7 @@ class MarkerScan(SourceThread):
     def _look_through(self, block: RecordBlock) -> None:
         for record in block.records(_INTEREST):
             found = message.parse(record)
-            if found is not None and found.prefix == MARKER_PREFIX.encode():
+            if found is not None and found.prefix == MARKER_PREFIX.encode() and record.lsn > self._start_lsn:
                 self._on_content(record.lsn, found.content)
 
     def _pass(self, archive: ArchiveFolder) -> None:

@@ -171,15 +171,15 @@ class NetworkThread(SourceThread):
         self._timeline = ended.next_timeline
 
     def _wait_for_room(self, share: float | None) -> None:
+        self._log.warning(
+            "ring is full, capture stops" if share is None else "ring is full, capture pauses",
+            ring_end_lsn=self._sink.write_lsn,
+            ring_bytes=self._sink.capacity,
+        )
         if share is None:
             raise RingOverflowed(
                 f"the ring of {self._sink.capacity} bytes is full at {format_lsn(self._sink.write_lsn)}"
             )
-        self._log.warning(
-            "ring is full, capture pauses",
-            ring_end_lsn=self._sink.write_lsn,
-            ring_bytes=self._sink.capacity,
-        )
         wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * share))
         while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
             self._stopping.wait(READ_S)

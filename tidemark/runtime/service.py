@@ -15,6 +15,7 @@ import click
 from tidemark.io.config import Config, load_config
 from tidemark.io.control import ControlServer
 from tidemark.io.ending import tell_ending
+from tidemark.io.environment import WritePoint
 from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.heartbeat import Slot
 from tidemark.io.locks import RoleLock
@@ -74,7 +75,7 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
 
 def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork) -> None:
     """Run until a signal, a `stop` command or an error; raise the error."""
-    arm_from_environment(HandoverPoint)
+    arm_from_environment(HandoverPoint, WritePoint)
     slot = Slot[role.name]
     port = config.metrics.port if role is Role.SIDECAR else config.metrics.archiver_port
     with ExitStack() as stack:
@@ -92,7 +93,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
         markers = MarkerReader(around, key)
         work = make_work(Means(around, lock.owner, NodeErrands(around, key), markers))
-        stack.enter_context(WriteGuard(store.environment, stuck_s=config.watchdog.watchdog_s, log=log))
+        stack.enter_context(WriteGuard(store.environment, watchdog_s=config.watchdog.watchdog_s, log=log))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)

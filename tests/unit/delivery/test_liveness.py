@@ -103,7 +103,7 @@ def test_a_consumer_that_raises_when_it_is_asked_is_dead_and_its_text_stays_with
     consumer.raises = ValueError("a row's secret value")
     with watching(consumer, clock) as liveness:
         error = found(liveness)
-    assert str(error) == "the consumer Patient raised ValueError when it was asked if it is alive"
+    assert str(error) == "the consumer Patient raised ValueError in alive"
 
 
 def test_a_consumers_own_word_for_its_failure_is_kept(consumer: Patient, clock: HandClock) -> None:
@@ -129,7 +129,7 @@ def test_a_consumer_that_does_not_answer_is_dead_after_its_time(consumer: Patien
 @pytest.mark.feature("I36")
 def test_a_call_that_takes_too_long_is_found_out_by_its_time(consumer: Patient, clock: HandClock) -> None:
     liveness = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, clock=clock)
-    with liveness.calling():
+    with liveness.calling("on_events"):
         clock.now_s += HANG_S
         assert liveness.error() is None
         clock.now_s += 0.1
@@ -138,7 +138,7 @@ def test_a_call_that_takes_too_long_is_found_out_by_its_time(consumer: Patient, 
 
 @pytest.mark.feature("I36")
 def test_a_consumer_that_is_slow_but_alive_is_left_in_peace(consumer: Patient, clock: HandClock) -> None:
-    with watching(consumer, clock) as liveness, liveness.calling():
+    with watching(consumer, clock) as liveness, liveness.calling("on_events"):
         for _ in range(10):
             clock.now_s += ALIVE_S - 1
             asked_again(consumer)
@@ -148,7 +148,7 @@ def test_a_consumer_that_is_slow_but_alive_is_left_in_peace(consumer: Patient, c
 def test_time_between_calls_is_no_hang(consumer: Patient, clock: HandClock) -> None:
     liveness = Liveness(consumer, alive_s=ALIVE_S, hang_s=HANG_S, clock=clock)
     for _ in range(3):
-        with liveness.calling():
+        with liveness.calling("on_events"):
             clock.now_s += 1
         clock.now_s += 10 * HANG_S
         assert liveness.error() is None

@@ -1,0 +1,126 @@
+"""The archive command by itself, as a server runs it: whatever is wrong, a status in time and a line that says so."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import segment_bytes
+from tidemark.io.hole_ledger import LEDGER_BYTES, HoleLedger
+from tidemark.io.spool import Spool
+
+CLUSTER = 7_123_456_789_012_345_678
+NAME = "000000010000000000000001"
+HOLD_S = 60.0
+RUN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A data folder with one segment to archive, and the spool for it."""
+
+    data: Path
+    spool: Spool
+
+    @property
+    def segment(self) -> Path:
+        return self.data / "pg_wal" / NAME
+
+    def age(self, seconds: float) -> None:
+        """Have the server wait for so long already."""
+        ready = self.data / "pg_wal" / "archive_status" / f"{NAME}.ready"
+        ready.touch()
+        os.utime(ready, (0, time.time() - seconds))
+
+    def archive(self, *more: str, program: str = "") -> tuple[int, str]:
+        """Run the command, or a program around it; return its exit status and what it said."""
+        command = ["-c", program] if program else ["-m", "archiver.archive_command"]
+        given = ["--spool", str(self.spool.folder), "--free-bytes-min", "0", *more, f"pg_wal/{NAME}", NAME]
+        done = subprocess.run(
+            [sys.executable, "-S", *command, *given],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.data,
+            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+            timeout=RUN_S,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stderr
+
+    @property
+    def holes(self) -> list[str]:
+        with HoleLedger.open(self.spool.ledger, writable=False) as ledger:
+            return [hole.name for hole in ledger.holes()]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    spool = Spool(tmp_path / "spool")
+    spool.create(CLUSTER)
+    data = tmp_path / "data"
+    (data / "pg_wal" / "archive_status").mkdir(parents=True)
+    made = Server(data, spool)
+    made.segment.write_bytes(segment_bytes(CLUSTER))
+    made.age(0)
+    return made
+
+
+@pytest.mark.parametrize("waited_s", [0.0, HOLD_S + 1])
+def test_a_file_that_is_gone_is_held_and_then_given_up_like_any_other(server: Server, waited_s: float) -> None:
+    server.segment.unlink()
+    server.age(waited_s)
+    code, said = server.archive()
+    assert code == 1
+    assert f"{NAME}: No such file or directory" in said
+    assert "ledger cannot be written" not in said
+    code, said = server.archive("--hold-s", "0")
+    assert code == 0
+    assert "given up" in said
+    assert server.holes == [NAME]
+
+
+@pytest.mark.parametrize("broken", ["missing", "a folder", "empty"])
+def test_a_copy_that_succeeded_is_a_success_whatever_the_ledger_is(server: Server, broken: str) -> None:
+    server.spool.ledger.unlink()
+    if broken == "a folder":
+        server.spool.ledger.mkdir()
+    if broken == "empty":
+        server.spool.ledger.touch()
+    code, _ = server.archive()
+    assert code == 0
+    assert (server.spool.folder / NAME).read_bytes() == server.segment.read_bytes()
+    if broken == "missing":
+        assert server.spool.ledger.stat().st_size == LEDGER_BYTES
+        assert server.holes == []
+
+
+def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: Server) -> None:
+    server.spool.ledger.unlink()
+    server.spool.ledger.mkdir()
+    server.segment.write_bytes(segment_bytes(CLUSTER + 1))
+    server.age(0)
+    assert server.archive()[0] == 1
+    server.age(-10 * HOLD_S)
+    code, said = server.archive()
+    assert code == 0
+    assert f"{NAME} is NOT archived and NOT recorded" in said
+
+
+def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(server: Server) -> None:
+    program = """
+import errno, os
+from archiver.archive_command import main
+def none_left(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+os.fork = none_left
+main()
+"""
+    code, said = server.archive(program=program)
+    assert code == 1
+    assert "Resource temporarily unavailable" in said
+    server.age(HOLD_S + 1)
+    assert server.archive(program=program)[0] == 0

@@ -1,0 +1,234 @@
+"""The catalog history in the spool: copied as it grows, whole at any moment, and a lost state folder made from it."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar
+from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.lakes import feed_by_hand, rows_by_key
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.decode.catalog.history import DamagedHistory
+from tidemark.io.history_copy import copy_history, history_folder, read_manifest
+from tidemark.io.history_files import load_catalogs
+from tidemark.io.spool import NoSpool, Spool
+from tidemark.io.state import StateStore
+from tidemark.model.errors import ConfigError, ExitCode
+from tidemark.model.mode import Stage
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.manifest import Manifest
+from tidemark.wire.state import STAGE, CopyPhase
+
+READER = "lake"
+
+
+@pytest.fixture
+def node() -> Iterator[Cluster]:
+    with new_cluster(15, initdb=["--wal-segsize=1"]) as made:
+        made.sql("CREATE DATABASE shop")
+        yield made
+
+
+class Shop:
+    """A captured database, its spool, and a lake that is fed by hand."""
+
+    def __init__(self, node: Cluster, root: Path) -> None:
+        self.node = node
+        self.root = root
+        self.lake = root / "lake"
+        self.sidecar = Sidecar(node, "shop", root, copy=True, TIDEMARK_ARCHIVE__FOLDER=str(root / "spool"))
+        self.state = self.sidecar.folder.root
+        self.spool = Spool(root / "spool")
+        ((identifier,),) = node.sql("SELECT system_identifier FROM pg_control_system()")
+        self.spool.create(int(str(identifier)))
+
+    def sql(self, *statements: str) -> None:
+        for statement in statements:
+            self.node.sql(statement, "shop")
+
+    def copy(self) -> Manifest:
+        with StateStore.open(self.sidecar.folder) as store:
+            manifest = copy_history(store, self.spool)
+        assert manifest is not None
+        return manifest
+
+    def feed(self, *, confirm: bool = True) -> None:
+        """Bring all that the outbox has into the lake."""
+        feed_by_hand(self.sidecar.folder, self.lake, READER, confirm=confirm)
+
+    def settled(self) -> bool:
+        """Tell if the sidecar has taken note of what the reader confirmed."""
+        with StateStore.open(self.sidecar.folder) as store:
+            marks = store.marks()
+        return marks.confirmed is not None and marks.confirmed.sequence == marks.readers[READER].held
+
+    def source(self, table: str) -> dict[object, list[object]]:
+        return {key: list(row) for key, *row in self.node.sql(f"SELECT * FROM {table}", "shop")}
+
+    def make_anew(self, *more: str | Path) -> None:
+        """Lose the state, and make it from the spool."""
+        shutil.rmtree(self.state)
+        config = self.root / "shop.toml"
+        config.write_text("")
+        command = ("init", "--state", self.state, "--config", config, "--from-spool", self.spool.folder, *more)
+        done = succeeded(cdcctl(*command, **self.sidecar.options))
+        assert "made anew as of" in done.err
+        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
+            assert moving.stage() is Stage.ARCHIVE
+            moving.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed to go on
+
+    def phases(self) -> set[CopyPhase]:
+        with StateStore.open(self.sidecar.folder) as store:
+            return {copy.phase for copy in store.view().copies.values()}
+
+
+@pytest.fixture
+def shop(node: Cluster, tmp_path: Path) -> Iterator[Shop]:
+    """Make a shop whose lake is as the source, and a copied history of that moment; more has happened since."""
+    made = Shop(node, tmp_path)
+    made.sql("CREATE TABLE item (id int PRIMARY KEY, note text)", "INSERT INTO item VALUES (1, 'copied')")
+    made.sidecar.init()
+    try:
+        made.sidecar.start()
+        made.sql("CREATE TABLE sale (id int PRIMARY KEY)", "INSERT INTO sale VALUES (1)")
+        made.sidecar.catch_up()
+        made.feed()
+        made.sidecar.wait_until(made.settled, "the reader's confirmation")
+        made.copy()
+        made.sql("ALTER TABLE item ADD price int DEFAULT 7", "INSERT INTO item VALUES (2, 'in the lake', 8)")
+        made.sql("INSERT INTO sale VALUES (2)")
+        made.sidecar.catch_up()
+        made.feed(confirm=False)
+        made.sql("ALTER TABLE sale ADD by text", "INSERT INTO sale VALUES (3, 'lost with the outbox')")
+        made.sql("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
+        made.sidecar.catch_up()
+        yield made
+    finally:
+        made.sidecar.close()
+
+
+def go_on(shop: Shop) -> None:
+    """Run the capture again, and see the lake become what the source is."""
+    shop.sidecar.start()
+    shop.sql("UPDATE item SET note = 'after' WHERE id = 1", "INSERT INTO sale VALUES (4, 'after')", "DELETE FROM late")
+    shop.sidecar.catch_up()
+    shop.feed()
+    for table in ("item", "sale", "late"):
+        assert rows_by_key(shop.lake, table) == shop.source(table)
+
+
+def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:
+    shop.sidecar.kill()
+    before = read_manifest(shop.spool)
+    shop.make_anew("--lake", shop.lake)
+    assert shop.phases() == {CopyPhase.DONE}
+    with StateStore.open(shop.sidecar.folder) as store:
+        view = store.view()
+    assert view.start == before.start
+    assert view.identity.outbox_id != before.identity.outbox_id
+    assert view.ledger.head > before.head
+    go_on(shop)
+    assert not [
+        event for event in shop.sidecar.events() if event["event"] == "table copied" and event["generation"] == 2
+    ]
+
+
+def test_a_lost_state_without_a_lake_copies_all_tables_as_their_next_generation(shop: Shop) -> None:
+    shop.sidecar.kill()
+    shop.copy()
+    shop.make_anew()
+    assert shop.phases() == {CopyPhase.WAITING}
+    shutil.rmtree(shop.lake)
+    go_on(shop)
+    generations = [event["generation"] for event in shop.sidecar.events() if event["event"] == "table copied"]
+    assert 2 in generations
+
+
+def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop: Shop) -> None:
+    first = shop.copy()
+    folder = history_folder(shop.spool)
+    before = {path.name: path.stat().st_ino for path in folder.iterdir() if path.name != "manifest"}
+    assert {base.file for base in first.history.bases} < set(before)
+    shop.copy()
+    assert {path.name: path.stat().st_ino for path in folder.iterdir() if path.name != "manifest"} == before
+    shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
+    shop.sidecar.catch_up()
+    (folder / "base-00000001-0000000000000000").touch()  # of an index before: named no more
+    (folder / "manifest.new").touch()
+    (folder / "letter").touch()
+    second = shop.copy()
+    assert second.journal.end_lsn > first.journal.end_lsn
+    names = {path.name for path in folder.iterdir()}
+    assert names == {*before, "manifest", "letter"}
+    assert second == read_manifest(shop.spool)
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir() if path.name != "letter"} == {"0o600"}
+    # What was copied is enough to have the catalogs at every LSN from the base on to the mark.
+    base = load_catalogs(folder, second.history, second.journal, second.journal.end_lsn)
+    (mirror,) = base.mirrors.values()
+    assert "one_more" in {relation.name for relation in mirror.relations()}
+
+
+def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_one_before_whole(shop: Shop) -> None:
+    path = history_folder(shop.spool) / "manifest"
+    before, content = read_manifest(shop.spool), path.read_bytes()
+    shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
+    shop.sidecar.catch_up()
+    assert shop.copy().journal.end_lsn > before.journal.end_lsn
+    path.write_bytes(content)  # the files are there, and what is written last is not
+    (history_folder(shop.spool) / f"{before.history.journals[-1].file}.new").write_bytes(b"torn")
+    shop.sidecar.kill()
+    assert read_manifest(shop.spool) == before
+    shop.make_anew("--lake", shop.lake)
+    go_on(shop)
+
+
+def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Shop, tmp_path: Path) -> None:
+    shop.sidecar.kill()
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    with StateStore.open(shop.sidecar.folder) as store:
+        with pytest.raises(NoSpool):
+            copy_history(store, Spool(foreign))
+        other = Spool(tmp_path / "other")
+        other.create(5)
+        with pytest.raises(ConfigError, match="another cluster"):
+            copy_history(store, other)
+    assert list(foreign.iterdir()) == []
+    manifest = shop.copy()
+    folder = history_folder(shop.spool)
+    journal = folder / manifest.history.journals[-1].file
+    os.truncate(journal, journal.stat().st_size - 1)
+    with pytest.raises(DamagedHistory, match=journal.name):
+        load_catalogs(folder, manifest.history, manifest.journal, manifest.journal.end_lsn)
+    assert shop.copy().journal == manifest.journal
+    load_catalogs(folder, manifest.history, manifest.journal, manifest.journal.end_lsn)  # mended
+    path = folder / "manifest"
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedValue, match="manifest"):
+        read_manifest(shop.spool)
+
+
+def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path) -> None:
+    shop.sidecar.kill()
+    state, config = tmp_path / "anew", tmp_path / "anew.toml"
+    config.write_text('[capture]\nname = "other"\n')
+    command = ("init", "--state", state, "--config", config)
+    folder = shop.spool.folder
+    for more, code, told in (
+        (("--from-spool", tmp_path / "none"), ExitCode.STATE, "cannot be read"),
+        (("--from-spool", folder), ExitCode.CONFIG, "history of capture 'main', not of 'other'"),
+        (("--from-spool", folder, "--lake", tmp_path / "no-lake"), ExitCode.CONFIG, "no lake of this capture"),
+        (("--lake", shop.lake), ExitCode.CONFIG, "--lake goes with --from-spool"),
+    ):
+        refused(cdcctl(*command, *more), code, told)
+        assert not state.exists()
+    config.write_text("")
+    there = cdcctl("init", "--state", shop.state, "--config", config, "--from-spool", folder)
+    assert "is the state of this capture already" in succeeded(there).out.decode()
+    assert json.loads(succeeded(cdcctl("status", "--state", shop.state, "--json")).out)["mode"] == "realtime"

@@ -1,0 +1,39 @@
+"""`python -m tidemark.pipeline.stock LAKE CAPTURE SYSTEM_IDENTIFIER`: what a lake holds, as one line of JSON.
+
+For `cdcctl init --from-spool`, which must not need what reads Delta tables.
+"""
+
+import json
+import sys
+
+from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
+from tidemark.model.lsn import INVALID_OID, SystemIdentifier
+from tidemark.pipeline.positions import Positions, TableState
+from tidemark.wire.state import Identity
+
+_WHOLE = (TableState.LIVE, TableState.BLOCKED)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the stock; return the exit status."""
+    root, capture, system_identifier = arguments
+    owner = Identity(capture, SystemIdentifier(int(system_identifier)), "", 0, 0, 0)
+    try:
+        positions = Positions(root.rstrip("/"), owner)
+        if not positions.outbox:
+            raise ConfigError(f"{root} is no lake of this capture")
+    except TidemarkError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sequences = [positions.held.sequence, *(table.sequence for table in positions.tables.values())]
+    tables = [
+        [*key, table.generation]
+        for key, table in positions.tables.items()
+        if table.state in _WHOLE and table.relation != INVALID_OID
+    ]
+    sys.stdout.write(json.dumps({"sequence": max(sequences), "tables": tables}) + "\n")
+    return ExitCode.SUCCESS
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

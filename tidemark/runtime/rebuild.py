@@ -1,0 +1,100 @@
+"""Making a lost state folder anew from the spool: the copied catalog history, and where its manifest says to start.
+
+The start is what every reader had confirmed when the manifest was written. What comes behind it is delivered once more,
+and what a table of the lake holds by position is left out there. The outbox itself is lost: rows of a first copy that
+stood in it and are not in the lake are copied again, and the new outbox numbers on behind all that the old one can have
+given out. The capture begins in ARCHIVE where an archive is configured: WAL from the start on is in the spool, and may
+be nowhere else.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.io.config import Config
+from tidemark.io.history_copy import fetch_history, read_manifest
+from tidemark.io.spool import Spool
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Stage
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.runtime.copy_plan import TableKey
+from tidemark.wire.manifest import Manifest
+from tidemark.wire.outbox import HEADER_BYTES
+from tidemark.wire.state import (
+    BEGINNING,
+    DELIVERED,
+    FINGERPRINT,
+    HISTORY,
+    JOURNAL,
+    STAGE,
+    TERM,
+    CopyPhase,
+    CopyProgress,
+    Term,
+    Watermark,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStock:
+    """What a lake holds: its greatest sequence, and each table's latest generation, copied to its end."""
+
+    sequence: Sequence = NO_SEQUENCE
+    generations: Mapping[TableKey, int] | None = None
+
+
+class OtherCapture(ConfigError):
+    """A spool with the history of another capture."""
+
+    hint = "capture.name in the configuration has to be that of the state that is lost"
+
+
+def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock | None) -> bool:
+    """Make the state of a capture from a spool; false if it is there already. Without a lake all tables are copied."""
+    manifest = read_manifest(spool)
+    if manifest.identity.capture != config.capture.name:
+        raise OtherCapture(
+            f"{spool.folder} has the history of capture {manifest.identity.capture!r}, not of {config.capture.name!r}"
+        )
+    bytes_max = config.outbox.bytes_max
+    identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
+    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    with StateStore.create(folder, identity, numbers_after=_numbers_after(manifest, lake)) as store:
+        if store.view().beginning is not None:
+            return False
+        fetch_history(spool, manifest, folder.history, folder.file_mode)
+        with store.transaction(None) as moving:
+            moving.put(HISTORY, manifest.history)
+            moving.put(JOURNAL, manifest.journal)
+            moving.put(BEGINNING, manifest.beginning)
+            moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
+            if config.has_archive:
+                moving.put(STAGE, Stage.ARCHIVE)
+            if manifest.term is not None:
+                moving.put(TERM, Term(manifest.term.epoch, None))  # the next one is greater than all before
+            if manifest.fingerprint is not None:
+                moving.put(FINGERPRINT, manifest.fingerprint)
+            for key, progress in manifest.copies.items():
+                moving.put_copy(*key, _copy_of(key, progress, lake) if config.copy.enabled else progress)
+    return True
+
+
+def _numbers_after(manifest: Manifest, lake: LakeStock | None) -> Sequence:
+    """Return a number that the lost outbox cannot have reached: it held no more values than fit its bound at once."""
+    known = max(manifest.head, lake.sequence if lake is not None else NO_SEQUENCE)
+    return Sequence(known + manifest.identity.outbox_bytes_max // HEADER_BYTES)
+
+
+def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeStock | None) -> CopyProgress:
+    """Return where a table's copy goes from here: done only if the lake has the rows of just that generation."""
+    if progress.phase is CopyPhase.LEFT:
+        return progress
+    generations = lake.generations if lake is not None else None
+    held = generations.get(key) if generations is not None else None
+    if held is None:
+        return replace(progress, phase=CopyPhase.WAITING)
+    if progress.phase is CopyPhase.DONE and held == progress.generation:
+        return progress
+    return replace(progress, phase=CopyPhase.WAITING, generation=max(held, progress.generation))

@@ -1,0 +1,58 @@
+"""What stands in the spool beside the copied catalog history: enough to make a lost state folder anew (DESIGN, 2).
+
+    SPOOL/history/manifest                       this, in the envelope of the state's values
+    SPOOL/history/base-…, SPOOL/history/journal-…  the files that its index names
+
+All of it is of one moment, and the files reach at least as far. The journal that was being written is copied as far as
+it was durable: the rest of it is made again by decoding, which begins at `start`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Pointer, Sequence
+from tidemark.wire.state import (
+    Beginning,
+    CopyProgress,
+    DamagePolicy,
+    Fingerprint,
+    HistoryIndex,
+    Identity,
+    JournalMark,
+    Key,
+    Term,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTable:
+    """How far the first copy of one table was."""
+
+    database: Oid
+    relation: Oid
+    progress: CopyProgress
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A state without its outbox."""
+
+    identity: Identity
+    beginning: Beginning
+    history: HistoryIndex
+    journal: JournalMark
+    start: Pointer  # confirmed by every reader: a state made anew delivers what comes behind it, once more
+    head: Sequence  # the greatest in the outbox
+    term: Term | None
+    fingerprint: Fingerprint | None
+    tables: tuple[CopiedTable, ...]
+    copied_at_us: int  # wall clock, for people
+
+    @property
+    def copies(self) -> Mapping[tuple[Oid, Oid], CopyProgress]:
+        """The first copies by database and relation."""
+        return {(table.database, table.relation): table.progress for table in self.tables}
+
+
+MANIFEST = Key("manifest", Manifest, DamagePolicy.HALT)
