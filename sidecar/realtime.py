@@ -171,7 +171,6 @@ class Realtime:
         event = event_of(error) if self._around.config.has_archive else None
         if event is None:
             raise error
-        self._around.log.warning("realtime stops", **describe_error(error))
         self._backoff.failed(self._clock.monotonic_s())
         self._move(event, epoch=self._epoch, reason=str(error))
 
