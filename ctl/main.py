@@ -11,9 +11,11 @@ import traceback
 import click
 
 from ctl.commands.archive import archive
+from ctl.commands.check import check
 from ctl.commands.decode import decode
 from ctl.commands.init import init
 from ctl.commands.reader import reader
+from ctl.commands.realtime import realtime
 from ctl.commands.run import run
 from ctl.commands.spark import spark
 from ctl.commands.status import status
@@ -22,9 +24,11 @@ from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
 COMMANDS: dict[str, click.Command] = {
     "archive": archive,
+    "check": check,
     "decode": decode,
     "init": init,
     "reader": reader,
+    "realtime": realtime,
     "run": run,
     "spark": spark,
     "status": status,

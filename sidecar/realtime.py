@@ -25,7 +25,7 @@ from tidemark.io.replication import NodeIdentity
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import Switched, switch
 from tidemark.model.errors import Fenced, NodeUnfit
-from tidemark.model.lsn import format_lsn
+from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
@@ -40,7 +40,6 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver, Owner
 
-LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when the sidecar asks to return
 LOOK_S = 1.0  # how often the node is asked where it is while a return is wanted
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
 
@@ -67,7 +66,7 @@ class Realtime:
         self._buffer: LiveBuffer | None = None
         self._epoch: Epoch | None = None
         self._asked_node: Future[NodeIdentity] | None = None
-        self._marker: Future[None] | None = None  # the try-start marker that was asked for
+        self._marker: Future[Lsn] | None = None  # the try-start marker that was asked for
         self._not_before_s = 0.0
         self._since_s = 0.0  # when realtime began
         self._wants_soon = False
@@ -75,7 +74,7 @@ class Realtime:
         self._report = ArchiveReport(around)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
-        self._lag_bytes_max = int(config.ring_bytes(identity.segment_bytes) * LAG_SHARE_MAX) + identity.segment_bytes
+        self._lag_bytes_max = config.return_lag_bytes_max(identity.segment_bytes)
 
     def start(self) -> None:
         """Begin; what an earlier process had under way is gone with its buffer."""

@@ -12,7 +12,9 @@ from ctl.narration import Narrator
 from ctl.options import config_option, json_option, state_option
 from ctl.render import show
 from tidemark.io.archive_state import ArchiveState, Stretch
+from tidemark.io.history_copy import NoHistoryCopy, read_manifest
 from tidemark.io.locks import RoleLock
+from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
@@ -36,7 +38,8 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show what is there, what is missing, and where the delivered pointer stands in it."""
     with StateStore.open(StateFolder(state)) as store:
         view = store.view()
-    tree = archive_tree(archive_of(settings.load(state, config), view), view)
+    found = archive_of(settings.load(state, config), view)
+    tree = {**archive_tree(found, view), "history_copied": _copied(found)}
     show({**tree, "losses": [_loss_text(loss) for loss in view.losses.kept]}, as_json=as_json)
 
 
@@ -67,6 +70,14 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
         loss = give_up(chosen, store, hole, replace(lock.owner, role="cdcctl"), Narrator())
     click.echo(_loss_text(loss))
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables when it starts anew")
+
+
+def _copied(found: ArchiveState) -> str | None:
+    """Say of when the copy of the catalog history is; None where there is none."""
+    try:
+        return clock_text(read_manifest(Spool(found.folder)).copied_at_us / US_PER_S)
+    except NoHistoryCopy:
+        return None
 
 
 def _told(found: ArchiveState, hole: Stretch, view: StateView, *, copies: bool) -> Iterator[str]:

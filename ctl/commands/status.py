@@ -6,13 +6,13 @@ from pathlib import Path
 import click
 
 from ctl import settings
-from ctl.archive_tree import archive_of, archive_tree
+from ctl.archive_tree import archive_tree
 from ctl.options import config_option, json_option, state_option
+from ctl.processes import process_tree
+from ctl.realtime_tree import Seen, archiver_lag, see, stage_tree
 from ctl.render import Tree, show
-from tidemark.io.archive_state import NoArchive
-from tidemark.io.clock import SystemClock, boot_id, boot_ns, process_start_ticks
-from tidemark.io.config import Config
-from tidemark.io.heartbeat import Heartbeat, Slot
+from tidemark.io.archive_state import ArchiveState
+from tidemark.io.clock import SystemClock
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
@@ -22,7 +22,6 @@ from tidemark.wire.items import SchemaVersion
 from tidemark.wire.state import CopyPhase, Watermark
 
 US_PER_S = 1_000_000
-NS_PER_S = 1_000_000_000
 
 
 @click.command()
@@ -32,30 +31,37 @@ NS_PER_S = 1_000_000_000
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show mode, positions, outbox, readers, first copies and archive, from the folders alone."""
     with StateStore.open(StateFolder(state)) as store:
-        view = store.view()
-        beat = store.environment.heartbeat.read(Slot.SIDECAR)
+        seen = see(store, settings.load(state, config))
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
-    tree = describe(view, SystemClock().wall_us())
-    tree["first_copy"] = _first_copy(view, relations)
-    tree["archive"] = _archive(settings.load(state, config), view)
-    tree["sidecar"] = _daemon(beat)
-    tree["state_file_bytes"] = file_bytes
+    tree = {
+        **describe(seen, SystemClock().wall_us()),
+        "first_copy": _first_copy(seen.view, relations),
+        "archive": _archive(seen),
+        "sidecar": process_tree(seen.sidecar),
+        "archiver": process_tree(seen.archiver),
+        "state_file_bytes": file_bytes,
+    }
     show(tree, as_json=as_json)
 
 
-def describe(view: StateView, now_us: int) -> dict[str, Tree]:
-    """Return what the view says, by name."""
+def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
+    """Return what the state says, by name."""
+    view = seen.view
     ledger = view.ledger
     return {
         "capture": view.identity.capture,
         "system_identifier": str(view.identity.system_identifier),
         "server_major": view.identity.server_major,
-        "mode": view.stage.mode.value,
-        "stage": view.stage.value,
-        "epoch": None if view.term is None else str(view.term.epoch),
+        **stage_tree(seen),
         "delivered": _watermark(view.delivered, now_us),
         "confirmed": _watermark(view.confirmed, now_us),
+        "lag": {
+            "delivered_behind_archive": archiver_lag(seen),
+            "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
+            "unconfirmed_values": ledger.head
+            - min((reader.held for reader in view.readers.values()), default=ledger.head),
+        },
         "outbox": {
             "id": view.identity.outbox_id,
             "head": ledger.head,
@@ -88,12 +94,16 @@ def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Re
     }
 
 
-def _archive(config: Config, view: StateView) -> Tree:
-    """Return how the archive is: one that cannot be read is no reason to tell nothing else."""
-    try:
-        return archive_tree(archive_of(config, view), view) if config.has_archive else None
-    except NoArchive as error:
-        return str(error)
+def _archive(seen: Seen) -> Tree:
+    if seen.archive is None:
+        return None
+    return archive_tree(seen.archive, seen.view) if isinstance(seen.archive, ArchiveState) else str(seen.archive)
+
+
+def _unconfirmed_bytes(view: StateView) -> Tree:
+    if view.delivered is None or view.horizon is None:
+        return None
+    return view.delivered.pointer.position.commit_lsn - view.horizon.pointer.position.commit_lsn
 
 
 def _watermark(mark: Watermark | None, now_us: int) -> Tree:
@@ -105,9 +115,3 @@ def _watermark(mark: Watermark | None, now_us: int) -> Tree:
         "sequence": mark.sequence,
         "commit_age_s": round((now_us - mark.commit_time_us) / US_PER_S, 3) if mark.commit_time_us else None,
     }
-
-
-def _daemon(beat: Heartbeat | None) -> Tree:
-    if beat is None or beat.boot_id != boot_id() or process_start_ticks(beat.pid) != beat.start_ticks:
-        return "not running"
-    return {"pid": beat.pid, "heartbeat_age_s": round((boot_ns() - beat.boot_ns) / NS_PER_S, 3)}

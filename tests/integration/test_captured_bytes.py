@@ -51,6 +51,7 @@ def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
         log=get_log("test"),
         backoff=Backoff(0.1, 1.0),
         reconnect_share=0.25,
+        overflows=False,
     )
     thread.start()
     deadline = time.monotonic() + DEADLINE_S

@@ -5,7 +5,7 @@ import shutil
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,10 +73,15 @@ def own(folder: Path, node: Cluster) -> None:
 
 
 @contextmanager
-def archiving(root: Path, **options: float) -> Iterator[Archiving]:
-    """Start a server that archives into a spool at `root`/spool, made here and given to the server's user."""
+def archiving(
+    root: Path, *, major: int = 15, settings: Mapping[str, str | int] | None = None, **options: float
+) -> Iterator[Archiving]:
+    """Start a server that archives into a spool at `root`/spool, made here and given to the server's user.
+
+    `options` are those of the archive command.
+    """
     spool = Spool(root / "spool")
-    with new_cluster(15, {"archive_mode": "on"}, initdb=["--wal-segsize=1"]) as node:
+    with new_cluster(major, {"archive_mode": "on", **(settings or {})}, initdb=["--wal-segsize=1"]) as node:
         (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
         spool.create(int(str(row[0])))
         own(spool.folder, node)

@@ -52,6 +52,7 @@ class Sidecar:
         self.folder = StateFolder(root / "state")
         self.log_path = root / f"{self.role}.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.program: tuple[str, ...] = ("-m", self.role)  # what Python runs
         self._config_path = root / "tidemark.toml"
         self.config = config_for(cluster, database, copy=copy)
         self.options = {
@@ -76,7 +77,7 @@ class Sidecar:
         ready_before = self._ready_count()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.role, "--state", str(self.folder.root)],
+                [sys.executable, *self.program, "--state", str(self.folder.root)],
                 env={**os.environ, **self.options},
                 stdout=log,
                 stderr=log,

@@ -73,17 +73,26 @@ class ServerLog:
     def __init__(self, cluster: Cluster, database: str) -> None:
         self._cluster = cluster
         self._database = database
+        self._told: Transactions = {}
+        self.messages: list[str] = []  # as told, in commit order
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')", database)
 
     def transactions(self) -> Transactions:
-        """Return all changes so far; they are told once."""
-        told: Transactions = {}
+        """Return all changes so far."""
+        self.advance()
+        return {xid: changes for xid, changes in self._told.items() if changes}
+
+    def advance(self) -> None:
+        """Take what is new, so that the server need not keep it; after a crash it may tell the latest again."""
+        known, changes = set(self._told), list[Change]()
         for line in self._lines():
             if line.startswith("BEGIN "):
-                changes = told[int(line.removeprefix("BEGIN "))] = []
-            elif not line.startswith(("COMMIT ", "message: ")):
+                xid = int(line.removeprefix("BEGIN "))
+                changes = [] if xid in known else self._told.setdefault(xid, [])
+            elif line.startswith("message: "):
+                self.messages.append(line)
+            elif not line.startswith("COMMIT "):
                 changes.append(parse_change(line))
-        return {xid: changes for xid, changes in told.items() if changes}
 
     def drop(self) -> None:
         """Drop the slot: it keeps WAL, and its database."""

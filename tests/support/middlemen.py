@@ -21,6 +21,62 @@ def proxy(port: int, change: Change) -> Iterator[int]:
 
 
 @contextmanager
+def cable(port: int) -> Iterator["Cable"]:
+    """Give a way to `port` that can be cut."""
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        made = Cable(listener, port)
+        yield made
+        made.unplug()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+class Cable:
+    """A way to a port: cut now and then, or unplugged for a while."""
+
+    def __init__(self, listener: socket.socket, port: int) -> None:
+        self.port: int = listener.getsockname()[1]
+        self._target = port
+        self._is_plugged = True
+        self._lock = threading.Lock()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def cut(self) -> int:
+        """Break all connections, as a reset does; tell how many."""
+        with self._lock:
+            ends, self._ends = self._ends, []
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        return len(ends) // 2
+
+    def unplug(self) -> None:
+        """Break all connections, and take none."""
+        self._is_plugged = False
+        self.cut()
+
+    def plug(self) -> None:
+        """Take connections again."""
+        self._is_plugged = True
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                try:
+                    if not self._is_plugged:
+                        raise ConnectionRefusedError
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # the server is down
+                    client.close()
+                    continue
+                with self._lock:
+                    self._ends = [end for end in self._ends if end.fileno() >= 0] + [client, server]
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=_pump, args=(source, target, bytes), daemon=True).start()
+
+
+@contextmanager
 def silence() -> Iterator[int]:
     """Give a port that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", free_port()), backlog=16) as listener:

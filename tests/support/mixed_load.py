@@ -4,19 +4,25 @@
     reading    REPLICA IDENTITY FULL, some values TOASTed       basket   truncated now and then
     visit      without a key, rows only come                    page_<n> made, filled and dropped by DDL
 
-Sessions wait for each other's locks, and deadlock now and then: PostgreSQL ends one, which is one more abort.
+Sessions wait for each other's locks, and deadlock now and then: PostgreSQL ends one, which is one more abort. Where the
+server may go down they connect again, and end what they had prepared; if the last commit was one, the server knows.
 """
 
+import itertools
 import random
 import threading
 import time
+from collections.abc import Iterator
 
+from psycopg import OperationalError
 from psycopg.errors import DeadlockDetected
 
 from tests.support.postgres import Cluster, Session
 
 SESSIONS = 3
 KEYS_EACH = 100  # of one transaction, its own
+OUTAGE_S = 0.1  # between two tries to connect
+TRIES_AT_END = 100  # to end what was prepared before an outage
 OLD_ROWS = 1000  # of each table, from before the capture; their keys are far below all others
 TABLES = (
     "CREATE TABLE account (id int PRIMARY KEY, note text, wide int DEFAULT 1)",
@@ -47,6 +53,7 @@ class MixedLoad:
         pause_s: float = 0.0,
         transactions_max: int | None = None,
         ddl_every: int = 40,
+        through_outages: bool = False,
     ) -> None:
         """`pause_s` is between a session's transactions, `transactions_max` how many it makes at most."""
         self.committed = 0
@@ -56,6 +63,7 @@ class MixedLoad:
         self._pause_s = pause_s
         self._transactions_max = transactions_max
         self._ddl_every = ddl_every
+        self._through_outages = through_outages
         self._stop = threading.Event()
         self._counting = threading.Lock()
         self._errors: list[BaseException] = []
@@ -69,24 +77,42 @@ class MixedLoad:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+        self.check()
+
+    def check(self) -> None:
+        """Raise if a session failed."""
         assert not self._errors, self._errors
 
     def _run(self, share: int) -> None:
         try:
             dice = random.Random(self._seed * SESSIONS + share)
-            with self._cluster.connect(self._database, autocommit=False) as session:
-                session.execute("SET deadlock_timeout = '50ms'")
-                session.commit()
-                number = 0
-                while not self._stop.is_set() and number != self._transactions_max:
-                    number += 1
-                    try:
-                        self._transaction(session, dice, share, number)
-                    except DeadlockDetected:
-                        session.rollback()
-                    time.sleep(self._pause_s)
+            numbers = itertools.count(1)
+            tries_left = TRIES_AT_END
+            while True:
+                try:
+                    return self._run_session(dice, share, numbers)
+                except OperationalError:
+                    tries_left -= self._stop.is_set()
+                    if not self._through_outages or not tries_left:
+                        raise
+                    time.sleep(OUTAGE_S)
         except BaseException as error:  # noqa: BLE001 - told by the main thread
             self._errors.append(error)
+
+    def _run_session(self, dice: random.Random, share: int, numbers: Iterator[int]) -> None:
+        with self._cluster.connect(self._database, autocommit=False) as session:
+            session.execute("SET deadlock_timeout = '50ms'")
+            session.commit()
+            self._end_prepared(session, share)
+            for number in numbers:
+                if self._stop.is_set() or number - 1 == self._transactions_max:
+                    break
+                try:
+                    self._transaction(session, dice, share, number)
+                except DeadlockDetected:
+                    session.rollback()
+                time.sleep(self._pause_s)
+            self._end_prepared(session, share)
 
     def _transaction(self, session: Session, dice: random.Random, share: int, number: int) -> None:
         first = (number * SESSIONS + share) * KEYS_EACH
@@ -106,6 +132,15 @@ class MixedLoad:
             session.commit()
         with self._counting:
             self.committed += 1
+
+    def _end_prepared(self, session: Session, share: int) -> None:
+        session.autocommit = True
+        prepared = session.execute(
+            "SELECT gid FROM pg_prepared_xacts WHERE gid LIKE %s", (f"{self._database}-{share}-%",)
+        )
+        for (gid,) in prepared.fetchall():
+            session.execute(f"COMMIT PREPARED '{gid}'".encode())
+        session.autocommit = False
 
     def _prepare(self, session: Session, gid: str) -> None:
         session.execute(f"PREPARE TRANSACTION '{gid}'".encode())

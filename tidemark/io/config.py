@@ -20,6 +20,7 @@ from tidemark.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
+RETURN_LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when the sidecar asks to return
 _STRICT = ConfigDict(extra="forbid")
 
 Bytes = Annotated[int, Field(ge=0)]
@@ -207,6 +208,10 @@ class Config:
             return max(self.ring.bytes_max, RING_BYTES_MIN)
         return max(256 << 20, 16 * segment_bytes)
 
+    def return_lag_bytes_max(self, segment_bytes: int) -> int:
+        """Return how far the archiver may be behind the node at a return; the segment in hand is never archived."""
+        return int(self.ring_bytes(segment_bytes) * RETURN_LAG_SHARE_MAX) + segment_bytes
+
     @property
     def has_archive(self) -> bool:
         """Tell if there is an archive to fail over to."""
@@ -275,6 +280,11 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
+    for key, path in (("archive.folder", config.archive.folder), ("markers.key_file", config.markers.key_file)):
+        if path and not Path(path).is_absolute():
+            raise BadConfig(
+                f"{where}: {key}: an absolute path: daemons, cdcctl and the server run in folders of their own"
+            )
     for section, first, longest in (
         ("retry.", config.retry.first_s, config.retry.max_s),
         ("realtime.return_", config.realtime.return_first_s, config.realtime.return_max_s),

@@ -108,6 +108,16 @@ class Blocker:
         return f"{who} ({self.description})"
 
 
+@dataclass(frozen=True, slots=True)
+class NodeArchiving:
+    """What the node says of its archiving, and if this role may complete a segment."""
+
+    may_switch: bool  # EXECUTE on pg_switch_wal
+    timeout_s: int  # archive_timeout; 0: a segment is archived when it is full
+    is_on: bool  # archive_mode; where it is off, pg_receivewal or nobody fills the archive
+    failed_file: str  # that archive_command failed with last, if nothing was archived since
+
+
 class Node:
     """One SQL session in one database of the node."""
 
@@ -218,6 +228,16 @@ class Node:
     def flush_lsn(self) -> Lsn:
         """Return up to where WAL is flushed, and so can be streamed."""
         return parse_lsn(str(self.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]))
+
+    def archiving(self) -> NodeArchiving:
+        """Return how archiving does."""
+        ((may_switch, timeout_s, mode, failed_file),) = self.query(
+            "SELECT has_function_privilege('pg_catalog.pg_switch_wal()', 'EXECUTE'),"
+            " extract(epoch FROM current_setting('archive_timeout')::interval)::int, current_setting('archive_mode'),"
+            " CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_wal END"
+            " FROM pg_stat_archiver"
+        )
+        return NodeArchiving(bool(may_switch), int(timeout_s), mode != "off", str(failed_file or ""))
 
     def flush_all(self) -> Lsn:
         """Have everything flushed that anybody can see by now; return up to where WAL is flushed.

@@ -197,7 +197,9 @@ class DecodeThread:
             self._hand_over_idle()
         else:
             for group in self.reader.feed(segment):
-                self._hand_over(group)
+                if not self._hand_over(group):
+                    self._stopping.set()  # nobody takes any more; the rest of a large transaction need not be read
+                    return True
             if self.reader.is_halted:
                 self._hand_over_last()
                 return True
@@ -231,7 +233,8 @@ class DecodeThread:
             self._hand_over(group)
         self._handed_s = self._clock.monotonic_s()
 
-    def _hand_over(self, group: ChangeGroup) -> None:
-        self._handoff.put(group)
+    def _hand_over(self, group: ChangeGroup) -> bool:
+        is_taken = self._handoff.put(group)
         self._handed = group.last.position
         self._handed_s = self._clock.monotonic_s()
+        return is_taken

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from tidemark.engine.marking import WalMark
 from tidemark.io.logs import describe_error
-from tidemark.io.node import Node
+from tidemark.io.node import Node, NodeArchiving
 from tidemark.io.node_errors import PermissionMissing
 from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnreachable
-from tidemark.model.lsn import FullXid, parse_lsn
+from tidemark.model.lsn import FullXid, Lsn, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
@@ -64,12 +64,16 @@ class NodeErrands:
 
     def write(
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
-    ) -> Future[None]:
-        """Write a marker."""
+    ) -> Future[Lsn]:
+        """Write a marker; tells where its record ends."""
         identity = self._around.store.identity
         instance = Instance(identity.system_identifier, identity.capture)
         marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason)
         return self._ask(lambda: self._write(marker))
+
+    def ask_archiving(self) -> Future[NodeArchiving]:
+        """Ask how the node's archiving does."""
+        return self._ask(lambda: self._session().archiving())
 
     def switch_segment(self) -> Future[bool]:
         """Switch the WAL segment, where that is granted; tells if it was done."""
@@ -117,14 +121,17 @@ class NodeErrands:
             self._node.close()
             self._node = None
 
-    def _write(self, marker: Marker) -> None:
+    def _write(self, marker: Marker) -> Lsn:
         try:
             content = write_marker(marker, self._key)
-            self._session().query("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (MARKER_PREFIX, content))
+            ((end_lsn,),) = self._session().query(
+                "SELECT pg_logical_emit_message(true, %s, %s::bytea)::text", (MARKER_PREFIX, content)
+            )
         except Exception:
             self._around.metrics.markers_failed.inc()
             raise
         self._around.metrics.markers_written.inc(marker.kind.value)
+        return parse_lsn(str(end_lsn))
 
     def _mark(self) -> WalMark:
         ((lsn, xid),) = self._session().query(

@@ -209,5 +209,6 @@ def _network(
         metrics=around.metrics,
         log=around.log,
         backoff=Backoff(config.retry.first_s, config.retry.max_s),
-        reconnect_share=None if config.has_archive else config.ring.reconnect_free_share,
+        reconnect_share=config.ring.reconnect_free_share,
+        overflows=config.has_archive,
     )

@@ -4,9 +4,22 @@ Whoever may write WAL messages may write any under our prefix. So what is not ou
 its reason, and the first of each reason is told.
 """
 
+from dataclasses import dataclass
+
+from tidemark.io.clock import boot_ns
 from tidemark.model.lsn import Lsn
+from tidemark.model.position import Sequence
 from tidemark.runtime.inflow import Surroundings
-from tidemark.wire.marker import Ignored, Instance, Marker, read_marker
+from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
+
+
+@dataclass(frozen=True, slots=True)
+class MetCheck:
+    """A marker of `cdcctl check`, and when this process met it."""
+
+    sequence: Sequence
+    lsn: Lsn
+    met_boot_ns: int
 
 
 class MarkerReader:
@@ -19,6 +32,7 @@ class MarkerReader:
         self._metrics = around.metrics
         self._log = around.log
         self._told: set[Ignored] = set()
+        self.met_check: MetCheck | None = None  # the last one; read by any thread
 
     def read(self, lsn: Lsn, content: bytes) -> Marker | None:
         """Return the marker that stands at `lsn`; None for what is none of ours."""
@@ -27,6 +41,8 @@ class MarkerReader:
         found = read_marker(content, self._instance, self._key)
         if isinstance(found, Marker):
             self._metrics.markers_read.inc(found.kind.value)
+            if found.kind is MarkerKind.CHECK:
+                self.met_check = MetCheck(found.sequence, lsn, boot_ns())
             return found
         self._metrics.markers_ignored.inc(found.name)
         if found not in self._told:

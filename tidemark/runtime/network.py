@@ -71,9 +71,14 @@ class NetworkThread(SourceThread):
         metrics: Metrics,
         log: Log,
         backoff: Backoff,
-        reconnect_share: float | None,
+        reconnect_share: float,
+        overflows: bool,
     ) -> None:
-        """`reconnect_share`: a full sink is left alone until so much of it is free; None: it ends the thread."""
+        """`reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread.
+
+        It never ends it before the thread has come to where the node was at first: that is in no danger of overflowing,
+        it stands in `pg_wal`, and comes as fast as it is taken (I18).
+        """
         super().__init__("network", arrived)
         self._dsn = dsn
         self._sink = sink
@@ -84,6 +89,8 @@ class NetworkThread(SourceThread):
         self._log = log
         self._backoff = backoff
         self._reconnect_share = reconnect_share
+        self._overflows = overflows
+        self._restored_lsn: Lsn | None = None  # where the node was at first
         self._clock = SystemClock()
 
     def _work(self) -> None:
@@ -113,11 +120,13 @@ class NetworkThread(SourceThread):
         finally:
             self._metrics.connected.set(0)
         if self._link is Link.PAUSED:
-            self._wait_for_room(self._reconnect_share)
+            self._wait_for_room()
 
     def _locate(self, stream: WalStream) -> None:
         """See that the node is ours, and on which timeline the ring's end stands in its history."""
         identity = stream.identify(self._system_identifier)
+        if self._restored_lsn is None:
+            self._restored_lsn = identity.flush_lsn
         if identity.timeline == self._timeline:
             return
         history = stream.timeline_history(identity.timeline)
@@ -170,8 +179,9 @@ class NetworkThread(SourceThread):
         )
         self._timeline = ended.next_timeline
 
-    def _wait_for_room(self, share: float | None) -> None:
-        if share is None:
+    def _wait_for_room(self) -> None:
+        is_restored = self._restored_lsn is not None and self._sink.write_lsn >= self._restored_lsn
+        if self._overflows and is_restored:
             raise RingOverflowed(
                 f"the ring of {self._sink.capacity} bytes is full at {format_lsn(self._sink.write_lsn)}"
             )
@@ -180,6 +190,6 @@ class NetworkThread(SourceThread):
             ring_end_lsn=self._sink.write_lsn,
             ring_bytes=self._sink.capacity,
         )
-        wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * share))
+        wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * self._reconnect_share))
         while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
             self._stopping.wait(READ_S)

@@ -5,7 +5,7 @@ State, lock, sign of life, metrics, errands, work, control socket: made in this 
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from tidemark.io.metrics import Metrics, MetricsServer
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import WriteGuard
+from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role
 from tidemark.runtime.capture import kernels_are_compiled
 from tidemark.runtime.daemon import Daemon, Work
@@ -32,6 +33,7 @@ from tidemark.runtime.effects import HandoverPoint
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
+from tidemark.wire.control import Json
 from tidemark.wire.state import Owner
 
 
@@ -89,13 +91,23 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
-        work = make_work(Means(around, lock.owner, NodeErrands(around, key), MarkerReader(around, key)))
+        markers = MarkerReader(around, key)
+        work = make_work(Means(around, lock.owner, NodeErrands(around, key), markers))
         stack.enter_context(WriteGuard(store.environment, watchdog_s=config.watchdog.watchdog_s, log=log))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
             log.info("serving metrics", host=config.metrics.host, port=server.port)
-        control = ControlServer(socket_path, daemon.handlers(), folder.file_mode)
+        # NB: told by the socket's own thread: a loop that has stopped is for `cdcctl check` to find out.
+        handlers = {**daemon.handlers(), "check": lambda _request: _tell_check(markers)}
+        control = ControlServer(socket_path, handlers, folder.file_mode)
         stack.callback(control.close)
         daemon.run()
+
+
+def _tell_check(markers: MarkerReader) -> Mapping[str, Json]:
+    met = markers.met_check
+    if met is None:
+        return {"sequence": None}
+    return {"sequence": met.sequence, "lsn": format_lsn(met.lsn), "met_boot_ns": met.met_boot_ns}

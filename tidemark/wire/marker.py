@@ -29,6 +29,7 @@ class MarkerKind(Enum):
     CONFIRM = "RealtimeCdc"  # the consumer has confirmed the pointer
     STOP = "StopRealtimeCdc"  # the sidecar delivers nothing behind the pointer
     TRY_START = "TryStartRealtimeCdc"  # the archiver delivers what commits before this marker, and no more
+    CHECK = "CheckCdc"  # `cdcctl check` looks for it: its sequence is a random number
 
 
 class Ignored(Enum):

@@ -90,3 +90,12 @@ def test_the_file_is_toml_that_names_no_secret() -> None:
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(BadConfig, match="cannot read the configuration"):
         load_config(tmp_path / "none.toml", {})
+
+
+def test_paths_that_several_programs_follow_are_absolute() -> None:
+    for key, text in (
+        ("archive.folder", "[archive]\nfolder = 'spool'"),
+        ("markers.key_file", "[markers]\nkey_file = 'marker.key'"),
+    ):
+        with pytest.raises(BadConfig, match=f"{key}: an absolute path"):
+            parse_config(text, {}, where="here")

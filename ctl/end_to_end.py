@@ -1,0 +1,299 @@
+"""`cdcctl check`: a marker written into the WAL, and followed through every leg of its way (I44).
+
+    node ──► capture ──┬─► consumer ──► readers     while the sidecar delivers
+      └────► archive ──┘                            while the archiver does; it meets the marker in either mode
+
+A leg that cannot pass, because its process is dead or hangs, is broken at once; any other one has until the deadline.
+What stands behind a broken leg only waits: the first broken one is the one to mend. The marker is a message in a
+transaction of its own, so that delivery passes it as it passes everything: by its position.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from ctl.asking import Asking
+from ctl.processes import Process, ask, start_hint
+from ctl.realtime_switch import slow_archiving
+from ctl.realtime_tree import Seen, see
+from ctl.render import Tree
+from tidemark.io.archive_state import ArchiveState
+from tidemark.io.clock import boot_ns
+from tidemark.io.node import NodeArchiving
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.model.position import Epoch, Sequence
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+
+POLL_S = 0.2
+SEQUENCE_BITS = 48  # enough to be met by no other check
+NS_PER_S = 1_000_000_000
+LOG_HINT = "its log says more; `cdcctl status` shows how far everything is"
+
+
+class LegName(Enum):
+    """The legs, in the order in which they are told."""
+
+    NODE = "node"
+    CAPTURE = "capture"
+    ARCHIVE = "archive"
+    CONSUMER = "consumer"
+    READERS = "readers"
+
+
+class Verdict(Enum):
+    """What became of a leg."""
+
+    PASSED = "passed"
+    BROKEN = "broken"
+    WAITS = "waits"  # for a broken leg before it
+    RESTS = "rests"  # it has no part in this mode, or in this configuration
+    PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One leg as it is found."""
+
+    verdict: Verdict
+    told: str = ""
+    hint: str = ""
+    after_s: float | None = None
+
+
+class _Written(NamedTuple):
+    sequence: Sequence
+    end_lsn: Lsn
+    boot_ns: int  # when it was asked for
+
+
+class EndToEndCheck:
+    """One check."""
+
+    def __init__(self, around: Surroundings, errands: NodeErrands, *, deadline_s: float) -> None:
+        self._around = around
+        self._errands = errands
+        self._deadline_s = deadline_s
+        self._archiving = Asking(errands.ask_archiving)
+        self._legs = dict.fromkeys(LegName, Leg(Verdict.PENDING))
+        self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker
+
+    def run(self) -> Mapping[LegName, Leg]:
+        """Write the marker, follow it, return every leg."""
+        end_s = time.monotonic() + self._deadline_s
+        seen = self._see()
+        written = self._write(seen)
+        if written is not None:
+            self._judge(seen, written)
+            while self._is_pending() and time.monotonic() < end_s:
+                time.sleep(POLL_S)
+                seen = self._see()
+                self._judge(seen, written)
+        self._close(seen)
+        return self._legs
+
+    def _see(self) -> Seen:
+        return see(self._around.store, self._around.config)
+
+    def _is_pending(self) -> bool:
+        return any(leg.verdict is Verdict.PENDING for leg in self._legs.values())
+
+    def _write(self, seen: Seen) -> _Written | None:
+        """Have the marker in the WAL, and its segment archived soon where that is granted."""
+        began_ns, sequence = boot_ns(), Sequence(secrets.randbits(SEQUENCE_BITS))
+        horizon, term = seen.view.horizon, seen.view.term
+        epoch = term.epoch if term is not None else Epoch(TimelineId(1), 0)
+        pointer = horizon.pointer if horizon is not None else None
+        asked = self._errands.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
+        try:
+            end_lsn = asked.result(self._deadline_s)
+        except TidemarkError as error:
+            self._legs[LegName.NODE] = Leg(Verdict.BROKEN, f"no marker can be written: {error}", error.hint)
+            return None
+        except TimeoutError:
+            told = f"the node did not write a marker within {self._deadline_s:g} s"
+            self._legs[LegName.NODE] = Leg(Verdict.BROKEN, told, "see that the node answers SQL")
+            return None
+        self._legs[LegName.NODE] = Leg(
+            Verdict.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
+        )
+        if seen.archive is not None:
+            self._errands.switch_segment()
+        return _Written(sequence, end_lsn, began_ns)
+
+    def _judge(self, seen: Seen, written: _Written) -> None:
+        """Look at all legs that may still pass; a leg that passed, or is broken, stays so."""
+        for name, found in (
+            (LegName.CAPTURE, self._capture),
+            (LegName.ARCHIVE, self._archive),
+            (LegName.CONSUMER, self._consumer),
+            (LegName.READERS, self._readers),
+        ):
+            if self._legs[name].verdict not in (Verdict.PASSED, Verdict.BROKEN):
+                leg = found(seen, written)
+                is_new = leg.verdict is Verdict.PASSED and leg.after_s is None
+                self._legs[name] = replace(leg, after_s=_since(written.boot_ns)) if is_new else leg
+
+    def _close(self, seen: Seen) -> None:
+        """Decide about what has not passed in time: the first leg that has not is broken, what is behind it waits."""
+        through = LegName.CAPTURE if _goes_through_sidecar(seen) else LegName.ARCHIVE
+        before = {
+            LegName.CAPTURE: LegName.NODE,
+            LegName.ARCHIVE: LegName.NODE,
+            LegName.CONSUMER: through,
+            LegName.READERS: LegName.CONSUMER,
+        }
+        for name, leg in self._legs.items():
+            if leg.verdict is Verdict.PENDING:
+                earlier = before[name]
+                is_first = self._legs[earlier].verdict in (Verdict.PASSED, Verdict.RESTS)
+                closed = replace(leg, verdict=Verdict.BROKEN) if is_first else _waits_for(earlier)
+                self._legs[name] = closed
+
+    # --- the legs
+
+    def _capture(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if the sidecar's decode thread has met the marker in the stream."""
+        stage, process = seen.view.stage, seen.sidecar
+        if stage is Stage.HELD:
+            return Leg(Verdict.RESTS, "an operator switched realtime off")
+        if not process.is_running or process.hangs:
+            return _lifeless(process)
+        if not _goes_through_sidecar(seen):
+            return Leg(Verdict.RESTS, f"the archiver delivers: the stage is {stage.value}")
+        met = self._met(Role.SIDECAR, written)
+        if met is not None:
+            return met
+        answer = ask(self._around.store.folder, Role.SIDECAR, "status") or {}
+        if answer.get("copying"):
+            return Leg(Verdict.PENDING, "the first copy runs, and decoding begins behind it", "wait, and check again")
+        link = answer.get("link")
+        how = f"; its link to the node is {link}" if link else ""
+        return Leg(Verdict.PENDING, f"the sidecar has not met the marker in the stream{how}", LOG_HINT)
+
+    def _archive(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if the archiver has met the marker in the archive, whether or not it delivers."""
+        if seen.archive is None:
+            return Leg(Verdict.RESTS, "no archive is configured")
+        if not seen.archiver.is_running or seen.archiver.hangs:
+            return _lifeless(seen.archiver)
+        return self._met(Role.ARCHIVER, written) or self._archive_late(seen.archive, written)
+
+    def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
+        """Say why the archiver has not met the marker so far."""
+        if not isinstance(archive, ArchiveState):
+            return Leg(Verdict.PENDING, str(archive), archive.hint)
+        if archive.end_lsn is not None and archive.end_lsn >= written.end_lsn:
+            return Leg(Verdict.PENDING, "the marker is archived, and the archiver has not come to it", LOG_HINT)
+        at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
+        node = self._archiving.latest()
+        if isinstance(node, NodeArchiving) and node.failed_file:
+            return Leg(
+                Verdict.PENDING, f"{at}{slow_archiving(node)}", "the node's log says why its archive_command fails"
+            )
+        if isinstance(node, NodeArchiving) and not node.may_switch:
+            grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
+            return Leg(Verdict.PENDING, f"{at}{slow_archiving(node)}", grant)
+        if isinstance(node, NodeArchiving) and not node.is_on:
+            return Leg(
+                Verdict.PENDING, f"{at}; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
+            )
+        return Leg(Verdict.PENDING, at, "see archive_command, pg_stat_archiver, and the node's log")
+
+    def _consumer(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if the delivered position is past the marker."""
+        delivered = seen.view.delivered
+        if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
+            self._due = delivered.sequence
+            return Leg(Verdict.PASSED, f"delivered {delivered.pointer.position}")
+        if not seen.sidecar.is_running and not seen.archiver.is_running:
+            return Leg(Verdict.WAITS, "neither process runs: nobody delivers")
+        if seen.view.stage.deliverer is Role.ARCHIVER and not seen.archiver.is_running:
+            return _waits_for(LegName.ARCHIVE)
+        if seen.view.stage is Stage.FOLLOWER:
+            return Leg(Verdict.RESTS, "the node is a standby: nothing is delivered here")
+        at = f"delivered is {delivered.pointer.position}" if delivered is not None else "nothing was ever delivered"
+        ledger = seen.view.ledger
+        full = f"; the outbox has {ledger.byte_count} of {seen.view.identity.outbox_bytes_max} bytes"
+        return Leg(Verdict.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
+
+    def _readers(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if every reader has confirmed all that was delivered before the marker."""
+        del written
+        if not seen.view.readers:
+            return Leg(Verdict.RESTS, "no reader is registered")
+        if self._due is None:
+            waits = self._legs[LegName.CONSUMER].verdict is Verdict.WAITS
+            return Leg(Verdict.WAITS if waits else Verdict.PENDING, "nothing was delivered up to the marker")
+        behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
+        if not behind:
+            return Leg(Verdict.PASSED, f"all hold {self._due}")
+        names = ", ".join(f"{name} holds {held}" for name, held in sorted(behind.items()))
+        hint = f"see that its pipeline runs; one that never comes back: cdcctl reader drop {min(behind)}"
+        return Leg(Verdict.PENDING, f"{names} of {self._due}", hint)
+
+    def _met(self, role: Role, written: _Written) -> Leg | None:
+        """Return that a process met the marker, and when."""
+        answer = ask(self._around.store.folder, role, "check")
+        if answer is None or answer.get("sequence") != written.sequence:
+            return None
+        return Leg(Verdict.PASSED, f"met at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
+
+    @staticmethod
+    def _deliverer(seen: Seen) -> str:
+        role = seen.view.stage.deliverer
+        return f"the {role.value} delivers" if role is not None else "the sidecar takes over"
+
+
+def legs_tree(legs: Mapping[LegName, Leg], deadline_s: float, *, as_json: bool) -> Tree:
+    """Return every leg with its time and its deadline."""
+    if as_json:
+        return {
+            name.value: {
+                "verdict": leg.verdict.value,
+                "after_s": leg.after_s,
+                "deadline_s": deadline_s,
+                "told": leg.told,
+                "hint": leg.hint or None,
+            }
+            for name, leg in legs.items()
+        }
+    return {name.value: _leg_text(leg, deadline_s) for name, leg in legs.items()}
+
+
+def _leg_text(leg: Leg, deadline_s: float) -> str:
+    took = f" after {leg.after_s:.2f} of {deadline_s:g} s" if leg.after_s is not None else ""
+    return f"{leg.verdict.value}{took}: {leg.told}"
+
+
+def _goes_through_sidecar(seen: Seen) -> bool:
+    return seen.view.stage in (Stage.REALTIME, Stage.RETURNED)
+
+
+def _lifeless(process: Process) -> Leg:
+    role = process.role
+    if not process.is_running:
+        return Leg(Verdict.BROKEN, f"the {role.value} does not run", start_hint(role))
+    kills = "the archiver kills it" if role is Role.SIDECAR else "kill it, and start it again"
+    told = f"the {role.value} hangs: its last sign of life is {process.beat_age_s or 0:.0f} s old"
+    return Leg(Verdict.BROKEN, told, f"{kills}; cdcctl realtime status")
+
+
+def _waits_for(name: LegName) -> Leg:
+    return Leg(Verdict.WAITS, f"behind leg {name.value}")
+
+
+def _since(began_ns: int) -> float:
+    return round((boot_ns() - began_ns) / NS_PER_S, 3)
+
+
+def _seconds(met_ns: Json, began_ns: int) -> float:
+    assert isinstance(met_ns, int), "our own daemon says so"
+    return round((met_ns - began_ns) / NS_PER_S, 3)

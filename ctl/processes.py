@@ -1,0 +1,76 @@
+"""The two daemons as `cdcctl` sees them: the role's lock, the last sign of life, the control socket."""
+
+from dataclasses import dataclass
+
+from ctl.render import Tree
+from tidemark.io.config import Config
+from tidemark.io.control import DEADLINE_S, DaemonAway, request
+from tidemark.io.heartbeat import Slot
+from tidemark.io.locks import RoleLock
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Role
+from tidemark.wire.control import BadRequest, Json
+from tidemark.wire.state import Owner, Term
+
+ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to come to a command; then the socket says that it did not
+NOT_NOW = ("Busy", "BadRequest")  # the process lives, and its loop, or its version, has no answer
+
+
+class DaemonRefuses(ConfigError):
+    """What a daemon says to a command that it will not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One of the daemons from outside."""
+
+    role: Role
+    owner: Owner | None  # who holds its lock
+    is_running: bool  # its lock is held
+    beat_age_s: float | None  # of the last sign of life; None: its process is gone
+    hangs: bool  # that is too old
+
+    def delivers(self, term: Term | None) -> bool:
+        """Tell if the epoch is this process's, and it can do something with it."""
+        has_epoch = term is not None and term.owner is not None and term.owner == self.owner
+        return self.is_running and has_epoch and not self.hangs
+
+
+def look_at(store: StateStore, role: Role, config: Config) -> Process:
+    """Return how a daemon looks from outside."""
+    seen = RoleLock.seen(store.folder, role.value)
+    age_s = store.environment.heartbeat.age_s(Slot[role.name])
+    hangs = age_s is not None and age_s > config.watchdog.watchdog_s
+    return Process(role, seen.owner if seen.is_held else None, seen.is_held, age_s, hangs)
+
+
+def process_tree(process: Process) -> Tree:
+    """Return what is said of a daemon."""
+    if not process.is_running and process.beat_age_s is None:
+        return "not running"
+    age_s = process.beat_age_s
+    return {
+        "pid": process.owner.pid if process.owner is not None else None,
+        "heartbeat_age_s": None if age_s is None else round(age_s, 3),
+        "hangs": process.hangs,
+    }
+
+
+def ask(folder: StateFolder, role: Role, command: str) -> dict[str, Json] | None:
+    """Return a daemon's answer, None where none comes (in time); raise `DaemonRefuses` with what it says."""
+    try:
+        answer = request(folder.socket(role.value), {"command": command}, ANSWER_S)
+    except (DaemonAway, BadRequest):
+        return None
+    if answer.get("ok"):
+        return answer
+    if answer.get("kind") in NOT_NOW:
+        return None
+    raise DaemonRefuses(str(answer.get("error")), hint=str(answer.get("hint") or "ask `cdcctl realtime status`"))
+
+
+def start_hint(role: Role) -> str:
+    """Return how a daemon is started."""
+    return f"start it: cdcctl run {role.value}, or systemctl start tidemark-{role.value}@NAME"

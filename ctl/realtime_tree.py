@@ -1,0 +1,114 @@
+"""How `cdcctl` shows who delivers: stage, epoch, hand-over, the archiver's lag, the switches so far."""
+
+from dataclasses import dataclass
+
+from ctl.archive_tree import archive_of, clock_text
+from ctl.processes import Process, look_at, process_tree
+from ctl.render import Tree
+from tidemark.io.archive_state import ArchiveState, NoArchive
+from tidemark.io.config import Config
+from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.wire.state import Switch
+
+US_PER_S = 1_000_000
+RETURNS = (Stage.RETURNING, Stage.RETURNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that is looked at, at one moment: the state, both processes, the archive's folder."""
+
+    view: StateView
+    sidecar: Process
+    archiver: Process
+    archive: ArchiveState | NoArchive | None  # None: none is configured
+
+    @property
+    def deliverer(self) -> Process | None:
+        """Who has the epoch, is meant to, and lives."""
+        role = self.view.stage.deliverer
+        process = self.sidecar if role is Role.SIDECAR else self.archiver
+        return process if role is not None and process.delivers(self.view.term) else None
+
+
+def see(store: StateStore, config: Config) -> Seen:
+    """Look at everything; an archive that cannot be listed is no reason to tell nothing else."""
+    view = store.view()
+    archive: ArchiveState | NoArchive | None = None
+    if config.has_archive:
+        try:
+            archive = archive_of(config, view)
+        except NoArchive as error:
+            archive = error
+    return Seen(view, look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config), archive)
+
+
+def stage_tree(seen: Seen) -> dict[str, Tree]:
+    """Return who delivers, and since when."""
+    view = seen.view
+    last = view.switches.kept[-1] if view.switches.kept else None
+    owner = view.term.owner if view.term is not None else None
+    return {
+        "mode": view.stage.mode.value,
+        "stage": view.stage.value,
+        "delivering": seen.deliverer.role.value if seen.deliverer is not None else "nobody",
+        "epoch": str(view.term.epoch) if view.term is not None else None,
+        "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
+        "since": clock_text(last.at_us / US_PER_S) if last is not None else None,
+        "reason": last.reason if last is not None else None,
+    }
+
+
+def realtime_tree(seen: Seen, *, switches: int, as_json: bool) -> dict[str, Tree]:
+    """Return what `cdcctl realtime status` shows."""
+    kept = seen.view.switches.kept[-switches:] if switches else ()
+    return {
+        **stage_tree(seen),
+        "hand_over": _hand_over(seen.view),
+        "archiver_lag": archiver_lag(seen),
+        "sidecar": process_tree(seen.sidecar),
+        "archiver": process_tree(seen.archiver),
+        "switches_ever": seen.view.switches.count,
+        "switches": [_switch_tree(each) if as_json else _switch_text(each) for each in kept],
+    }
+
+
+def archiver_lag(seen: Seen) -> Tree:
+    """Return how far delivery is behind the archive's end: what the archiver has, or would have, to read."""
+    delivered, archive = seen.view.delivered, seen.archive
+    if not isinstance(archive, ArchiveState) or archive.end_lsn is None or delivered is None:
+        return None
+    lag_bytes = max(0, archive.end_lsn - delivered.pointer.position.commit_lsn)
+    return {
+        "archive_end_lsn": format_lsn(archive.end_lsn),
+        "bytes": lag_bytes,
+        "segments": round(lag_bytes / archive.segment_bytes, 2),
+    }
+
+
+def _hand_over(view: StateView) -> Tree:
+    if view.stage not in RETURNS:
+        return None
+    met = view.hand_over
+    return {"attempt": met.attempt, "marker_lsn": format_lsn(met.lsn) if view.stage is Stage.RETURNED else None}
+
+
+def _switch_text(each: Switch) -> str:
+    return (
+        f"{clock_text(each.at_us / US_PER_S)}  {each.before.value} -> {each.after.value}  epoch {each.epoch or '-'}"
+        f"  delivered {each.delivered or '-'}  {each.reason}"
+    )
+
+
+def _switch_tree(each: Switch) -> Tree:
+    return {
+        "at": clock_text(each.at_us / US_PER_S),
+        "before": each.before.value,
+        "after": each.after.value,
+        "reason": each.reason,
+        "epoch": str(each.epoch) if each.epoch is not None else None,
+        "delivered": each.delivered or None,
+    }

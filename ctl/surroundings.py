@@ -1,0 +1,30 @@
+"""What a command is wired with that does what daemons do: state, configuration, errands to the node."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ctl import settings
+from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.marker_key import load_marker_key
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings
+
+
+@contextmanager
+def surrounded(state: Path, config: Path | None) -> Iterator[tuple[Surroundings, NodeErrands]]:
+    """Open the state; its counters are for nobody, its log is for the terminal."""
+    chosen = settings.load(state, config)
+    configure_logs("console", "warning")
+    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
+    folder.admit_group()
+    with StateStore.open(folder) as store:
+        around = Surroundings(chosen, store, Metrics(store.identity.capture), get_log("cdcctl"))
+        errands = NodeErrands(around, load_marker_key(chosen, folder))
+        try:
+            yield around, errands
+        finally:
+            errands.close()

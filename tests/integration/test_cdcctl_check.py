@@ -1,0 +1,120 @@
+"""`cdcctl check`: every leg is timed, and the one that is broken is named, whichever it is."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import running
+from tests.support.cdcctl import Done, cdcctl, succeeded, told
+from tests.support.failover import Pair, paired
+from tests.support.postgres import Cluster
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.errors import ExitCode
+from tidemark.model.mode import Stage
+
+TABLE = "CREATE TABLE account (id int PRIMARY KEY)"
+SOON_S = "10"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with paired(tmp_path, setup=TABLE) as both:
+        both.wait_for_stage(Stage.REALTIME)
+        yield both
+
+
+def check(pair: Pair, *arguments: str) -> Done:
+    return cdcctl("check", "--json", *arguments, "--state", pair.sidecar.folder.root, **pair.sidecar.options)
+
+
+def verdicts(done: Done) -> dict[str, str]:
+    return {name: leg["verdict"] for name, leg in json.loads(done.out)["legs"].items()}
+
+
+def broken(done: Done, *said: str) -> dict[str, str]:
+    """See that the check failed for what is said, with a hint; return the verdicts."""
+    assert done.code == ExitCode.UNEXPECTED, done.err
+    message, hint = told(done.err)
+    for words in said:
+        assert words in message, message
+    assert hint
+    assert json.loads(done.out)["arrived"] is False
+    return verdicts(done)
+
+
+@pytest.mark.feature("I44")
+def test_a_marker_arrives_through_every_leg_in_realtime_and_through_the_archive(pair: Pair) -> None:
+    with OutboxReader.open(pair.sidecar.folder) as reader:
+        reader.register("lake")
+        pair.node.sql("INSERT INTO account VALUES (1)")
+        pair.catch_up()
+        reader.confirm("lake", reader.head(), reader.head())
+    done = succeeded(check(pair))
+    assert set(verdicts(done).values()) == {"passed"}
+    for leg in json.loads(done.out)["legs"].values():
+        assert 0 <= leg["after_s"] < leg["deadline_s"] == 60
+    assert json.loads(done.out)["delivering"] == "sidecar"
+    state = ("--state", pair.sidecar.folder.root)
+    succeeded(cdcctl("realtime", "off", *state, **pair.sidecar.options))
+    done = succeeded(check(pair))
+    assert verdicts(done) == {**dict.fromkeys(("node", "archive", "consumer", "readers"), "passed"), "capture": "rests"}
+    assert json.loads(done.out)["delivering"] == "archiver"
+    text = succeeded(cdcctl("check", *state, **pair.sidecar.options)).out.decode()
+    assert "archive   passed after" in text
+
+
+@pytest.mark.feature("I44")
+def test_a_reader_that_does_not_confirm_is_named(pair: Pair) -> None:
+    with OutboxReader.open(pair.sidecar.folder) as reader:
+        reader.register("lazy")
+        pair.node.sql("INSERT INTO account VALUES (1)")
+        pair.catch_up()
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg readers is broken", "lazy holds 0 of")
+    assert found == {**dict.fromkeys(("node", "capture", "archive", "consumer"), "passed"), "readers": "broken"}
+
+
+@pytest.mark.feature("I44")
+def test_a_dead_archiver_breaks_the_archives_leg_alone(pair: Pair) -> None:
+    pair.archiver.kill()
+    found = broken(check(pair), "leg archive is broken: the archiver does not run")
+    assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
+    pair.sidecar.kill()
+    found = broken(check(pair), "leg capture is broken: the sidecar does not run")
+    assert (found["node"], found["archive"], found["consumer"]) == ("passed", "broken", "waits")
+
+
+@pytest.mark.feature("I44")
+def test_a_dead_sidecar_breaks_the_captures_leg_and_the_archiver_delivers_the_marker(pair: Pair) -> None:
+    pair.sidecar.kill()
+    found = broken(check(pair), "leg capture is broken: the sidecar does not run")
+    assert found == {
+        "node": "passed",
+        "capture": "broken",
+        "archive": "passed",
+        "consumer": "passed",
+        "readers": "rests",
+    }
+
+
+@pytest.mark.feature("I44")
+def test_an_archive_command_that_fails_breaks_the_archives_leg_and_a_node_that_is_down_the_first(pair: Pair) -> None:
+    pair.node.configure(archive_command="false")
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
+    assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
+    succeeded(cdcctl("realtime", "off", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
+    found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
+    assert (found["capture"], found["archive"], found["consumer"]) == ("rests", "broken", "waits")
+    pair.node.stop()
+    found = broken(check(pair), "leg node is broken: no marker can be written")
+    assert set(found.values()) == {"broken", "waits"}
+
+
+def test_a_marker_arrives_where_no_archive_is_configured(cluster: Cluster, tmp_path: Path) -> None:
+    with running(cluster, "postgres", tmp_path) as sidecar:
+        done = succeeded(cdcctl("check", "--json", "--state", sidecar.folder.root, **sidecar.options))
+    assert verdicts(done) == {
+        **dict.fromkeys(("node", "capture", "consumer"), "passed"),
+        **dict.fromkeys(("archive", "readers"), "rests"),
+    }

@@ -1,0 +1,168 @@
+"""`cdcctl realtime` on a really archiving node: complete when it returns, idempotent, and never in the dark."""
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.failover import Pair, paired
+from tests.support.postgres import Cluster
+from tidemark.io.state import StateStore
+from tidemark.model.change import GroupItem
+from tidemark.model.errors import ExitCode
+from tidemark.model.mode import Stage
+from tidemark.wire.control import Json
+from tidemark.wire.state import STAGE
+
+TABLE = "CREATE TABLE account (id int PRIMARY KEY, note text)"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with paired(tmp_path, setup=TABLE) as both:
+        both.wait_for_stage(Stage.REALTIME)  # an archiver that waited for its sidecar may have taken over meanwhile
+        yield both
+
+
+def realtime(pair: Pair, *arguments: str) -> Done:
+    return cdcctl("realtime", *arguments, "--state", pair.sidecar.folder.root, **pair.sidecar.options)
+
+
+def shown(done: Done) -> dict[str, Json]:
+    parsed: dict[str, Json] = json.loads(done.out)
+    return parsed
+
+
+def ids(items: list[GroupItem]) -> list[object]:
+    return list(replayed(change_log(items, "account")))
+
+
+def insert(pair: Pair, *numbers: int) -> None:
+    for number in numbers:
+        pair.node.sql(f"INSERT INTO account VALUES ({number}, 'n{number}')")
+
+
+@pytest.mark.feature("I16")
+def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_time(pair: Pair) -> None:
+    insert(pair, 1)
+    off = shown(succeeded(realtime(pair, "off", "--json")))
+    assert (off["stage"], off["delivering"]) == ("held", "archiver")
+    assert shown(succeeded(realtime(pair, "off", "--json"))) == off
+    insert(pair, 2)
+    assert ids(pair.catch_up()) == [1, 2]
+    on = shown(succeeded(realtime(pair, "on", "--json")))
+    assert (on["stage"], on["delivering"]) == ("realtime", "sidecar")
+    assert shown(succeeded(realtime(pair, "on", "--json"))) == on
+    insert(pair, 3)
+    assert ids(pair.catch_up()) == [1, 2, 3]
+    found = shown(succeeded(realtime(pair, "status", "--json", "--switches", "4")))
+    kept = found["switches"]
+    assert isinstance(kept, list)
+    moves = [(each["before"], each["after"]) for each in kept if isinstance(each, dict)]
+    assert moves == [("held", "archive"), ("archive", "returning"), ("returning", "returned"), ("returned", "realtime")]
+    assert (found["switches_ever"], found["hand_over"]) == (len(pair.switches()), None)
+    assert found["reason"] == "the sidecar goes on from the ring"
+    for role in ("sidecar", "archiver"):
+        process = found[role]
+        assert isinstance(process, dict)
+        assert process["pid"]
+    text = succeeded(realtime(pair, "status")).out.decode()
+    assert "realtime -> held" in text
+    assert "the operator switched realtime off" in text
+
+
+@pytest.mark.feature("I16")
+def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_is_started(tmp_path: Path) -> None:
+    with paired(tmp_path, setup=TABLE, TIDEMARK_WATCHDOG__RESTART_S="600") as pair:
+        pair.wait_for_stage(Stage.REALTIME)
+        insert(pair, 1)
+        pair.catch_up()
+        before = shown(realtime(pair, "status", "--json"))["epoch"]
+        pair.sidecar.kill()
+        off = succeeded(realtime(pair, "off", "--json"))
+        assert "moved from realtime to held without it" in off.err
+        assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "archiver")
+        *_, switch = pair.switches()
+        assert switch.epoch is not None
+        assert str(switch.epoch) not in (before, shown(off)["epoch"]), "cdcctl took an epoch of its own between theirs"
+        insert(pair, 2)
+        assert ids(pair.catch_up()) == [1, 2]
+        on = realtime(pair, "on")
+        assert on.code == ExitCode.UNEXPECTED
+        message, hint = told(on.err)
+        assert "the sidecar does not run" in message
+        assert "cdcctl run sidecar" in hint
+        assert pair.stage is Stage.ARCHIVE
+        pair.sidecar.start()
+        pair.wait_for_stage(Stage.REALTIME)
+        insert(pair, 3)
+        assert ids(pair.catch_up()) == [1, 2, 3]
+
+
+def test_off_with_both_dead_says_that_nobody_delivers_until_the_archiver_is_started(pair: Pair) -> None:
+    insert(pair, 1)
+    pair.sidecar.kill()
+    pair.archiver.kill()
+    off = succeeded(realtime(pair, "off", "--json"))
+    assert "nobody delivers until the archiver is started" in off.err
+    assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "nobody")
+    refused(realtime(pair, "on"), ExitCode.CONFIG, "the archiver does not run")
+    assert pair.stage is Stage.HELD
+    pair.archiver.start()
+    assert shown(succeeded(realtime(pair, "off", "--json")))["delivering"] == "archiver"
+    insert(pair, 2)
+    assert ids(pair.catch_up()) == [1, 2]
+
+
+def test_off_waits_for_the_watchdog_where_the_sidecar_hangs(pair: Pair) -> None:
+    pair.catch_up()
+    assert pair.sidecar.process is not None
+    pair.sidecar.process.send_signal(signal.SIGSTOP)
+    off = shown(succeeded(realtime(pair, "off", "--json")))
+    assert (off["stage"], off["delivering"]) == ("held", "archiver")
+    assert pair.sidecar.process.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_off_kills_a_sidecar_that_hangs_only_by_force(pair: Pair) -> None:
+    pair.catch_up()
+    pair.archiver.kill()
+    assert pair.sidecar.process is not None
+    pair.sidecar.process.send_signal(signal.SIGSTOP)
+    refused(realtime(pair, "off"), ExitCode.FENCED, "the sidecar hangs", "no archiver runs")
+    assert pair.stage is Stage.REALTIME
+    off = succeeded(realtime(pair, "off", "--force", "--json"))
+    assert pair.sidecar.process.wait(timeout=10) == -signal.SIGKILL
+    assert shown(off)["stage"] == "held"
+
+
+def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
+    assert pair.archiver.process is not None
+    pair.archiver.process.send_signal(signal.SIGSTOP)
+    off = realtime(pair, "off", "--json", "--deadline-s", "1")
+    assert off.code == ExitCode.UNEXPECTED
+    assert "not off after 1 s" in told(off.err)[0]
+    assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "nobody")
+    pair.archiver.process.send_signal(signal.SIGCONT)
+    assert shown(succeeded(realtime(pair, "off", "--json")))["delivering"] == "archiver"
+    pair.node.configure(archive_command="false")
+    on = realtime(pair, "on", "--json", "--deadline-s", "8")
+    assert on.code == ExitCode.UNEXPECTED
+    assert "waiting for the archiver to meet the try-start marker: the node's archive_command fails with" in on.err
+    assert shown(on)["stage"] == "returning"
+
+
+def test_a_switch_without_an_archive_or_at_a_standby_is_refused_with_the_reason(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    plain = Sidecar(cluster, "postgres", tmp_path)
+    plain.init()
+    place = ("--state", plain.folder.root)
+    refused(cdcctl("realtime", "off", *place, **plain.options), ExitCode.CONFIG, "no archive is configured")
+    with StateStore.open(plain.folder) as store, store.transaction(None) as moving:
+        moving.put(STAGE, Stage.FOLLOWER)
+    for direction in ("on", "off"):
+        refused(cdcctl("realtime", direction, *place, **plain.options), ExitCode.CONFIG, "this node is a standby")

@@ -1,0 +1,56 @@
+"""What is said of an archive by names alone, beside what reads it: the same gaps, over any segments and a fork."""
+
+import re
+import struct
+import tempfile
+from pathlib import Path
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tidemark.io.archive import ArchiveFolder, Hole
+from tidemark.io.archive_state import Stretch, archive_state
+from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.wal.segments import segment_name
+
+MB = 1 << 20
+CLUSTER = 7
+MAGIC_15 = 0xD110
+LONG_HEADER = struct.Struct("<HHIQI4xQII")
+SEGMENTS = st.sets(st.integers(1, 9), max_size=8)
+
+
+def forge(folder: Path, timeline: int, number: int) -> None:
+    path = folder / segment_name(timeline, number, MB)
+    path.write_bytes(LONG_HEADER.pack(MAGIC_15, 2, timeline, number * MB, 0, CLUSTER, MB, 8192))
+    with path.open("r+b") as file:
+        file.truncate(MB)
+
+
+def read_gap(folder: Path, lsn: Lsn) -> Stretch | None:
+    """Return what a reader stops at."""
+    try:
+        for _ in ArchiveFolder(folder, whole_only=True).read_what_is_there(lsn):
+            pass
+    except Hole as hole:
+        found = re.search(r"from (\S+) to (\S+) is", str(hole))
+        assert found is not None
+        return Stretch(parse_lsn(found[1]), parse_lsn(found[2]))
+    return None
+
+
+@settings(deadline=None)
+@given(first=SEGMENTS, second=SEGMENTS, fork=st.integers(2 * MB, 8 * MB), lsn=st.integers(MB, 10 * MB - 1))
+@example(first={1, 2, 3}, second={4}, fork=3 * MB, lsn=MB)
+@example(first={1, 2}, second={3}, fork=2 * MB + 100, lsn=MB)
+def test_a_gap_by_names_is_where_a_reader_stops(first: set[int], second: set[int], fork: int, lsn: int) -> None:
+    if not first | second:
+        return
+    with tempfile.TemporaryDirectory() as root:
+        folder = Path(root)
+        for timeline, numbers in ((1, first), (2, second)):
+            for number in numbers:
+                forge(folder, timeline, number)
+        if second:
+            (folder / "00000002.history").write_text(f"1\t0/{fork:X}\tpromoted\n")
+        assert archive_state(folder, MB).gap_after(Lsn(lsn)) == read_gap(folder, Lsn(lsn))

@@ -1,0 +1,251 @@
+"""What befalls a capture. A fault is a generator: what it yields is how many ticks it waits, its end is its healing.
+
+However it is ended, also from outside, it leaves nothing behind: whatever it broke, its `finally` mends.
+"""
+
+import random
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+
+from tests.support.chaos.keeper import Keeper
+from tests.support.chaos.world import World
+from tests.support.postgres import StopMode
+from tests.support.stopped_writer import StoppedWriter
+from tidemark.io.environment import WritePoint
+from tidemark.model.errors import ExitCode
+from tidemark.model.mode import Stage
+from tidemark.runtime.effects import HandoverPoint
+
+Steps = Generator[int, None, None]
+Fault = Callable[[World, random.Random], Steps]
+NOT_YET = {
+    HandoverPoint.BEFORE_FIND_START: "belongs to a sidecar on a standby, which is not supported yet",
+    HandoverPoint.AFTER_FIND_START: "belongs to a sidecar on a standby, which is not supported yet",
+}
+POINTS = tuple(point for point in HandoverPoint if point not in NOT_YET)
+BACK_AFTER_S = (0.0, 0.3, 1.5, 4.0)  # before and after `watchdog.restart_s` of the campaign, which is 1 s
+KEPT_BACK_BYTES = 64 << 20  # what the state keeps free for confirmations
+SEGMENTS_GONE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A fault, what it needs for itself alone, and how often it comes."""
+
+    run: Fault
+    needs: frozenset[str]
+    weight: int = 2
+
+
+def kill_sidecar(world: World, dice: random.Random) -> Steps:
+    """SIGKILL."""
+    world.sidecar.kill(dice.choice(BACK_AFTER_S))
+    yield 20
+
+
+def kill_archiver(world: World, dice: random.Random) -> Steps:
+    """SIGKILL."""
+    world.archiver.kill(dice.choice(BACK_AFTER_S))
+    yield 20
+
+
+def kill_both(world: World, dice: random.Random) -> Steps:
+    """SIGKILL of both, as by a crash of the host."""
+    for keeper in world.keepers:
+        keeper.kill(dice.choice(BACK_AFTER_S))
+    yield 20
+
+
+def stop_in_order(world: World, dice: random.Random) -> Steps:
+    """SIGTERM, as at an upgrade."""
+    dice.choice(world.keepers).stop(dice.choice(BACK_AFTER_S))
+    yield 20
+
+
+def freeze_sidecar(world: World, dice: random.Random) -> Steps:
+    """SIGSTOP, for less or more than the watchdog waits."""
+    yield from _frozen(world.sidecar, dice)
+
+
+def freeze_archiver(world: World, dice: random.Random) -> Steps:
+    """SIGSTOP."""
+    yield from _frozen(world.archiver, dice)
+
+
+def _frozen(keeper: Keeper, dice: random.Random) -> Steps:
+    keeper.freeze()
+    try:
+        yield dice.choice((10, 100, 400))
+    finally:
+        keeper.thaw()
+
+
+def die_at_failpoint(world: World, dice: random.Random) -> Steps:
+    """SIGKILL before or after an effect."""
+    yield from _failpoint(world, dice, stop=False)
+
+
+def freeze_at_failpoint(world: World, dice: random.Random) -> Steps:
+    """SIGSTOP before or after an effect; by the time of SIGCONT somebody else delivers."""
+    yield from _failpoint(world, dice, stop=True)
+
+
+def _failpoint(world: World, dice: random.Random, *, stop: bool) -> Steps:
+    sidecar = world.sidecar
+    sidecar.arm(dice.choice(POINTS), stop=stop)
+    sidecar.stop(0)
+    try:
+        yield dice.choice((60, 200))
+        world.wish = "off"
+        yield dice.choice((60, 200))
+        sidecar.thaw()
+        world.wish = "on"
+        yield dice.choice((60, 200))
+    finally:
+        world.wish = "on"
+        sidecar.met()
+        sidecar.thaw()
+        if sidecar.armed is not None:  # the process still is
+            sidecar.disarm()
+            sidecar.kill()
+
+
+def stuck_writer(world: World, dice: random.Random) -> Steps:
+    """Some process of ours stands still inside a write transaction: nobody else can write until it is killed."""
+    with StoppedWriter(world.store.folder, dice.choice(list(WritePoint))) as writer:
+        for _ in range(100):
+            yield 10
+            if writer.process.poll() is not None:
+                return
+
+
+def cut_connection(world: World, dice: random.Random) -> Steps:
+    """Break all connections to the node, some times in a row."""
+    for _ in range(dice.choice((1, 1, 4))):
+        world.cable.cut()
+        yield 5
+
+
+def unplug(world: World, dice: random.Random) -> Steps:
+    """The processes do not come to the node; the node lives, and archives."""
+    world.cable.unplug()
+    try:
+        yield dice.choice((40, 200, 600))
+    finally:
+        world.cable.plug()
+
+
+def pause_target(world: World, dice: random.Random) -> Steps:
+    """The target takes nothing: outbox, queue and ring fill up."""
+    world.target.pause()
+    try:
+        yield dice.choice((100, 300, 800))
+    finally:
+        world.target.resume()
+
+
+def node_down(world: World, dice: random.Random) -> Steps:
+    """The node is stopped, in order or not, and started again."""
+    world.server.advance()
+    world.is_node_up = False
+    world.node.node.stop(dice.choice((StopMode.FAST, StopMode.IMMEDIATE, StopMode.KILL)))
+    try:
+        yield dice.choice((10, 100, 200))
+    finally:
+        world.start_node()
+
+
+def operator_off(world: World, dice: random.Random) -> Steps:
+    """The operator switches realtime off, and on again."""
+    world.wish = "off"
+    try:
+        yield dice.choice((20, 150, 400))
+    finally:
+        world.wish = "on"
+
+
+def operator_on(world: World, _dice: random.Random) -> Steps:
+    """The operator switches realtime on, where it may be on."""
+    world.wish = "on"
+    yield 5
+
+
+def wal_gone(world: World, dice: random.Random) -> Steps:
+    """The node removes WAL that the sidecar has not read: it was away for too long."""
+    world.sidecar.stop(60)
+    try:
+        for _ in range(SEGMENTS_GONE):
+            yield 10
+            world.server.advance()  # the oracle's slot keeps WAL
+            world.node.switch()
+        world.node.node.sql("CHECKPOINT")
+        world.node.node.sql("CHECKPOINT")
+        yield dice.choice((5, 50))
+    finally:
+        world.sidecar.back_now()
+
+
+def full_spool(world: World, dice: random.Random) -> Steps:
+    """The archive's disk is full for less than `archive.hold_s`: the node keeps its WAL so long."""
+    world.spool_disk.fill()
+    try:
+        yield dice.choice((40, 200))
+    finally:
+        world.spool_disk.empty()
+
+
+def full_state(world: World, dice: random.Random) -> Steps:
+    """The state's disk is full: delivery waits, or the processes end and come back."""
+    codes = (ExitCode.STATE, ExitCode.UNEXPECTED)
+    for keeper in world.keepers:
+        keeper.excused.update(codes)
+    world.state_disk.fill(leave_bytes=dice.choice((0, 0, KEPT_BACK_BYTES)))
+    try:
+        yield dice.choice((40, 200))
+    finally:
+        world.state_disk.empty()
+    yield 60  # what ended by it may be seen only now
+    for keeper in world.keepers:
+        keeper.tend()
+        keeper.excused.subtract(codes)
+
+
+def _kind(run: Fault, *needs: str, weight: int = 2) -> Kind:
+    return Kind(run, frozenset(needs), weight)
+
+
+KINDS: Mapping[str, Kind] = {
+    "kill sidecar": _kind(kill_sidecar, "sidecar", weight=4),
+    "kill archiver": _kind(kill_archiver, "archiver", weight=4),
+    "kill both": _kind(kill_both, "sidecar", "archiver"),
+    "stop in order": _kind(stop_in_order, "sidecar", "archiver"),
+    "freeze sidecar": _kind(freeze_sidecar, "sidecar"),
+    "freeze archiver": _kind(freeze_archiver, "archiver"),
+    "die at failpoint": _kind(die_at_failpoint, "sidecar", "operator", weight=4),
+    "freeze at failpoint": _kind(freeze_at_failpoint, "sidecar", "operator", weight=4),
+    "stuck writer": _kind(stuck_writer, "writer", weight=1),
+    "cut connection": _kind(cut_connection, "cable"),
+    "unplug": _kind(unplug, "cable"),
+    "pause target": _kind(pause_target, "target", weight=3),
+    "node down": _kind(node_down, "node", weight=3),
+    "operator off": _kind(operator_off, "operator", weight=3),
+    "operator on": _kind(operator_on, "operator", weight=1),
+    "WAL gone": _kind(wal_gone, "sidecar", "node", "spool"),
+    "full spool": _kind(full_spool, "spool", weight=1),
+    "full state": _kind(full_state, "state", weight=1),
+}
+
+
+def freeze_behind_the_move(world: World) -> None:
+    """Off; the sidecar stands still once that is durable, and goes on delivering after the archiver has begun to."""
+    sidecar = world.sidecar
+    world.wait_for_stage(Stage.REALTIME)
+    sidecar.arm(HandoverPoint.BEFORE_STOP_CAPTURE, stop=True)
+    sidecar.stop(0)
+    world.wait_for(lambda: sidecar.process.running and world.owner == ("sidecar", sidecar.pid), "the sidecar's epoch")
+    world.wish = "off"
+    world.wait_for(lambda: sidecar.met() is not None, "the failpoint")
+    world.wish = ""  # it is done, and the one that would answer stands still
+    world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
+    sidecar.thaw()
+    world.wish = "on"

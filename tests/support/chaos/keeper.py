@@ -1,0 +1,149 @@
+"""What systemd is to a daemon: it starts it again when it died, and says how it ended.
+
+A daemon that ends by a code of `OPERATOR_FIRST` is not started again by the units that we ship. Here such an end fails
+the campaign, unless the fault that is under way excuses it.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.captures import Sidecar
+from tidemark.io.failpoints import LOG_VARIABLE, VARIABLE
+from tidemark.model.errors import ExitCode
+from tidemark.runtime.effects import HandoverPoint
+
+OPERATOR_FIRST = (2, 3, 4, 5, 8, 9, 70)  # RestartPreventExitStatus of conf/systemd
+RESTART_S = 0.2
+TOLD_CHARACTERS = 6000
+Tell = Callable[[str], object]
+
+
+class Keeper:
+    """Keeps one daemon running."""
+
+    def __init__(self, process: Sidecar, root: Path, tell: Tell) -> None:
+        self.process = process
+        self.ends: Counter[str] = Counter()
+        self.hit: Counter[HandoverPoint] = Counter()  # failpoints that it died or stopped at
+        self.excused: Counter[ExitCode] = Counter()
+        self.on_death: Callable[[], None] = lambda: None
+        self._tell = tell
+        self._points = root / f"{process.role}.points"
+        self._points.touch()
+        self._armed: HandoverPoint | None = None
+        self._expected = ""  # of the next end: our own doing
+        self._is_judged = True
+        self._start_at_s = 0.0
+
+    @property
+    def pid(self) -> int:
+        """The process id of the one that was started last."""
+        assert self.process.process is not None
+        return self.process.process.pid
+
+    @property
+    def armed(self) -> HandoverPoint | None:
+        """The failpoint that the daemon has not met yet."""
+        return self._armed
+
+    def start(self) -> None:
+        """Start it, and do not wait."""
+        self.process.options[LOG_VARIABLE] = str(self._points)
+        self.process.start(wait=False)
+        self.process.options.pop(VARIABLE, None)
+        self._expected, self._is_judged = "", False
+
+    def tend(self) -> None:
+        """Judge how it ended, if it did, and start it again when that is due."""
+        if self.process.running:
+            return
+        if not self._is_judged:
+            self._is_judged = True
+            self._judge()
+            self.on_death()
+        if time.monotonic() >= self._start_at_s:
+            self.start()
+
+    def kill(self, back_after_s: float = RESTART_S) -> None:
+        """SIGKILL; it is started again after a while."""
+        self._end(signal.SIGKILL, back_after_s)
+
+    def stop(self, back_after_s: float = RESTART_S) -> None:
+        """SIGTERM; it is started again after a while."""
+        self._end(signal.SIGTERM, back_after_s)
+
+    def back_now(self) -> None:
+        """Start it as soon as it has ended."""
+        self._start_at_s = 0.0
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT, if somebody has not killed it meanwhile."""
+        self._signal(signal.SIGCONT)
+
+    def arm(self, point: HandoverPoint, *, stop: bool = False) -> None:
+        """Let the daemon that is started next die, or stop, at a failpoint."""
+        self._armed = point
+        self.process.options[VARIABLE] = f"{point.value}:1:{'stop' if stop else 'kill'}"
+
+    def met(self) -> HandoverPoint | None:
+        """Return the armed failpoint if it was met since; it is disarmed then."""
+        armed = self._armed
+        if armed is None or not self._points.read_text().endswith(f"{armed.value}\n"):
+            return None
+        self.hit[armed] += 1
+        self._armed = None
+        return armed
+
+    def disarm(self) -> None:
+        """Arm nothing any more; the one that was started armed stays so."""
+        self._armed = None
+        self.process.options.pop(VARIABLE, None)
+
+    def told(self) -> str:
+        """Return the end of its log."""
+        path = self.process.log_path
+        return f"--- {self.process.role}\n{path.read_text()[-TOLD_CHARACTERS:] if path.exists() else ''}"
+
+    def close(self) -> None:
+        """Let nothing run."""
+        self.thaw()
+        self.process.close()
+
+    def _end(self, number: signal.Signals, back_after_s: float) -> None:
+        self._start_at_s = time.monotonic() + back_after_s
+        if self.process.running:
+            self._expected = number.name
+            self._signal(number)
+            if number is not signal.SIGKILL:
+                self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process.running:
+            os.kill(self.pid, number)
+
+    def _judge(self) -> None:
+        assert self.process.process is not None
+        code = self.process.process.returncode
+        role = self.process.role
+        if code == -signal.SIGKILL:
+            point = self.met()
+            how = f"failpoint {point.value}" if point is not None else self._expected or "the watch"
+        elif code in (0, -signal.SIGTERM):  # by a signal: before it was ready for one
+            assert self._expected == "SIGTERM", f"{role} ended by itself"
+            how = "SIGTERM"
+        else:
+            assert code > 0, f"{role} died of signal {-code}"
+            how = f"exit {code}"
+            is_excused = bool(self.excused[ExitCode(code)])
+            assert is_excused or code not in OPERATOR_FIRST, f"{role} ended with code {code}: {self.told()}"
+        self.ends[how] += 1
+        self._tell(f"  {role} ended: {how}")
+        self._start_at_s = max(self._start_at_s, time.monotonic() + RESTART_S)

@@ -1,0 +1,12 @@
+"""The page of the mode table is what the table says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "mode_page.py"
+
+
+def test_the_architecture_page_draws_the_table_as_it_is() -> None:
+    checked = subprocess.run([sys.executable, str(SCRIPT), "--check"], check=False)
+    assert checked.returncode == 0, "run scripts/mode_page.py"
