@@ -12,6 +12,7 @@ One thread, a step at a time. Nothing here waits for the node: it is asked by er
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import partial
 
 from tidemark.engine.handover import Effect, Event, Refused
@@ -29,7 +30,8 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
-from tidemark.runtime.capture import Capture
+from tidemark.runtime.capture import Capture, DecodingStuck
+from tidemark.runtime.capture_hold import CaptureBusy, CaptureHold
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.effects import Perform, perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
@@ -146,8 +148,14 @@ class Realtime:
 
     def _deliver(self) -> None:
         if self._capture is None:
-            self._epoch = self._store.take_epoch(self._owner)
-            self._begin(self._epoch, partial(from_node, self._around))
+            hold = self._take_hold()
+            if hold is None:
+                return
+            with ExitStack() as undo:
+                undo.enter_context(hold)
+                self._epoch = self._store.take_epoch(self._owner)
+                self._begin(hold, self._epoch, partial(from_node, self._around))
+                undo.pop_all()
         assert self._capture is not None, "it was begun"
         error = self._capture.poll()
         if error is not None:
@@ -155,11 +163,19 @@ class Realtime:
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
             self._backoff.succeeded()
 
-    def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
+    def _take_hold(self) -> CaptureHold | None:
+        """Take the right to run the capture; None while the archiver's has not ended."""
+        try:
+            return CaptureHold.take(self._store.folder)
+        except CaptureBusy as error:
+            self._around.log.warning("the capture before ours has not ended yet", **describe_error(error))
+            return None
+
+    def _begin(self, hold: CaptureHold, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._around.log.info("epoch taken", epoch=str(epoch))
         self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX)
         self._since_s = self._clock.monotonic_s()
-        self._capture = Capture(self._around, epoch, make_inflow, on_marker=self._markers.pass_over)
+        self._capture = Capture(self._around, hold, epoch, make_inflow, on_marker=self._markers.pass_over)
         self._capture.start()
 
     def _fail_over(self, error: BaseException) -> None:
@@ -183,6 +199,8 @@ class Realtime:
         self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=STOP_S_MAX)
         try:
             capture.stop()
+        except DecodingStuck:
+            raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
             self._around.log.warning("the capture did not stop in order", **describe_error(error))
 
@@ -238,8 +256,11 @@ class Realtime:
         elif self._buffer.input.error is not None:
             self._give_up_return(self._buffer.input.error)
         elif self._marker is not None and self._marker.done() and self._marker.exception() is not None:
-            self._around.log.warning("the try-start marker was not written", error=str(self._marker.exception()))
-            self._write_try_start(marks)
+            now_s = self._clock.monotonic_s()
+            if now_s >= self._not_before_s:
+                self._not_before_s = now_s + LOOK_S
+                self._around.log.warning("the try-start marker was not written", error=str(self._marker.exception()))
+                self._write_try_start(marks)
 
     def _take_over(self) -> None:
         """Take the epoch, and go on from the archive up to the buffer, then from the buffer."""
@@ -250,15 +271,22 @@ class Realtime:
         if buffer.input.error is not None:
             self._give_up_return(buffer.input.error)
             return
-        switched = self._move(Event.TAKEN_OVER, taking=self._owner)
-        if switched is None or switched.epoch is None:
+        hold = self._take_hold()
+        if hold is None:
             return
-        self._buffer, self._marker, self._epoch = None, None, switched.epoch
-        try:
-            self._begin(switched.epoch, buffer.inflow)
-        except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
-            buffer.stop()
-            self._fail_over(error)
+        with ExitStack() as undo:
+            undo.enter_context(hold)
+            switched = self._move(Event.TAKEN_OVER, taking=self._owner)
+            if switched is None or switched.epoch is None:
+                return
+            self._buffer, self._marker, self._epoch = None, None, switched.epoch
+            undo.callback(buffer.stop)
+            try:
+                self._begin(hold, switched.epoch, buffer.inflow)
+            except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
+                self._fail_over(error)
+            else:
+                undo.pop_all()
 
     def _give_up_return(self, error: BaseException) -> None:
         """Let the archiver go on; the buffer overflowed, or the node has removed what it needs."""

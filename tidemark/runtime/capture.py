@@ -26,6 +26,7 @@ from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
+from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
@@ -51,6 +52,12 @@ class NotInitialised(StateError):
     hint = "run `cdcctl init` again"
 
 
+class DecodingStuck(ConsumerFailed):
+    """A decode thread that does not end: only the end of the process ends it."""
+
+    hint = "the service manager starts it again; what was not delivered comes again"
+
+
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
     """What a capture says of itself while it runs."""
@@ -71,14 +78,16 @@ class Capture:
     def __init__(
         self,
         around: Surroundings,
+        hold: CaptureHold,
         epoch: Epoch,
         make_inflow: MakeInflow,
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
     ) -> None:
-        """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
+        """Make everything and start nothing; `hold` is let go by `stop`.
 
+        `consumer`: one's own, in place of the configured one.
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
         """
         config, store = around.config, around.store
@@ -87,6 +96,7 @@ class Capture:
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no beginning")
         self._store = store
+        self._hold = hold
         self._epoch = epoch
         self._log = around.log
         self._metrics = around.metrics
@@ -163,17 +173,18 @@ class Capture:
         self._handoff.close()
         if self._liveness is not None:
             self._liveness.stop()
-        decoding_ended = self._decoding is None or self._decoding.stop()
-        if not self._application.join(self._stop_s):
+        if self._decoding is not None and not self._decoding.stop():
+            # It may be writing to the journal still: whoever comes next has to wait until this process is dead.
+            raise DecodingStuck("decoding did not stop in time")
+        is_idle = self._application.join(self._stop_s)
+        self._history.close()
+        self._hold.release()
+        if not is_idle:
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
                 f"the consumer did not end its batch within {self._stop_s} s",
                 hint="what it was given comes again after the restart",
             )
-        if decoding_ended:
-            self._history.close()
-        else:  # it may be writing to the journal still; what it leaves torn is cut off at the next start
-            self._log.warning("decoding did not stop in time")
         self._log.info(
             "stopped",
             delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
