@@ -354,7 +354,7 @@ class Realtime:
         horizon, term = marks.horizon, marks.term
         if horizon is None or term is None:
             return
-        lsn = horizon.pointer.position.commit_lsn
-        confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, lsn)
+        record_bytes = self._capture.record_bytes if self._capture is not None else 0
+        confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)
         if self._pacing.is_due(confirmed, self._clock.monotonic_s()):
             self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

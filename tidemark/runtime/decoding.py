@@ -86,6 +86,11 @@ class WalReader:
         return self._grouper.flush() if self._grouper.byte_count or also_empty else None
 
     @property
+    def record_bytes(self) -> int:
+        """How much WAL was decoded, by its records."""
+        return self._decoding.record_bytes
+
+    @property
     def is_halted(self) -> bool:
         """Tell if a marker has halted decoding: what is read further is not looked at."""
         return self.decoder.is_halted
