@@ -11,7 +11,6 @@ One thread, a step at a time. The node is asked for nothing that delivering need
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from functools import partial
 
 from archiver.upkeep import Upkeep
@@ -29,7 +28,6 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture import Capture, DecodingStuck
-from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.hastening import Hastening
 from tidemark.runtime.inflow import from_archive
@@ -156,14 +154,11 @@ class Archive:
 
     def _begin(self) -> None:
         self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=START_S_MAX)
-        with ExitStack() as undo:
-            hold = undo.enter_context(CaptureHold.take(self._store.folder))
-            self._epoch = self._store.take_epoch(self._owner)
-            self._around.log.info("epoch taken", epoch=str(self._epoch))
-            make_inflow = partial(from_archive, self._around)
-            self._capture = Capture(self._around, hold, self._epoch, make_inflow, on_marker=self._halts)
-            self._capture.start()
-            undo.pop_all()
+        self._epoch = self._store.take_epoch(self._owner)
+        self._around.log.info("epoch taken", epoch=str(self._epoch))
+        make_inflow = partial(from_archive, self._around)
+        self._capture = Capture(self._around, self._epoch, make_inflow, on_marker=self._halts)
+        self._capture.start()
 
     def _halts(self, lsn: Lsn, content: bytes) -> bool:
         """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""

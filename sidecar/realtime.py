@@ -12,7 +12,6 @@ One thread, a step at a time. Nothing here waits for the node: it is asked by er
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
 from functools import partial
 
 from tidemark.engine.handover import Effect, Event, Refused
@@ -31,7 +30,6 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.capture import Capture, DecodingStuck
-from tidemark.runtime.capture_hold import CaptureBusy, CaptureHold
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.effects import Perform, perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
@@ -148,14 +146,8 @@ class Realtime:
 
     def _deliver(self) -> None:
         if self._capture is None:
-            hold = self._take_hold()
-            if hold is None:
-                return
-            with ExitStack() as undo:
-                undo.enter_context(hold)
-                self._epoch = self._store.take_epoch(self._owner)
-                self._begin(hold, self._epoch, partial(from_node, self._around))
-                undo.pop_all()
+            self._epoch = self._store.take_epoch(self._owner)
+            self._begin(self._epoch, partial(from_node, self._around))
         assert self._capture is not None, "it was begun"
         error = self._capture.poll()
         if error is not None:
@@ -163,19 +155,11 @@ class Realtime:
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
             self._backoff.succeeded()
 
-    def _take_hold(self) -> CaptureHold | None:
-        """Take the right to run the capture; None while the archiver's has not ended."""
-        try:
-            return CaptureHold.take(self._store.folder)
-        except CaptureBusy as error:
-            self._around.log.warning("the capture before ours has not ended yet", **describe_error(error))
-            return None
-
-    def _begin(self, hold: CaptureHold, epoch: Epoch, make_inflow: MakeInflow) -> None:
+    def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._around.log.info("epoch taken", epoch=str(epoch))
         self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX)
         self._since_s = self._clock.monotonic_s()
-        self._capture = Capture(self._around, hold, epoch, make_inflow, on_marker=self._markers.pass_over)
+        self._capture = Capture(self._around, epoch, make_inflow, on_marker=self._markers.pass_over)
         self._capture.start()
 
     def _fail_over(self, error: BaseException) -> None:
@@ -187,7 +171,6 @@ class Realtime:
         event = event_of(error) if self._around.config.has_archive else None
         if event is None:
             raise error
-        self._around.log.warning("realtime stops", **describe_error(error))
         self._backoff.failed(self._clock.monotonic_s())
         self._move(event, epoch=self._epoch, reason=str(error))
 
@@ -271,22 +254,15 @@ class Realtime:
         if buffer.input.error is not None:
             self._give_up_return(buffer.input.error)
             return
-        hold = self._take_hold()
-        if hold is None:
+        switched = self._move(Event.TAKEN_OVER, taking=self._owner)
+        if switched is None or switched.epoch is None:
             return
-        with ExitStack() as undo:
-            undo.enter_context(hold)
-            switched = self._move(Event.TAKEN_OVER, taking=self._owner)
-            if switched is None or switched.epoch is None:
-                return
-            self._buffer, self._marker, self._epoch = None, None, switched.epoch
-            undo.callback(buffer.stop)
-            try:
-                self._begin(hold, switched.epoch, buffer.inflow)
-            except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
-                self._fail_over(error)
-            else:
-                undo.pop_all()
+        self._buffer, self._marker, self._epoch = None, None, switched.epoch
+        try:
+            self._begin(switched.epoch, buffer.inflow)
+        except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
+            buffer.stop()
+            self._fail_over(error)
 
     def _give_up_return(self, error: BaseException) -> None:
         """Let the archiver go on; the buffer overflowed, or the node has removed what it needs."""

@@ -27,7 +27,6 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.runtime.capture import Capture
-from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.consumers import NullConsumer
 from tidemark.runtime.inflow import Surroundings, from_node
 
@@ -111,7 +110,7 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
         around = Surroundings(config_of(dsn), store, metrics, get_log("bench"))
-        capture = Capture(around, CaptureHold.take(folder), epoch, partial(from_node, around), consumer=consumer)
+        capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
         capture.start()
         deadline = time.monotonic() + TURN_S_MAX
         try:

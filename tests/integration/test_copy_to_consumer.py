@@ -20,7 +20,6 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.runtime.capture import Capture
-from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.consumers import NullConsumer
 from tidemark.runtime.inflow import Surroundings, from_node
 from tidemark.runtime.initialise import initialise
@@ -66,7 +65,7 @@ def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[
         lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
         epoch = store.take_epoch(lock.owner)
         around = Surroundings(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(around, CaptureHold.take(folder), epoch, partial(from_node, around), consumer=consumer)
+        capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
         capture.start()
         stack.callback(capture.stop)
 

@@ -152,7 +152,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert not reads_on()
             pair.wait_for(reads_on, "the way back")
             stops = [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
-            lines = [event for event in pair.sidecar.events() if event["event"] == "realtime stops"]
+            lines = [event for event in pair.sidecar.events() if event["event"] == "capture failed"]
             assert len(stops) == len(lines) == sum(each.before is Stage.REALTIME for each in pair.switches())
             assert stops[0].reason == pair.switches()[0].reason
             assert stops[0].pointer is not None

@@ -67,7 +67,6 @@ def test_a_sidecar_says_when_it_is_ready_and_when_it_stops(cluster: Cluster, tmp
             sidecar.close()
 
 
-@pytest.mark.xfail(reason="the sidecar's loop does not answer the watchdog yet", strict=True)
 def test_a_sidecar_answers_the_watchdog_while_it_runs(cluster: Cluster, tmp_path: Path) -> None:
     name = str(tmp_path / "notify")
     sidecar = Sidecar(cluster, "postgres", tmp_path, NOTIFY_SOCKET=name, WATCHDOG_USEC="2000000")

@@ -6,7 +6,6 @@ STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
 STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
 STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket
-STATE/capture.lock            whoever decodes and writes the history
 """
 
 import grp

@@ -20,13 +20,13 @@ from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter, load_catalogs
+from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
-from tidemark.model.errors import ConsumerFailed, StateError
+from tidemark.model.errors import ConsumerFailed, StateError, TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
-from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
@@ -78,16 +78,14 @@ class Capture:
     def __init__(
         self,
         around: Surroundings,
-        hold: CaptureHold,
         epoch: Epoch,
         make_inflow: MakeInflow,
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
     ) -> None:
-        """Make everything and start nothing; `hold` is let go by `stop`.
+        """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
 
-        `consumer`: one's own, in place of the configured one.
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
         """
         config, store = around.config, around.store
@@ -96,7 +94,6 @@ class Capture:
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no beginning")
         self._store = store
-        self._hold = hold
         self._epoch = epoch
         self._log = around.log
         self._metrics = around.metrics
@@ -109,6 +106,9 @@ class Capture:
         self._inflow = make_inflow(page_lsn, base.timeline, copying=takes_time(config, view))
         self.progress = self._inflow.progress
         self.progress.delivered = start
+        self._start = start
+        self._is_restored = False
+        self._error: BaseException | None = None
         self._history = self._make_history(config, view)
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
@@ -155,7 +155,8 @@ class Capture:
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
-        return self._application.error or consumer_error or decoding_error or self._inflow.input.error
+        self._tell(self._application.error or consumer_error or decoding_error or self._inflow.input.error)
+        return self._error
 
     @property
     def halted_at(self) -> Pointer | None:
@@ -174,11 +175,9 @@ class Capture:
         if self._liveness is not None:
             self._liveness.stop()
         if self._decoding is not None and not self._decoding.stop():
-            # It may be writing to the journal still: whoever comes next has to wait until this process is dead.
             raise DecodingStuck("decoding did not stop in time")
         is_idle = self._application.join(self._stop_s)
         self._history.close()
-        self._hold.release()
         if not is_idle:
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
@@ -309,6 +308,29 @@ class Capture:
             progress=self.progress,
             stopping=self._stopping,
         )
+
+    def _tell(self, error: BaseException | None) -> None:
+        """Log, once each, that the capture is where the last run was, and the error that ends it."""
+        progress, begun = self.progress, self._start
+        if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:
+            self._is_restored = True
+            self._log.info(
+                "records restored",
+                restart_lsn=begun.restart_lsn,
+                restored_lsn=begun.position.commit_lsn,
+                delivered=str(begun.position),
+            )
+        if error is not None and self._error is None:
+            self._error = error
+            # NB: no text of an error that is not ours: it may hold a row's values.
+            told = describe_error(error) if isinstance(error, TidemarkError) else {"kind": type(error).__name__}
+            self._log.warning(
+                "capture failed",
+                received_lsn=progress.received_lsn,
+                decoded_lsn=progress.decoded_lsn,
+                delivered=str(progress.delivered.position) if progress.delivered else None,
+                **told,
+            )
 
     def _report(self) -> None:
         progress, metrics = self.progress, self._metrics
