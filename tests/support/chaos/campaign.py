@@ -20,16 +20,18 @@ from pathlib import Path
 
 from tests.support.chaos.faults import POINTS, Steps
 from tests.support.chaos.keeper import Tell
+from tests.support.chaos.lake import LakeTarget
 from tests.support.chaos.prologue import meet_every_failpoint
 from tests.support.chaos.schedule import Planned, planned
 from tests.support.chaos.taker import Taker
-from tests.support.chaos.world import POLL_S, Setting, World, made
+from tests.support.chaos.world import PAUSE_S, POLL_S, Setting, Target, World, made
+from tests.support.failover import Pair
 from tests.support.log_oracle import Tally
 from tests.support.planted import PLANTS
 from tests.support.servers import MAJORS
 from tidemark.model.mode import Stage
 
-PAUSE_S = 0.15  # between a session's transactions
+SPARK_PAUSE_S = 0.3  # what one Spark on two cores can follow
 ACTIVE_MAX = 4  # faults at once
 
 
@@ -110,11 +112,17 @@ class Agenda:
             one.due_tick = self.world.ticks + ticks
 
 
-def run(root: Path, *, seconds: float, seed: int, major: int = 15, plant: str = "", tell: Tell = str) -> Outcome:
+def run(
+    root: Path, *, seconds: float, seed: int, major: int = 15, spark: bool = False, plant: str = "", tell: Tell = str
+) -> Outcome:
     """Run a campaign and check everything."""
-    setting = Setting(seed=seed, major=major, plant=plant, pause_s=PAUSE_S, copy=False)
-    with made(root, setting, lambda pair: Taker(pair.sidecar.folder, seed), tell) as world:
-        agenda = Agenda(world, planned(seed))
+    setting = Setting(seed=seed, major=major, plant=plant, pause_s=SPARK_PAUSE_S if spark else PAUSE_S, copy=spark)
+
+    def make_target(pair: Pair) -> Target:
+        return LakeTarget(pair.sidecar) if spark else Taker(pair.sidecar.folder, setting.seed)
+
+    with made(root, setting, make_target, tell) as world:
+        agenda = Agenda(world, planned(setting.seed))
         with world.load:
             for keeper in world.keepers:
                 keeper.start()
@@ -172,14 +180,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of load and faults (default: %(default)s)")
     parser.add_argument("--major", type=int, choices=MAJORS, default=15, help="of PostgreSQL (default: %(default)s)")
     parser.add_argument("--plant", choices=sorted(PLANTS), default="", help="run with a bug; the campaign has to fail")
+    parser.add_argument("--no-spark", action="store_true", help="take from the outbox without Spark")
     given = parser.parse_args()
+    spark = not given.no_spark
     root = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     try:
-        outcome = run(root, seconds=given.seconds, seed=given.seed, major=given.major, plant=given.plant, tell=tell)
+        outcome = run(
+            root, seconds=given.seconds, seed=given.seed, major=given.major, spark=spark, plant=given.plant, tell=tell
+        )
     except BaseException:
         sys.stderr.write(
             f"chaos: failed; logs are in {root}; again:\n"
-            f"  scripts/chaos --seconds {given.seconds:g} --seed {given.seed} --major {given.major}\n"
+            f"  scripts/chaos --seconds {given.seconds:g} --seed {given.seed} --major {given.major}"
+            f"{'' if spark else ' --no-spark'}{f' --plant {given.plant}' if given.plant else ''}\n"
         )
         raise
     shutil.rmtree(root)

@@ -28,6 +28,7 @@ from tidemark.model.mode import Stage
 from tidemark.wire.control import BadRequest
 
 POLL_S = 0.03
+PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then a few ticks pass all the same
 IDLE_TICKS = 5
 ANSWER_S = 2.0
@@ -196,10 +197,10 @@ class Setting:
     """What a world is made like."""
 
     seed: int
-    major: int
-    plant: str  # a bug that both processes are to run with; "": none
-    pause_s: float  # between a session's transactions
-    copy: bool  # what is in the tables before the capture begins, too
+    major: int = 15
+    plant: str = ""  # a bug that both processes are to run with
+    pause_s: float = PAUSE_S  # between a session's transactions
+    copy: bool = False  # what is in the tables before the capture begins, too
 
 
 MakeTarget = Callable[[Pair], Target]
