@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
+from tidemark.runtime.capture_hold import CaptureHold
+
 from sidecar.realtime import Realtime
 from tidemark.engine.handover import Event, move
 from tidemark.io.clock import SystemClock
@@ -16,7 +18,6 @@ from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.switching import switch
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.capture_hold import CaptureHold
 from tidemark.runtime.effects import perform
 from tidemark.runtime.errands import NodeErrands
 from tidemark.wire.control import Json
