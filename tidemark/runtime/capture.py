@@ -159,6 +159,11 @@ class Capture:
         return self._error
 
     @property
+    def record_bytes(self) -> int:
+        """How much WAL was decoded, by its records."""
+        return self._decoding.reader.record_bytes if self._decoding is not None else 0
+
+    @property
     def halted_at(self) -> Pointer | None:
         """Where a marker has halted the capture, once all that commits before is delivered."""
         halted_at = self._decoding.halted_at if self._decoding is not None else None
