@@ -13,7 +13,6 @@ from tidemark.runtime.capture_hold import CaptureHold
 from sidecar.realtime import Realtime
 from tidemark.engine.handover import Event, move
 from tidemark.io.clock import SystemClock
-from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.switching import switch
 from tidemark.model.lsn import Lsn
@@ -28,20 +27,11 @@ WRITTEN_S = 5.0
 
 
 def no_epoch_check() -> None:
-    """Let whoever owned an earlier epoch go on writing.
-
-    The hold on the capture goes, too: on one host it alone keeps two apart, unless a process outlives its lock.
-    """
+    """Let whoever owned an earlier epoch go on writing."""
 
     def check_nothing(_moving: StateTransaction, _epoch: Epoch | None) -> None:
         return
 
-    def take_nothing(_folder: StateFolder) -> CaptureHold:
-        hold = CaptureHold.__new__(CaptureHold)
-        hold._lock = None
-        return hold
-
-    setattr(CaptureHold, "take", take_nothing)  # noqa: B010 - assigning it is no type
     setattr(StateTransaction, "check_epoch", check_nothing)  # noqa: B010 - assigning it is no type
 
 

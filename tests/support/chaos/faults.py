@@ -236,22 +236,28 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def freeze_behind_the_move(world: World) -> None:
-    """Off; the sidecar stands still once that is durable, and goes on delivering after the archiver has begun to."""
+def switch_off_until_met(world: World, point: HandoverPoint, *, stop: bool = False) -> None:
+    """Switch off until the sidecar has died, or stopped, at `point`; on again where it was not delivering by then."""
     sidecar = world.sidecar
-    arm_in_realtime(world, HandoverPoint.BEFORE_STOP_CAPTURE, stop=True)
-    world.wish = "off"
-    world.wait_for(lambda: sidecar.met() is not None, "the failpoint")
-    world.wish = ""  # it is done, and the one that would answer stands still
-    world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
-    sidecar.thaw()
-    world.wish = "on"
-
-
-def arm_in_realtime(world: World, point: HandoverPoint, *, stop: bool = False) -> None:
-    """Have a sidecar deliver that is armed."""
-    sidecar = world.sidecar
-    world.wait_for_stage(Stage.REALTIME)
     sidecar.arm(point, stop=stop)
     sidecar.stop(0)
-    world.wait_for(lambda: world.owner == ("sidecar", sidecar.pid), "the armed sidecar's epoch")
+    before = sidecar.hit[point]
+    while sidecar.hit[point] == before:
+        world.wish = "on"
+        world.wait_for(
+            lambda: sidecar.is_armed and world.owner == ("sidecar", sidecar.pid), "the armed sidecar's epoch"
+        )
+        world.wish = "off"
+        world.wait_for(
+            lambda: (stop and bool(sidecar.met())) or sidecar.hit[point] > before or not world.wish, point.value
+        )
+    world.wish = ""
+
+
+def freeze_behind_the_move(world: World) -> None:
+    """Off; the sidecar stands still once that is durable, and goes on delivering after the archiver has begun to."""
+    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, stop=True)
+    world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
+    world.sidecar.thaw()
+    world.wish = "on"
+    world.wait_for_stage(Stage.REALTIME)

@@ -53,6 +53,11 @@ class Keeper:
         """The failpoint that the daemon has not met yet."""
         return self._armed
 
+    @property
+    def is_armed(self) -> bool:
+        """Tell if the one that was started last has a failpoint to meet."""
+        return self._is_armed and self._armed is not None and self.process.running
+
     def start(self) -> None:
         """Start it, and do not wait."""
         self.process.options[LOG_VARIABLE] = str(self._points)

@@ -4,9 +4,8 @@ A cycle is off and on again; in it the sidecar may die up to three times: at an 
 way back.
 """
 
-from tests.support.chaos.faults import arm_in_realtime, freeze_behind_the_move
+from tests.support.chaos.faults import freeze_behind_the_move, switch_off_until_met
 from tests.support.chaos.world import World
-from tidemark.model.mode import Stage
 from tidemark.runtime.effects import HandoverPoint
 
 P = HandoverPoint
@@ -23,13 +22,11 @@ def meet_every_failpoint(world: World) -> None:
     for at_off, at_on, on_way_back in CYCLES:
         _cycle(world, at_off, at_on, on_way_back)
     freeze_behind_the_move(world)
-    world.wait_for_stage(Stage.REALTIME)
 
 
 def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_way_back: HandoverPoint) -> None:
     sidecar = world.sidecar
-    arm_in_realtime(world, at_off)
-    _switch_until_met(world, at_off)
+    switch_off_until_met(world, at_off)
     sidecar.arm(at_on or on_way_back)
     world.wish = "off"  # it may have died before that was done, or of a full ring
     world.wait_for(lambda: not world.wish, "the operator's off")
@@ -39,14 +36,3 @@ def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_
         world.wish = ""
         sidecar.arm(on_way_back)
     world.wait_for(lambda: sidecar.hit[on_way_back] > 0, f"failpoint {on_way_back.value}")
-
-
-def _switch_until_met(world: World, point: HandoverPoint) -> None:
-    """Switch off, and on again and off where the sidecar was not delivering by then."""
-    while not world.sidecar.hit[point]:
-        world.wish = "off"
-        world.wait_for(lambda: not world.wish or world.sidecar.hit[point] > 0, f"failpoint {point.value}")
-        if not world.sidecar.hit[point]:
-            world.wish = "on"
-            world.wait_for_stage(Stage.REALTIME)
-    world.wish = ""
