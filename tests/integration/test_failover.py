@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl
 from tests.support.failover import Pair, archived_messages, archiving_node, paired
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
@@ -354,3 +356,33 @@ def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_c
         assert pair.switches()[0].reason.startswith("the consumer JsonlConsumer has been in on_assigned for over 1 s")
         pair.archiver.ended(ExitCode.CONSUMER_FAILED, "has been in on_assigned")
         assert pair.sidecar.running
+
+
+@pytest.mark.feature("I31")
+def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_only_with_the_grant(
+    node: Archiving, tmp_path: Path
+) -> None:
+    def forced(pair: Pair, *numbers: int) -> int:
+        """Write a little, every second; return how many segments the node archived meanwhile."""
+        before = pair.archived_count()
+        for number in numbers:
+            pair.insert(number)
+            time.sleep(1)
+        return pair.archived_count() - before
+
+    with paired(node, tmp_path / "granted", options={"TIDEMARK_ARCHIVE__SWITCH_S": "2"}) as pair:
+        assert forced(pair, 1, 2, 3, 4) == 0, "in realtime nothing of ours forces a segment"
+        pair.switch_off()
+        pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
+        assert 1 <= forced(pair, *range(5, 11)) <= 6 / 2 + 2  # a switch each 2 s, and the one of the stop
+        assert ids(pair.catch_up()) == list(range(1, 11))
+    node.node.sql("CREATE ROLE plain LOGIN")
+    plain = {"TIDEMARK_ARCHIVE__SWITCH_S": "1", "TIDEMARK_MARKERS__DSN": node.node.dsn(user="plain")}
+    with paired(node, tmp_path / "plain", options=plain) as pair:
+        pair.switch_off()
+        assert forced(pair, 20, 21, 22) == 0
+        asked = ("realtime", "on", "--state", pair.sidecar.folder.root, "--deadline-s", "4")
+        assert "EXECUTE on pg_switch_wal() is not granted" in cdcctl(*asked, **pair.sidecar.options).err
+        node.switch()
+        pair.wait_for_stage(Stage.REALTIME)
+    node.node.sql("DROP ROLE plain")
