@@ -323,7 +323,6 @@ def test_json_lines_are_appended_to_their_file(
     path = tmp_path / "changes.jsonl"
     for lsn in (100, 200):
         target = consumer_target(JsonlConsumer(str(path), {groups.DATABASE: "app"}), store, epoch, progress, stopping)
-        target.begin()
         target.deliver(group(lsn))
         target.close()
     lines = path.read_text().splitlines()

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
-from tidemark.runtime.capture_hold import CaptureHold
-
 from sidecar.realtime import Realtime
 from tidemark.engine.handover import Event, move
 from tidemark.io.clock import SystemClock

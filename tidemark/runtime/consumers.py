@@ -60,6 +60,7 @@ class JsonlConsumer(NullConsumer):
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Open the file. NB: a pipe that nobody reads waits here, where the watch on consumers sees it."""
+        super().on_assigned(partition, epoch, start)
         if self._file != STANDARD_OUTPUT:
             try:
                 self._stream = Path(self._file).open("a", encoding="utf-8")  # noqa: SIM115 - kept

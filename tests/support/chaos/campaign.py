@@ -99,12 +99,12 @@ class Agenda:
         self._active.clear()
 
     def _begin(self, fault: Planned) -> None:
-        self._next_tick = self.world.ticks + fault.gap_ticks
         busy = frozenset().union(*(one.planned.kind.needs for one in self._active))
         told = f"[{self.world.ticks:6}] {fault.number}: {fault.name}"
         if fault.kind.needs & busy:
             self.world.tell(f"{told} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)")
             return
+        self._next_tick = self.world.ticks + fault.gap_ticks
         self.world.tell(f"{told}, in stage {self.world.stage.value}")
         self.faults[fault.name] += 1
         under = Under(fault, fault.kind.run(self.world, fault.dice), 0)
