@@ -23,6 +23,7 @@ from tidemark.io.history_files import HistoryWriter, load_catalogs
 from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
+from tidemark.io.trimming import history_horizon_lsn
 from tidemark.model.errors import ConsumerFailed, StateError, TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
@@ -99,6 +100,7 @@ class Capture:
         self._metrics = around.metrics
         self._on_marker = on_marker
         self._stop_s = config.deliver.stop_s
+        self._keep_bytes = config.archive.keep_bytes
         self._stopping = threading.Event()
         base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
@@ -149,7 +151,8 @@ class Capture:
         self._start_decoding()
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
-            self._decoding.reader.horizon_lsn = marks.horizon.pointer.restart_lsn
+            needed = marks.horizon.pointer.restart_lsn
+            self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
         if marks.start is not None:
             self._inflow.input.tend(marks.start.restart_lsn)
         self._report()
