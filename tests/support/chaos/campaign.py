@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.support.chaos.faults import POINTS, Steps
 from tests.support.chaos.keeper import Tell
 from tests.support.chaos.lake import LakeTarget
+from tests.support.chaos.lost_state import lose_state
 from tests.support.chaos.prologue import meet_every_failpoint
 from tests.support.chaos.schedule import Planned, planned
 from tests.support.chaos.taker import Taker
@@ -156,6 +157,8 @@ def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
         agenda.heal()
     world.tell(f"[{world.ticks:6}] everything is healed")
     world.wish = "on"
+    world.wait_for_stage(Stage.REALTIME)
+    lose_state(world)
     world.wait_for_stage(Stage.REALTIME)
 
 
