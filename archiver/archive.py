@@ -14,28 +14,29 @@ from collections.abc import Mapping
 from functools import partial
 
 from archiver.upkeep import Upkeep
-from tidemark.engine.handover import Effect, Event, Refused
+from tidemark.engine.handover import Event
 from tidemark.engine.retry import Backoff
-from tidemark.io.clock import SystemClock, boot_ns
+from tidemark.io.clock import boot_ns
 from tidemark.io.control import Handler
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.state_views import StateMarks
-from tidemark.io.switching import switch
 from tidemark.io.watchdog import Condition, Watch
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.capture import Capture
+from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
+from tidemark.runtime.effects import Perform
 from tidemark.runtime.hastening import Hastening
 from tidemark.runtime.inflow import from_archive
 from tidemark.runtime.marker_scan import MarkerScan
+from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.state import HandOver, Owner
+from tidemark.wire.state import HandOver
 
 WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # where something is the sidecar's to do
 
@@ -59,7 +60,6 @@ class Archive:
         self._owner = means.owner
         self._errands = means.errands
         self._markers = means.markers
-        self._clock = SystemClock()
         self._capture: Capture | None = None
         self._scan: MarkerScan | None = None
         self._epoch: Epoch | None = None
@@ -72,6 +72,7 @@ class Archive:
             restart_s=around.config.watchdog.restart_s,
         )
         self._upkeep = Upkeep(around)
+        self._mover = Mover(around, _nothing_to_do)
         self._hastening = Hastening(means.errands, around.config.archive.switch_s)
 
     def start(self) -> None:
@@ -174,7 +175,7 @@ class Archive:
         attempt = self._store.view().hand_over.attempt
         place = halted_at.position
         reached = HandOver(attempt, place.timeline, place.commit_lsn, halted_at.restart_lsn)
-        self._move(Event.MARKER_REACHED, epoch=self._epoch, hand_over=reached, only_from=marks.stage)
+        self._mover.try_move(Event.MARKER_REACHED, epoch=self._epoch, hand_over=reached, only_from=marks.stage)
 
     def _let_go(self) -> None:
         capture, self._capture = self._capture, None
@@ -183,6 +184,8 @@ class Archive:
         self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=STOP_S_MAX)
         try:
             capture.stop()
+        except DecodingStuck:
+            raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
             self._around.log.warning("the capture did not stop in order", **describe_error(error))
 
@@ -212,33 +215,9 @@ class Archive:
         epoch = marks.term.epoch if marks.term is not None else None
         # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
         taking = None if marks.stage is Stage.RETURNING else self._owner
-        self._move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
+        self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
 
-    # --- moves
 
-    def _move(
-        self,
-        event: Event,
-        *,
-        epoch: Epoch | None,
-        taking: Owner | None = None,
-        hand_over: HandOver | None = None,
-        only_from: Stage,
-    ) -> None:
-        try:
-            switched = switch(
-                self._store,
-                event,
-                log=self._around.log,
-                now_us=self._clock.wall_us(),
-                epoch=epoch,
-                taking=taking,
-                hand_over=hand_over,
-                only_from=only_from,
-            )
-        except (Refused, Fenced) as error:
-            self._around.log.warning("the stage has changed meanwhile", **describe_error(error))
-            return
-        assert Effect.STOP_CAPTURE not in switched.effects, "that is the sidecar's"
-        if switched.before is not switched.after:
-            self._around.metrics.switches.inc(event.name)
+def _nothing_to_do(_reason: str) -> Perform:
+    """Return how the archiver performs effects: its own moves have none."""
+    return {}

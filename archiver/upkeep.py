@@ -1,19 +1,14 @@
-"""What the archiver does for the folder beside reading it: reports it, and tends our own spool (I13).
-
-Tending is keeping a copy of the catalog history there, and removing the WAL that no restart needs, in this order: a
-state made anew from the copy needs WAL from where the copy ends.
-"""
+"""What the archiver does for the folder beside reading it: reports it, and tends our own spool (I13)."""
 
 import time
 
-from tidemark.io.archive_state import ArchiveState
-from tidemark.io.history_copy import copy_history
 from tidemark.io.logs import describe_error
-from tidemark.io.spool import Spool
-from tidemark.io.trimming import Trimmed, horizon_of, trim
 from tidemark.model.errors import TidemarkError
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.spool_tending import tend_spool
+
+TEND_S = 10.0
 
 
 class Upkeep:
@@ -22,34 +17,27 @@ class Upkeep:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._report = ArchiveReport(around)
+        self._not_before_s = 0.0
 
     def step(self) -> None:
         """Do what is due; a folder that is in trouble is told, and is no reason to stop."""
-        found = self._report.step(time.monotonic())
-        if found is None or not found.is_ours:
+        now_s = time.monotonic()
+        self._report.step(now_s)
+        if now_s < self._not_before_s:
             return
+        self._not_before_s = now_s + TEND_S
         try:
-            self._tend(found)
+            tended = tend_spool(self._around.config, self._around.store)
         except TidemarkError as error:
             self._around.log.warning("the spool cannot be tended", **describe_error(error))
-
-    def _tend(self, found: ArchiveState) -> None:
-        spool = Spool(found.folder)
-        manifest = copy_history(self._around.store, spool)
-        horizon = horizon_of(
-            self._around.store.view(),
-            keep_bytes=self._around.config.archive.keep_bytes,
-            copied_lsn=manifest.start.restart_lsn if manifest is not None else None,
-        )
-        if horizon is None:
             return
-        trimmed = trim(spool, horizon, found.segment_bytes)
-        if trimmed != Trimmed():
-            self._around.metrics.archive_trimmed.inc(trimmed.file_count)
-            self._around.log.info(
-                "segments cleared",
-                before_lsn=horizon.lsn,
-                timeline=horizon.timeline,
-                files=trimmed.file_count,
-                bytes=trimmed.byte_count,
-            )
+        if tended is None or tended.horizon is None or not tended.trimmed.file_count:
+            return
+        self._around.metrics.archive_trimmed.inc(tended.trimmed.file_count)
+        self._around.log.info(
+            "segments cleared",
+            before_lsn=tended.horizon.lsn,
+            timeline=tended.horizon.timeline,
+            files=tended.trimmed.file_count,
+            bytes=tended.trimmed.byte_count,
+        )

@@ -6,22 +6,36 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archiving import Archiving
 from tests.support.captures import running
 from tests.support.cdcctl import Done, cdcctl, succeeded, told
-from tests.support.failover import Pair, paired
+from tests.support.failover import Pair, archiving_node, paired
 from tests.support.postgres import Cluster
 from tidemark.io.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
-from tidemark.model.mode import Stage
 
-TABLE = "CREATE TABLE account (id int PRIMARY KEY)"
 SOON_S = "10"
 
 
+@pytest.fixture(scope="module")
+def archive() -> Iterator[Archiving]:
+    with archiving_node() as node:
+        yield node
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with paired(tmp_path, setup=TABLE) as both:
-        both.wait_for_stage(Stage.REALTIME)
+def node(archive: Archiving) -> Iterator[Archiving]:
+    """A node that archives, with a table and its own archive_command."""
+    archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    ((kept,),) = archive.node.sql("SHOW archive_command")
+    yield archive
+    archive.node.configure(archive_command=str(kept))
+    archive.node.sql("DROP TABLE account")
+
+
+@pytest.fixture
+def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+    with paired(node, tmp_path) as both:
         yield both
 
 
@@ -99,15 +113,22 @@ def test_a_dead_sidecar_breaks_the_captures_leg_and_the_archiver_delivers_the_ma
 
 
 @pytest.mark.feature("I44")
-def test_an_archive_command_that_fails_breaks_the_archives_leg_and_a_node_that_is_down_the_first(pair: Pair) -> None:
+def test_an_archive_command_that_fails_breaks_the_archives_leg_in_both_modes(pair: Pair) -> None:
     pair.node.configure(archive_command="false")
     found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
     assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
     succeeded(cdcctl("realtime", "off", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
     found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
     assert (found["capture"], found["archive"], found["consumer"]) == ("rests", "broken", "waits")
+
+
+@pytest.mark.feature("I44")
+def test_a_node_that_is_down_breaks_the_first_leg_and_all_others_wait(pair: Pair) -> None:
     pair.node.stop()
-    found = broken(check(pair), "leg node is broken: no marker can be written")
+    try:
+        found = broken(check(pair), "leg node is broken: no marker can be written")
+    finally:
+        pair.node.start()
     assert set(found.values()) == {"broken", "waits"}
 
 

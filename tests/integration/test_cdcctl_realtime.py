@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import Done, cdcctl, refused, succeeded, told
-from tests.support.failover import Pair, paired
+from tests.support.cdcctl import Done, cdcctl, refused, running, succeeded, told
+from tests.support.failover import RING_BYTES, Pair, archiving_node, paired
 from tests.support.postgres import Cluster
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
@@ -18,13 +19,26 @@ from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
 from tidemark.wire.state import STAGE
 
-TABLE = "CREATE TABLE account (id int PRIMARY KEY, note text)"
+
+@pytest.fixture(scope="module")
+def archive() -> Iterator[Archiving]:
+    with archiving_node() as node:
+        yield node
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    with paired(tmp_path, setup=TABLE) as both:
-        both.wait_for_stage(Stage.REALTIME)  # an archiver that waited for its sidecar may have taken over meanwhile
+def node(archive: Archiving) -> Iterator[Archiving]:
+    """A node that archives, with a table and its own archive_command."""
+    archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    ((kept,),) = archive.node.sql("SHOW archive_command")
+    yield archive
+    archive.node.configure(archive_command=str(kept))
+    archive.node.sql("DROP TABLE account")
+
+
+@pytest.fixture
+def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+    with paired(node, tmp_path) as both:
         yield both
 
 
@@ -41,30 +55,25 @@ def ids(items: list[GroupItem]) -> list[object]:
     return list(replayed(change_log(items, "account")))
 
 
-def insert(pair: Pair, *numbers: int) -> None:
-    for number in numbers:
-        pair.node.sql(f"INSERT INTO account VALUES ({number}, 'n{number}')")
-
-
 @pytest.mark.feature("I16")
 def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_time(pair: Pair) -> None:
-    insert(pair, 1)
+    pair.insert(1)
     off = shown(succeeded(realtime(pair, "off", "--json")))
     assert (off["stage"], off["delivering"]) == ("held", "archiver")
     assert shown(succeeded(realtime(pair, "off", "--json"))) == off
-    insert(pair, 2)
+    pair.insert(2)
     assert ids(pair.catch_up()) == [1, 2]
     on = shown(succeeded(realtime(pair, "on", "--json")))
     assert (on["stage"], on["delivering"]) == ("realtime", "sidecar")
     assert shown(succeeded(realtime(pair, "on", "--json"))) == on
-    insert(pair, 3)
+    pair.insert(3)
     assert ids(pair.catch_up()) == [1, 2, 3]
     found = shown(succeeded(realtime(pair, "status", "--json", "--switches", "4")))
     kept = found["switches"]
     assert isinstance(kept, list)
     moves = [(each["before"], each["after"]) for each in kept if isinstance(each, dict)]
     assert moves == [("held", "archive"), ("archive", "returning"), ("returning", "returned"), ("returned", "realtime")]
-    assert (found["switches_ever"], found["hand_over"]) == (len(pair.switches()), None)
+    assert (found["switches_ever"], found["hand_over"]) == (5, None)
     assert found["reason"] == "the sidecar goes on from the ring"
     for role in ("sidecar", "archiver"):
         process = found[role]
@@ -76,20 +85,21 @@ def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_ti
 
 
 @pytest.mark.feature("I16")
-def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_is_started(tmp_path: Path) -> None:
-    with paired(tmp_path, setup=TABLE, TIDEMARK_WATCHDOG__RESTART_S="600") as pair:
-        pair.wait_for_stage(Stage.REALTIME)
-        insert(pair, 1)
+def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_is_started(
+    node: Archiving, tmp_path: Path
+) -> None:
+    with paired(node, tmp_path, options={"TIDEMARK_WATCHDOG__RESTART_S": "600"}) as pair:
+        pair.insert(1)
         pair.catch_up()
         before = shown(realtime(pair, "status", "--json"))["epoch"]
         pair.sidecar.kill()
         off = succeeded(realtime(pair, "off", "--json"))
         assert "moved from realtime to held without it" in off.err
         assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "archiver")
-        *_, switch = pair.switches()
+        (switch,) = pair.switches()
         assert switch.epoch is not None
         assert str(switch.epoch) not in (before, shown(off)["epoch"]), "cdcctl took an epoch of its own between theirs"
-        insert(pair, 2)
+        pair.insert(2)
         assert ids(pair.catch_up()) == [1, 2]
         on = realtime(pair, "on")
         assert on.code == ExitCode.UNEXPECTED
@@ -99,12 +109,12 @@ def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_i
         assert pair.stage is Stage.ARCHIVE
         pair.sidecar.start()
         pair.wait_for_stage(Stage.REALTIME)
-        insert(pair, 3)
+        pair.insert(3)
         assert ids(pair.catch_up()) == [1, 2, 3]
 
 
 def test_off_with_both_dead_says_that_nobody_delivers_until_the_archiver_is_started(pair: Pair) -> None:
-    insert(pair, 1)
+    pair.insert(1)
     pair.sidecar.kill()
     pair.archiver.kill()
     off = succeeded(realtime(pair, "off", "--json"))
@@ -114,7 +124,7 @@ def test_off_with_both_dead_says_that_nobody_delivers_until_the_archiver_is_star
     assert pair.stage is Stage.HELD
     pair.archiver.start()
     assert shown(succeeded(realtime(pair, "off", "--json")))["delivering"] == "archiver"
-    insert(pair, 2)
+    pair.insert(2)
     assert ids(pair.catch_up()) == [1, 2]
 
 
@@ -153,6 +163,21 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     assert on.code == ExitCode.UNEXPECTED
     assert "waiting for the archiver to meet the try-start marker: the node's archive_command fails with" in on.err
     assert shown(on)["stage"] == "returning"
+
+
+@pytest.mark.feature("I16")
+def test_on_waits_until_the_archiver_is_nearer_than_a_quarter_of_the_ring(pair: Pair, tmp_path: Path) -> None:
+    succeeded(realtime(pair, "off"))
+    ((archive_command,),) = pair.node.sql("SHOW archive_command")
+    pair.node.configure(archive_command="false")
+    pair.node.sql("INSERT INTO account SELECT n, repeat('x', 1000) FROM generate_series(1, 4000) n")
+    arguments = ("realtime", "on", "--json", "--state", pair.sidecar.folder.root)
+    with running(tmp_path, *arguments, **pair.sidecar.options) as on:
+        on.wait_for_err(f"{RING_BYTES // 4 + (1 << 20)} are allowed")
+        assert pair.stage is Stage.ARCHIVE
+        pair.node.configure(archive_command=str(archive_command))
+        assert shown(succeeded(on.ended()))["delivering"] == "sidecar"
+    assert len(ids(pair.catch_up())) == 4000
 
 
 def test_a_switch_without_an_archive_or_at_a_standby_is_refused_with_the_reason(

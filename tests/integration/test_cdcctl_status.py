@@ -6,17 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import paired
+from tests.support.failover import archiving_node, paired
 from tidemark.io.outbox import OutboxReader
-from tidemark.model.mode import Stage
-
-TABLE = "CREATE TABLE account (id int PRIMARY KEY)"
 
 
 @pytest.mark.feature("I41")
 def test_mode_pointers_lags_and_holes_are_told_with_everything_dead(tmp_path: Path) -> None:
-    with paired(tmp_path, setup=TABLE) as pair:
-        pair.wait_for_stage(Stage.REALTIME)
+    with archiving_node() as node, paired(node, tmp_path) as pair:
+        pair.node.sql("CREATE TABLE account (id int PRIMARY KEY)")
         place = ("--state", pair.sidecar.folder.root)
         with OutboxReader.open(pair.sidecar.folder) as reader:
             reader.register("lake")

@@ -1,5 +1,6 @@
 """Both processes, a node that archives, and the mode table between them: nothing lost, nothing twice, whole."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.support.failover import Pair, archived_messages, archiving_node, pair
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
+from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
 from tidemark.wire.marker import Ignored, MarkerKind
 
@@ -152,7 +154,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert not reads_on()
             pair.wait_for(reads_on, "the way back")
             stops = [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
-            lines = [event for event in pair.sidecar.events() if event["event"] == "realtime stops"]
+            lines = [event for event in pair.sidecar.events() if event["event"] == "capture failed"]
             assert len(stops) == len(lines) == sum(each.before is Stage.REALTIME for each in pair.switches())
             assert stops[0].reason == pair.switches()[0].reason
             assert stops[0].pointer is not None
@@ -314,3 +316,41 @@ def test_an_idle_node_archives_nothing_on_our_account(node: Archiving, tmp_path:
         finally:
             node.node.configure(archive_timeout=0)
     assert (quiet, also_quiet) == (0, 0)
+
+
+def test_a_sidecar_stopped_inside_a_write_transaction_is_killed_and_the_archiver_goes_on(pair: Pair) -> None:
+    pair.insert(1)
+    pair.catch_up()
+    pair.sidecar.kill()
+    pair.wait_for_stage(Stage.ARCHIVE)
+    pair.sidecar.options["TIDEMARK_FAILPOINT"] = "write-inside:8:stop"  # soon after it delivers
+    pair.sidecar.start(wait=False)
+    numbers = [1]
+
+    def has_died() -> bool:
+        numbers.append(numbers[-1] + 1)
+        pair.insert(numbers[-1])
+        return not pair.sidecar.running
+
+    pair.wait_for(has_died, "its death")
+    assert pair.sidecar.process is not None
+    assert pair.sidecar.process.returncode == -signal.SIGKILL
+    assert ids(pair.catch_up()) == numbers
+
+
+def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_code(
+    node: Archiving, tmp_path: Path
+) -> None:
+    taken = tmp_path / "taken"
+    os.mkfifo(taken)
+    options = {
+        "TIDEMARK_DELIVER__CONSUMER": "jsonl",
+        "TIDEMARK_DELIVER__JSONL_FILE": str(taken),
+        "TIDEMARK_DELIVER__HANG_S": "1",
+        "TIDEMARK_DELIVER__STOP_S": "1",
+    }
+    with paired(node, tmp_path, options=options) as pair:
+        pair.wait_for_stage(Stage.ARCHIVE)
+        assert pair.switches()[0].reason.startswith("the consumer JsonlConsumer has been in on_assigned for over 1 s")
+        pair.archiver.ended(ExitCode.CONSUMER_FAILED, "has been in on_assigned")
+        assert pair.sidecar.running

@@ -69,9 +69,12 @@ class Shop:
     def source(self, table: str) -> dict[object, list[object]]:
         return {key: list(row) for key, *row in self.node.sql(f"SELECT * FROM {table}", "shop")}
 
-    def make_anew(self, *more: str | Path) -> None:
-        """Lose the state, and make it from the spool."""
+    def lose(self) -> None:
+        """Lose the state."""
         shutil.rmtree(self.state)
+
+    def make_anew(self, *more: str | Path) -> None:
+        """Make the state from the spool."""
         config = self.root / "shop.toml"
         config.write_text("")
         command = ("init", "--state", self.state, "--config", config, "--from-spool", self.spool.folder, *more)
@@ -124,6 +127,7 @@ def go_on(shop: Shop) -> None:
 def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: Shop) -> None:
     shop.sidecar.kill()
     before = read_manifest(shop.spool)
+    shop.lose()
     shop.make_anew("--lake", shop.lake)
     assert shop.phases() == {CopyPhase.DONE}
     with StateStore.open(shop.sidecar.folder) as store:
@@ -140,6 +144,7 @@ def test_a_lost_state_goes_on_from_the_spool_and_the_lake_without_a_copy(shop: S
 def test_a_lost_state_without_a_lake_copies_all_tables_as_their_next_generation(shop: Shop) -> None:
     shop.sidecar.kill()
     shop.copy()
+    shop.lose()
     shop.make_anew()
     assert shop.phases() == {CopyPhase.WAITING}
     shutil.rmtree(shop.lake)
@@ -182,6 +187,7 @@ def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_one_before_whole(
     (history_folder(shop.spool) / f"{before.history.journals[-1].file}.new").write_bytes(b"torn")
     shop.sidecar.kill()
     assert read_manifest(shop.spool) == before
+    shop.lose()
     shop.make_anew("--lake", shop.lake)
     go_on(shop)
 
@@ -232,3 +238,21 @@ def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path)
     there = cdcctl("init", "--state", shop.state, "--config", config, "--from-spool", folder)
     assert "is the state of this capture already" in succeeded(there).out.decode()
     assert json.loads(succeeded(cdcctl("status", "--state", shop.state, "--json")).out)["mode"] == "realtime"
+
+
+def test_making_anew_that_broke_off_is_done_by_doing_it_again(shop: Shop) -> None:
+    shop.sidecar.kill()
+    manifest = shop.copy()
+    missing = history_folder(shop.spool) / manifest.history.bases[-1].file
+    aside = shop.root / "aside"
+    shutil.move(missing, aside)
+    shop.lose()
+    config = shop.root / "shop.toml"
+    config.write_text("")
+    command = ("init", "--state", shop.state, "--config", config, "--from-spool", shop.spool.folder)
+    refused(cdcctl(*command, **shop.sidecar.options), ExitCode.STATE, str(missing))
+    repair = cdcctl("archive", "repair", "--yes", "--state", shop.state, **shop.sidecar.options)
+    assert repair.code in (ExitCode.CONFIG, ExitCode.STATE)
+    shutil.move(aside, missing)
+    shop.make_anew("--lake", shop.lake)
+    go_on(shop)

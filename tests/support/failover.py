@@ -26,7 +26,6 @@ from tidemark.wire.state import Switch
 
 MOVED_S = 60.0
 POLL_S = 0.05
-NAME_DIGITS = 24
 RING_BYTES = 4 << 20  # four of the node's segments
 QUICK = {
     "TIDEMARK_ARCHIVE__SWITCH_S": "1",
@@ -140,7 +139,8 @@ class Pair:
         seen: list[int] = []
         for _ in range(2):
             time.sleep(time_outs / 2)
-            seen.append(sum(len(name.name) == NAME_DIGITS for name in self.archiving.spool.folder.iterdir()))
+            (row,) = self.node.sql("SELECT archived_count FROM pg_stat_archiver")
+            seen.append(int(str(row[0])))
         return seen[1] - seen[0]
 
     def markers(self) -> list[Marker]:

@@ -6,10 +6,22 @@ The product knows nothing of it: what is wrong is put in from outside, before th
 import runpy
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 
+from sidecar.realtime import Realtime
+from tidemark.engine.handover import Event, move
+from tidemark.io.clock import SystemClock
 from tidemark.io.state_transaction import StateTransaction
-from tidemark.model.position import Epoch
+from tidemark.io.switching import switch
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Epoch, Pointer
+from tidemark.runtime.effects import perform
+from tidemark.runtime.errands import NodeErrands
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import LEDGER, OutboxLedger
+
+WRITTEN_S = 5.0
 
 
 def no_epoch_check() -> None:
@@ -34,8 +46,37 @@ def trim_at_delivered() -> None:
     setattr(StateTransaction, "settle", settle_and_trim)  # noqa: B010 - assigning it is no type
 
 
+def marker_before_state() -> None:
+    """Write the markers of an operator's switch, and only then make the switch durable."""
+    write = NodeErrands.write
+
+    def write_now(
+        errands: NodeErrands,
+        kind: MarkerKind,
+        epoch: Epoch,
+        pointer: Pointer | None,
+        *,
+        sequence: int = 0,
+        reason: str = "",
+    ) -> Future[Lsn]:
+        written = write(errands, kind, epoch, pointer, sequence=sequence, reason=reason)
+        wait([written], WRITTEN_S)
+        return written
+
+    def effects_first(realtime: Realtime, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
+        store = realtime._store
+        before = store.marks().stage
+        perform(move(before, event).effects, realtime._effects(event.value))
+        after = switch(store, event, log=realtime._around.log, now_us=SystemClock().wall_us()).after
+        return {"before": before.value, "stage": after.value}
+
+    setattr(NodeErrands, "write", write_now)  # noqa: B010 - assigning it is no type
+    setattr(Realtime, "_operator", effects_first)  # noqa: B010 - assigning it is no type
+
+
 PLANTS: Mapping[str, Callable[[], None]] = {
     "no-epoch-check": no_epoch_check,
+    "marker-before-state": marker_before_state,
     "trim-at-delivered": trim_at_delivered,
 }
 

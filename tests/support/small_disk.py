@@ -6,12 +6,13 @@ Mounting takes root, as CI and containers are.
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 MOUNT_S = 10
+FILL_TRIES = 20
 BLOCK_BYTES = 4096
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
 
@@ -29,10 +30,15 @@ class SmallDisk:
 
     def fill(self, *, leave_bytes: int = 0) -> None:
         """Have somebody else take all that is free, but for `leave_bytes`."""
-        stat = os.statvfs(self.root)
-        wanted = stat.f_bfree * stat.f_frsize - leave_bytes
         with self._ballast.open("ab") as file:
-            os.posix_fallocate(file.fileno(), file.tell(), wanted)
+            for _ in range(FILL_TRIES):
+                stat = os.statvfs(self.root)
+                wanted = stat.f_bfree * stat.f_frsize - leave_bytes
+                if wanted <= 0:
+                    break
+                with suppress(OSError):  # others write meanwhile
+                    os.posix_fallocate(file.fileno(), file.tell(), wanted)
+                    break
 
     def empty(self) -> None:
         """Give that room back."""

@@ -1,23 +1,24 @@
 """When a marker, or a segment switch, is worth the WAL that it makes (I07, I31). Time is an argument.
 
 A marker is WAL itself: it counts as activity for `archive_timeout` and for the checkpointer. So it follows only what is
-not of our making: a delivered transaction, or so much other WAL that one more record is nothing.
+not of our making: a delivered transaction, or so much other WAL that one more record is nothing. WAL is counted by its
+records. NB: distances between LSNs say nothing: a segment switch leaps to the next segment's start.
 """
 
 from dataclasses import dataclass
 
-from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn
+from tidemark.model.lsn import FullXid
 
 OTHER_WAL_BYTES_MIN = 64 << 10  # what checkpoints and running-xacts of an idle node come to in hours
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What is confirmed: how many values and up to which commit, and where in WAL that is."""
+    """What is confirmed: how many values and up to which commit, and how much WAL was decoded by then."""
 
     sequence: int
     commit_time_us: int
-    lsn: Lsn
+    record_bytes: int
 
     def has_more_than(self, other: "Confirmed") -> bool:
         """Tell if a transaction was confirmed since `other`."""
@@ -30,13 +31,14 @@ class ConfirmPacing:
 
     every_s: float
     bytes_min: int
-    _marked: Confirmed = Confirmed(0, 0, INVALID_LSN)
+    _marked: Confirmed = Confirmed(0, 0, 0)
     _marked_s: float | None = None
 
     def is_due(self, confirmed: Confirmed, now_s: float) -> bool:
         """Tell if `confirmed` is to be written now; if so it counts as written."""
         if self._marked_s is not None:
-            moved = confirmed.has_more_than(self._marked) or confirmed.lsn - self._marked.lsn >= self.bytes_min
+            other_bytes = confirmed.record_bytes - self._marked.record_bytes
+            moved = confirmed.has_more_than(self._marked) or other_bytes >= self.bytes_min
             if not moved or now_s - self._marked_s < self.every_s:
                 return False
         is_first = self._marked_s is None
@@ -48,9 +50,9 @@ class ConfirmPacing:
 class WalMark:
     """How far the node has written; a later xid, and not WAL alone, says that somebody is at work."""
 
-    lsn: Lsn
+    record_bytes: int  # ever written, as pg_stat_wal counts them
     next_xid: FullXid
 
     def has_moved_since(self, earlier: "WalMark") -> bool:
         """Tell if there is anything since `earlier` that somebody may wait for."""
-        return self.next_xid != earlier.next_xid or self.lsn - earlier.lsn >= OTHER_WAL_BYTES_MIN
+        return self.next_xid != earlier.next_xid or self.record_bytes - earlier.record_bytes >= OTHER_WAL_BYTES_MIN

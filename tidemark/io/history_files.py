@@ -3,15 +3,18 @@
     base-<timeline>-<lsn>       a saved mirror; written aside, fsynced, renamed
     journal-<timeline>-<lsn>    catalog-relevant records from that LSN on; appended, fsynced before a delivery needs it
 
-A journal file may end in a torn entry after a crash: it was never needed, and is cut off. How much is needed is known,
-since each delivery notes in its own transaction how far the journal was durable (`JournalMark`): one that ends before
-that is damaged. Files that the index does not name are left-overs of a crash and are removed when the history is opened
-for writing.
+A journal file may end in a torn entry after a crash: it was never needed, and is never read. How much is needed is
+known, since each delivery notes in its own transaction how far the journal was durable (`JournalMark`): one that ends
+before that is damaged. Each writer appends to files of its own: nothing stops the bytes of one whose epoch is over, so
+they are kept where nobody looks, behind the end that the index gives to its file. Files that the index does not name
+are left-overs of a crash, or of such a writer, and are removed when the next one has begun a file.
 """
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tidemark.decode.catalog.history import (
@@ -58,17 +61,20 @@ def load_catalogs(folder: Path, index: HistoryIndex, mark: JournalMark, lsn: Lsn
         base = load_base(path.read_bytes(), str(path))
     except OSError as error:
         raise DamagedHistory(f"cannot read the catalog base {path}: {error}") from error
-    replay(base, _entries(folder, index, mark, entry.lsn), lsn)
+    replay(base, journal_entries(folder, index, mark, entry.lsn), lsn)
     return base
 
 
-def _entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
+def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
+    """Yield the entries of the journal files that end after `start_lsn`; raise where what was durable is not there."""
     for told in index.journals:
         if told.end_lsn == INVALID_LSN or told.end_lsn > start_lsn:
             path = folder / told.file
             journal = _read_journal(path)
             reached = told.start_lsn
             for entry in journal:
+                if told.end_lsn != INVALID_LSN and entry.end_lsn > told.end_lsn:
+                    break  # of a writer whose epoch was over
                 yield entry
                 reached = entry.end_lsn
             _check_reached(path, journal, reached, told.end_lsn or mark.end_lsn)
@@ -124,8 +130,7 @@ class HistoryWriter:
         self._file_bytes = 0
         self._end_lsn = INVALID_LSN  # of the last entry: what is below is in the journal already
         self.durable_lsn = INVALID_LSN  # the same, of what `sync` has made durable
-        self._remove_strangers()
-        self._reopen(mark)
+        self._take_over(mark)
 
     def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
         """Write a record, unless it is there already: after a restart some are decoded again."""
@@ -136,6 +141,7 @@ class HistoryWriter:
             with self._lock:
                 self._begin_file(record.lsn, timeline)
             self._store(self.index)
+            self._remove_strangers()  # behind that transaction: a writer whose epoch is over removes nothing
         entry = dump_entry(record, timeline, top_xid)
         with writing(self._folder):  # what is torn is cut off at the next start
             write_whole(self._descriptor, entry)
@@ -157,7 +163,7 @@ class HistoryWriter:
         """Save a base and add it to the index."""
         name = f"base-{base.timeline:08X}-{base.lsn:016X}"
         content = dump_base(base)
-        aside = self._folder / f"{name}.new"
+        aside = self._folder / f"{name}.{os.getpid()}.new"
         with writing(aside):
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
             with os.fdopen(descriptor, "wb") as file:
@@ -193,29 +199,42 @@ class HistoryWriter:
             self._descriptor = -1
 
     def _begin_file(self, lsn: Lsn, timeline: TimelineId) -> None:
-        journals = self.index.journals
         if self._descriptor >= 0:
-            last = journals[-1]
-            with writing(self._folder / last.file):
+            with writing(self._folder):
                 os.fsync(self._descriptor)
             self.durable_lsn = self._end_lsn
             os.close(self._descriptor)
-            journals = (*journals[:-1], JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
-        name = f"journal-{timeline:08X}-{lsn:016X}"
-        # NB: what has this name can only be a journal with entries, as strangers were removed: never to be truncated.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        with writing(self._folder / name):
-            self._descriptor = os.open(self._folder / name, flags, self._file_mode)
+        journals = self._closed()
+        with writing(self._folder):
+            name, self._descriptor = self._create(f"journal-{timeline:08X}-{lsn:016X}")
             write_whole(self._descriptor, self._head)
             os.fsync(self._descriptor)  # a file that the index names is a journal
             sync(self._folder)
         self._file_bytes = len(self._head)
         self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
 
-    def _reopen(self, mark: JournalMark) -> None:
-        """Go on in the file that was being written, behind its last whole entry; raise if that is before `mark`.
+    def _closed(self) -> tuple[JournalEntry, ...]:
+        """Return the journal's files with the last one closed where it ends; left out if it has no entry."""
+        *closed, last = self.index.journals or (None,)
+        if last is not None and last.start_lsn < self._end_lsn:
+            closed.append(JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
+        return tuple(entry for entry in closed if entry is not None)
 
-        It may have none: it was begun, and nothing in it was durable. Then the one before tells how far the journal is.
+    def _create(self, wanted: str) -> tuple[str, int]:
+        """Create a file that nobody else writes, named as wanted; return its name and descriptor."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        for number in itertools.count():
+            name = f"{wanted}-{number}" if number else wanted
+            with suppress(FileExistsError):
+                return name, os.open(self._folder / name, flags, self._file_mode)
+        raise AssertionError
+
+    def _take_over(self, mark: JournalMark) -> None:
+        """Go on behind the last whole entry of the file that was being written; raise if that is before `mark`.
+
+        Its writer may live on for a moment and append to it: so it is closed in the index, where it ends now, with the
+        first file of ours. It may have no entry: it was begun, and nothing in it was durable. Then the one before tells
+        how far the journal is.
         """
         if not self.index.journals:
             return
@@ -225,11 +244,7 @@ class HistoryWriter:
         for entry in journal:
             self._end_lsn = entry.end_lsn
         _check_reached(path, journal, self._end_lsn, mark.end_lsn)
-        with writing(path):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            os.ftruncate(self._descriptor, journal.whole_bytes)
-            os.fsync(self._descriptor)
-        self._file_bytes = journal.whole_bytes
+        sync(path)
         self.durable_lsn = self._end_lsn
 
     def _remove_strangers(self) -> None:

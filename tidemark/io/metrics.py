@@ -136,7 +136,7 @@ class Metrics:
         self.markers_read = self._by(MARKERS_READ, "Markers of ours met in WAL.", _MARKERS)
         self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", _IGNORED)
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
-        self.segment_seconds = self._histogram(SEGMENT_SECONDS, "Time to read a segment's WAL.", LAG_BUCKETS_S)
+        self.segment_seconds = self._histogram(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
         self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
         self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
         self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")

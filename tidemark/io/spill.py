@@ -1,10 +1,12 @@
 """Files for the parts of large transactions that memory has no room for.
 
-The files belong to this process alone: they are created 0600, named by a number, and worthless after a restart, when
-the same WAL is read again. What a killed process left is removed when the folder is taken into use.
+The files belong to one user of the folder alone: they are created 0600, named by a word of its own and a number, and
+worthless after a restart, when the same WAL is read again. What a killed process left is removed when the folder is
+taken into use; so is what one has that was replaced and does not know it yet.
 """
 
 import os
+import uuid
 from pathlib import Path
 
 from tidemark.model.errors import StateError
@@ -24,6 +26,7 @@ class SpillFolder:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._word = uuid.uuid4().hex[:8]
         self._next_handle = 0
         self._sizes: dict[int, int] = {}
         try:
@@ -67,4 +70,4 @@ class SpillFolder:
             self._path(handle).unlink(missing_ok=True)
 
     def _path(self, handle: int) -> Path:
-        return self._folder / f"{handle}{_SUFFIX}"
+        return self._folder / f"{self._word}-{handle}{_SUFFIX}"

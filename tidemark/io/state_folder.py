@@ -5,7 +5,7 @@ STATE/heartbeat               signs of life
 STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
 STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
-STATE/sidecar.lock, .sock     the role's lock and its control socket
+STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket
 """
 
 import grp

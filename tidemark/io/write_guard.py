@@ -21,6 +21,7 @@ from tidemark.io.heartbeat import Slot
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.remains import DEATH_S, kill_remains
+from tidemark.model.mode import Role
 from tidemark.wire.state import Owner
 
 # Of `watchdog_s`: whoever waits for the lock of a stuck writer may not beat meanwhile, and must not be taken for hung.
@@ -142,8 +143,8 @@ class WriteGuard:
     def _name(self, stuck: Writing) -> str:
         """Return the role that a process has a lock for, or the name of its program."""
         folder = self._environment.folder
-        for path in sorted(folder.root.glob("*.lock")):
-            owner = RoleLock.seen(folder, path.stem).owner
+        for role in Role:
+            owner = RoleLock.seen(folder, role.value).owner
             if owner is not None and (owner.pid, owner.start_ticks) == (stuck.pid, stuck.start_ticks):
                 return owner.role
         return program_name(stuck.pid)

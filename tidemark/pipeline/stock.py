@@ -4,6 +4,7 @@ For `cdcctl init --from-spool`, which must not need what reads Delta tables.
 """
 
 import json
+import os
 import sys
 
 from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
@@ -36,4 +37,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # NB: Arrow's threads may be reading ahead still: taking its C++ objects down under them is SIGABRT now and then.
+    os._exit(status)

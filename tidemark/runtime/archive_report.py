@@ -44,5 +44,11 @@ class ArchiveReport:
         metrics.archive_holes.set(len(found.holes))
         if found.end_lsn is not None:
             metrics.archived_lsn.set(found.end_lsn)
-            if received_lsn is not None:
-                metrics.archive_lag.set(max(0, received_lsn - found.end_lsn) / found.segment_bytes)
+        archived_lsn = found.end_lsn or self._begin_lsn()
+        if received_lsn is not None and archived_lsn is not None:
+            metrics.archive_lag.set(max(0, received_lsn - archived_lsn) / found.segment_bytes)
+
+    def _begin_lsn(self) -> Lsn | None:
+        """Return where the capture began: nothing behind it was ever archived, which is to be seen as a lag, too."""
+        beginning = self.around.store.view().beginning
+        return beginning.lsn if beginning is not None else None

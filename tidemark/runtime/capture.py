@@ -20,9 +20,11 @@ from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter, load_catalogs
+from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
-from tidemark.model.errors import ConsumerFailed, StateError
+from tidemark.io.trimming import history_horizon_lsn
+from tidemark.model.errors import ConsumerFailed, StateError, TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
@@ -49,6 +51,12 @@ class NotInitialised(StateError):
     """A state folder in which `init` did not come to its end."""
 
     hint = "run `cdcctl init` again"
+
+
+class DecodingStuck(ConsumerFailed):
+    """A decode thread that does not end: only the end of the process ends it."""
+
+    hint = "the service manager starts it again; what was not delivered comes again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,7 @@ class Capture:
         self._metrics = around.metrics
         self._on_marker = on_marker
         self._stop_s = config.deliver.stop_s
+        self._keep_bytes = config.archive.keep_bytes
         self._stopping = threading.Event()
         base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
@@ -99,6 +108,9 @@ class Capture:
         self._inflow = make_inflow(page_lsn, base.timeline, copying=takes_time(config, view))
         self.progress = self._inflow.progress
         self.progress.delivered = start
+        self._start = start
+        self._is_restored = False
+        self._error: BaseException | None = None
         self._history = self._make_history(config, view)
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
@@ -139,13 +151,20 @@ class Capture:
         self._start_decoding()
         marks = self._store.marks()
         if self._decoding is not None and marks.horizon is not None:
-            self._decoding.reader.horizon_lsn = marks.horizon.pointer.restart_lsn
+            needed = marks.horizon.pointer.restart_lsn
+            self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
         if marks.start is not None:
             self._inflow.input.tend(marks.start.restart_lsn)
         self._report()
         decoding_error = self._decoding.error if self._decoding is not None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
-        return self._application.error or consumer_error or decoding_error or self._inflow.input.error
+        self._tell(self._application.error or consumer_error or decoding_error or self._inflow.input.error)
+        return self._error
+
+    @property
+    def record_bytes(self) -> int:
+        """How much WAL was decoded, by its records."""
+        return self._decoding.reader.record_bytes if self._decoding is not None else 0
 
     @property
     def halted_at(self) -> Pointer | None:
@@ -163,17 +182,16 @@ class Capture:
         self._handoff.close()
         if self._liveness is not None:
             self._liveness.stop()
-        decoding_ended = self._decoding is None or self._decoding.stop()
-        if not self._application.join(self._stop_s):
+        if self._decoding is not None and not self._decoding.stop():
+            raise DecodingStuck("decoding did not stop in time")
+        is_idle = self._application.join(self._stop_s)
+        self._history.close()
+        if not is_idle:
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
             raise ConsumerFailed(
                 f"the consumer did not end its batch within {self._stop_s} s",
                 hint="what it was given comes again after the restart",
             )
-        if decoding_ended:
-            self._history.close()
-        else:  # it may be writing to the journal still; what it leaves torn is cut off at the next start
-            self._log.warning("decoding did not stop in time")
         self._log.info(
             "stopped",
             delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
@@ -298,6 +316,29 @@ class Capture:
             progress=self.progress,
             stopping=self._stopping,
         )
+
+    def _tell(self, error: BaseException | None) -> None:
+        """Log, once each, that the capture is where the last run was, and the error that ends it."""
+        progress, begun = self.progress, self._start
+        if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:
+            self._is_restored = True
+            self._log.info(
+                "records restored",
+                restart_lsn=begun.restart_lsn,
+                restored_lsn=begun.position.commit_lsn,
+                delivered=str(begun.position),
+            )
+        if error is not None and self._error is None:
+            self._error = error
+            # NB: no text of an error that is not ours: it may hold a row's values.
+            told = describe_error(error) if isinstance(error, TidemarkError) else {"kind": type(error).__name__}
+            self._log.warning(
+                "capture failed",
+                received_lsn=progress.received_lsn,
+                decoded_lsn=progress.decoded_lsn,
+                delivered=str(progress.delivered.position) if progress.delivered else None,
+                **told,
+            )
 
     def _report(self) -> None:
         progress, metrics = self.progress, self._metrics

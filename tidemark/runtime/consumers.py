@@ -57,11 +57,15 @@ class JsonlConsumer(NullConsumer):
         self._render = JsonLines(databases)
         self._file = file
         self._stream: TextIO = sys.stdout
-        if file != STANDARD_OUTPUT:
+
+    def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
+        """Open the file. NB: a pipe that nobody reads waits here, where the watch on consumers sees it."""
+        super().on_assigned(partition, epoch, start)
+        if self._file != STANDARD_OUTPUT:
             try:
-                self._stream = Path(file).open("a", encoding="utf-8")  # noqa: SIM115 - kept
+                self._stream = Path(self._file).open("a", encoding="utf-8")  # noqa: SIM115 - kept
             except OSError as error:
-                raise ConsumerFailed(f"cannot write {file}: {error.strerror}", hint=WRITABLE) from error
+                raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
         """Write the lines of all groups that are there."""

@@ -54,6 +54,7 @@ class WalDecoding:
         self.decoder = decoder
         self.timeline = timeline
         self.records = 0  # ever decoded
+        self.record_bytes = 0  # of theirs, padding left out
         self._journal = journal
 
     def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
@@ -66,6 +67,7 @@ class WalDecoding:
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
             self.records += len(block)
+            self.record_bytes += sum(block.lengths[: len(block)])
             yield from self.decoder.decode_block(block, self._journal)
             if self.decoder.is_halted:
                 return

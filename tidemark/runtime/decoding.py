@@ -9,6 +9,7 @@ thread makes the journal durable before it delivers.
 """
 
 import threading
+import time
 from collections.abc import Iterator
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
@@ -61,6 +62,7 @@ class WalReader:
         self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
         self._metrics = metrics
         self._log = log
+        self._segment_began_s = 0.0  # processor time of the thread that decodes
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
@@ -84,6 +86,11 @@ class WalReader:
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
         return self._grouper.flush() if self._grouper.byte_count or also_empty else None
+
+    @property
+    def record_bytes(self) -> int:
+        """How much WAL was decoded, by its records."""
+        return self._decoding.record_bytes
 
     @property
     def is_halted(self) -> bool:
@@ -126,8 +133,11 @@ class WalReader:
 
     def _after_slice(self, segment: ReadSegment) -> None:
         segment_bytes = self._decoding.framer.segment_bytes
-        if segment_bytes:
-            self._metrics.segments.inc(segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes)
+        if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
+            self._metrics.segments.inc(read)
+            now_s = time.thread_time()
+            self._metrics.segment_seconds.observe(now_s - self._segment_began_s)
+            self._segment_began_s = now_s
         self._open_transactions = sum(1 for _ in self.decoder.transactions)
         self._metrics.open_transactions.set(self._open_transactions)
         spilled = self.decoder.transactions.spilled_bytes

@@ -134,10 +134,10 @@ class NodeErrands:
         return parse_lsn(str(end_lsn))
 
     def _mark(self) -> WalMark:
-        ((lsn, xid),) = self._session().query(
-            "SELECT pg_current_wal_insert_lsn()::text, pg_snapshot_xmax(pg_current_snapshot())::text"
+        ((record_bytes, xid),) = self._session().query(
+            "SELECT wal_bytes, pg_snapshot_xmax(pg_current_snapshot())::text FROM pg_stat_wal"
         )
-        return WalMark(parse_lsn(str(lsn)), FullXid(int(xid)))
+        return WalMark(int(str(record_bytes)), FullXid(int(str(xid))))
 
     def _switch_if_moved(self, earlier: WalMark | None) -> WalMark:
         mark = self._mark()

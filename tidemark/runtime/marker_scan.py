@@ -1,7 +1,7 @@
 """Archived WAL read for its markers alone, while somebody else delivers (I13): no catalog, no row is looked at.
 
-It also says how far the archive goes without a hole. A hole, or a segment that is damaged, is told once, loudly; the
-scan goes on behind it, since nothing is delivered here. Whoever has to deliver from there will stop at it.
+A hole, or a segment that is damaged, is told once, loudly; the scan goes on behind it, since nothing is delivered here.
+Whoever has to deliver from there will stop at it.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,6 @@ class MarkerScan(SourceThread):
                 raise InvalidWal(block)
             self._look_through(block)
         self.read_lsn = piece.end_lsn
-        self._around.metrics.archived_lsn.set(piece.end_lsn)
 
     def _look_through(self, block: RecordBlock) -> None:
         for record in block.records(_INTEREST):

@@ -181,15 +181,16 @@ class NetworkThread(SourceThread):
 
     def _wait_for_room(self) -> None:
         is_restored = self._restored_lsn is not None and self._sink.write_lsn >= self._restored_lsn
-        if self._overflows and is_restored:
-            raise RingOverflowed(
-                f"the ring of {self._sink.capacity} bytes is full at {format_lsn(self._sink.write_lsn)}"
-            )
+        overflows = self._overflows and is_restored
         self._log.warning(
-            "ring is full, capture pauses",
+            "ring is full, capture stops" if overflows else "ring is full, capture pauses",
             ring_end_lsn=self._sink.write_lsn,
             ring_bytes=self._sink.capacity,
         )
+        if overflows:
+            raise RingOverflowed(
+                f"the ring of {self._sink.capacity} bytes is full at {format_lsn(self._sink.write_lsn)}"
+            )
         wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * self._reconnect_share))
         while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
             self._stopping.wait(READ_S)

@@ -11,7 +11,7 @@ from tidemark.io.config import Config
 from tidemark.io.history_copy import NoHistoryCopy, copy_history, read_manifest
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
-from tidemark.io.trimming import Trimmed, horizon_of, trim
+from tidemark.io.trimming import Horizon, Trimmed, horizon_of, trim
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
 
@@ -20,6 +20,7 @@ from tidemark.wire.manifest import Manifest
 class Tended:
     """What was done."""
 
+    horizon: Horizon | None  # below which WAL was removed; None: nothing may be yet
     trimmed: Trimmed
     manifest: Manifest | None  # as it is now; None as long as the state has no beginning
 
@@ -32,13 +33,13 @@ def tend_spool(config: Config, store: StateStore) -> Tended | None:
     if not config.has_archive or not (spool := Spool(Path(config.archive.folder))).is_ours:
         return None
     before = _manifest(spool)
-    trimmed = Trimmed()
+    horizon, trimmed = None, Trimmed()
     if before is not None:
         copied_lsn = before.start.restart_lsn
         horizon = horizon_of(store.view(), keep_bytes=config.archive.keep_bytes, copied_lsn=copied_lsn)
         if horizon is not None:
             trimmed = trim(spool, horizon, store.identity.segment_bytes)
-    return Tended(trimmed, copy_history(store, spool))
+    return Tended(horizon, trimmed, copy_history(store, spool))
 
 
 def _manifest(spool: Spool) -> Manifest | None:

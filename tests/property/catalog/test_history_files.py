@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.decode.catalog.history import DamagedHistory, Journal, dump_entry, journal_head
-from tidemark.io.history_files import HistoryWriter
+from tidemark.decode.catalog.history import DamagedHistory, dump_entry, journal_head
+from tidemark.io.history_files import HistoryWriter, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record
 from tidemark.wire.state import HistoryIndex, JournalMark
@@ -24,6 +24,12 @@ ENTRY_BYTES = len(
     )
 )
 HEAD_BYTES = len(journal_head(MAJOR, SYSTEM))
+
+
+def append(writer: HistoryWriter, lsn: Lsn) -> None:
+    raw = int(lsn).to_bytes(RECORD_BYTES, "little")
+    end = Lsn(lsn + RECORD_BYTES)
+    writer.append(Record(lsn, end, INVALID_LSN, Xid(7), Xid(0), 0, 10, 0, (), b"", raw), TimelineId(1), Xid(7))
 
 
 class Disk:
@@ -61,16 +67,14 @@ class Disk:
     def write(self, lsns: Sequence[Lsn], file_bytes_max: int) -> None:
         writer = self.writer(file_bytes_max)
         for lsn in lsns:
-            raw = int(lsn).to_bytes(RECORD_BYTES, "little")
-            end = Lsn(lsn + RECORD_BYTES)
-            writer.append(Record(lsn, end, INVALID_LSN, Xid(7), Xid(0), 0, 10, 0, (), b"", raw), TimelineId(1), Xid(7))
+            append(writer, lsn)
             self.remember()
         writer.close()
 
     def read(self) -> list[Lsn]:
         files = [self.folder / journal.file for journal in self.index.journals]
         assert sorted(files) == sorted(path for path in self.folder.iterdir() if path.name.startswith("journal-"))
-        return [entry.lsn for path in files for entry in Journal(path.read_bytes(), str(path))]
+        return [entry.lsn for entry in journal_entries(self.folder, self.index, self.mark, INVALID_LSN)]
 
 
 @pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
@@ -112,4 +116,24 @@ def test_a_journal_that_lost_what_was_durable_is_refused_by_name_and_left_as_it_
     assert last.read_bytes() == damaged
     disk.mark = JournalMark(Lsn(LSNS[-2] + RECORD_BYTES))  # nothing was delivered that needs it: torn in a crash
     disk.write(LSNS, file_bytes_max)
+    assert disk.read() == LSNS
+
+
+def test_what_a_writer_appends_after_the_next_one_began_is_never_read(tmp_path: Path) -> None:
+    """As a process does that was stopped, and goes on while the next owner of the epoch writes already."""
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    late = disk.writer(1 << 20)
+    for lsn in LSNS[:2]:
+        append(late, lsn)
+    late.sync()
+    next_writer = disk.writer(1 << 20)
+    append(late, LSNS[2])
+    for lsn in LSNS[2:5]:
+        append(next_writer, lsn)
+    append(late, LSNS[3])
+    append(late, LSNS[4])
+    late.close()
+    next_writer.close()
+    assert disk.read() == LSNS[:5]
+    disk.write(LSNS, 1 << 20)
     assert disk.read() == LSNS

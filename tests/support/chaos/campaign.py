@@ -14,22 +14,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.chaos.faults import POINTS, Steps
 from tests.support.chaos.keeper import Tell
+from tests.support.chaos.lake import LakeTarget
 from tests.support.chaos.prologue import meet_every_failpoint
 from tests.support.chaos.schedule import Planned, planned
 from tests.support.chaos.taker import Taker
-from tests.support.chaos.world import POLL_S, Setting, World, made
+from tests.support.chaos.world import PAUSE_S, POLL_S, Setting, Target, World, made
+from tests.support.failover import Pair
 from tests.support.log_oracle import Tally
 from tests.support.planted import PLANTS
 from tests.support.servers import MAJORS
 from tidemark.model.mode import Stage
 
-PAUSE_S = 0.05  # between a session's transactions
+SPARK_PAUSE_S = 0.3  # what one Spark on two cores can follow
 ACTIVE_MAX = 4  # faults at once
 
 
@@ -45,6 +47,11 @@ class Outcome:
     switches: int
     log: Tally
 
+    @property
+    def never_met(self) -> list[str]:
+        """The failpoints that nothing died or stopped at."""
+        return [point.value for point in POINTS if not self.points[point.value]]
+
     def __str__(self) -> str:
         done = f"{self.committed} transactions committed, {self.switches} switches, {self.markers} markers; "
         lines = (
@@ -54,6 +61,9 @@ class Outcome:
             f"{done}taken {self.log.transactions} with {self.log.changes} changes, lost 0, doubled 0",
         )
         return "\n".join(lines)
+
+
+Directed = Callable[[World], None]
 
 
 @dataclass
@@ -89,12 +99,12 @@ class Agenda:
         self._active.clear()
 
     def _begin(self, fault: Planned) -> None:
-        self._next_tick = self.world.ticks + fault.gap_ticks
         busy = frozenset().union(*(one.planned.kind.needs for one in self._active))
         told = f"[{self.world.ticks:6}] {fault.number}: {fault.name}"
         if fault.kind.needs & busy:
             self.world.tell(f"{told} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)")
             return
+        self._next_tick = self.world.ticks + fault.gap_ticks
         self.world.tell(f"{told}, in stage {self.world.stage.value}")
         self.faults[fault.name] += 1
         under = Under(fault, fault.kind.run(self.world, fault.dice), 0)
@@ -110,16 +120,27 @@ class Agenda:
             one.due_tick = self.world.ticks + ticks
 
 
-def run(root: Path, *, seconds: float, seed: int, major: int = 15, plant: str = "", tell: Tell = str) -> Outcome:
-    """Run a campaign and check everything."""
-    setting = Setting(seed=seed, major=major, plant=plant, pause_s=PAUSE_S, copy=False)
-    with made(root, setting, lambda pair: Taker(pair.sidecar.folder, seed), tell) as world:
-        agenda = Agenda(world, planned(seed))
+def run(
+    root: Path,
+    setting: Setting,
+    *,
+    seconds: float,
+    directed: Directed = meet_every_failpoint,
+    spark: bool = False,
+    tell: Tell = str,
+) -> Outcome:
+    """Run a campaign, first what is `directed`, and check everything."""
+
+    def make_target(pair: Pair) -> Target:
+        return LakeTarget(pair.sidecar) if spark else Taker(pair.sidecar.folder, setting.seed)
+
+    with made(root, setting, make_target, tell) as world:
+        agenda = Agenda(world, planned(setting.seed))
         with world.load:
             for keeper in world.keepers:
                 keeper.start()
-            meet_every_failpoint(world)
-            tell("each failpoint is met; now by chance")
+            directed(world)
+            tell("what is directed is done; now by chance")
             _by_chance(world, agenda, seconds)
         return _judge(world, agenda)
 
@@ -147,8 +168,6 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
     tally = world.target.verdict(world.server, world.node.node)
     assert tally.changes, "nothing was changed"
     hits = world.sidecar.hit + world.archiver.hit
-    never = [point.value for point in POINTS if not hits[point]]
-    assert not never, f"never met: {never}"
     return Outcome(
         agenda.faults,
         Counter({point.value: count for point, count in hits.items()}),
@@ -172,18 +191,33 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of load and faults (default: %(default)s)")
     parser.add_argument("--major", type=int, choices=MAJORS, default=15, help="of PostgreSQL (default: %(default)s)")
     parser.add_argument("--plant", choices=sorted(PLANTS), default="", help="run with a bug; the campaign has to fail")
+    parser.add_argument("--no-spark", action="store_true", help="take from the outbox without Spark")
     given = parser.parse_args()
+    spark = not given.no_spark
+    pause_s = SPARK_PAUSE_S if spark else PAUSE_S
+    setting = Setting(given.seed, major=given.major, plant=given.plant, pause_s=pause_s, copy=spark)
     root = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     try:
-        outcome = run(root, seconds=given.seconds, seed=given.seed, major=given.major, plant=given.plant, tell=tell)
-    except BaseException:
+        outcome = run(root, setting, seconds=given.seconds, spark=spark, tell=tell)
+    except BaseException as error:
+        if given.plant and isinstance(error, AssertionError):
+            shutil.rmtree(root)
+            sys.stdout.write(f"{given.plant} is caught: {str(error).splitlines()[0]}\n")
+            return 0
         sys.stderr.write(
             f"chaos: failed; logs are in {root}; again:\n"
-            f"  scripts/chaos --seconds {given.seconds:g} --seed {given.seed} --major {given.major}\n"
+            f"  scripts/chaos --seconds {given.seconds:g} --seed {given.seed} --major {given.major}"
+            f"{'' if spark else ' --no-spark'}{f' --plant {given.plant}' if given.plant else ''}\n"
         )
         raise
     shutil.rmtree(root)
     sys.stdout.write(f"{outcome}\n")
+    if never := outcome.never_met:
+        sys.stderr.write(f"chaos: never met: {', '.join(never)}\n")
+        return 1
+    if given.plant:
+        sys.stderr.write(f"chaos: {given.plant} is not caught\n")
+        return 1
     return 0
 
 

@@ -34,7 +34,10 @@ class Keeper:
         self._tell = tell
         self._points = root / f"{process.role}.points"
         self._points.touch()
+        self._began_at = 0  # in the log of failpoints, where the process that was started last begins
         self._armed: HandoverPoint | None = None
+        self._does = "kill"
+        self._is_armed = False  # the process that was started last
         self._expected = ""  # of the next end: our own doing
         self._is_judged = True
         self._start_at_s = 0.0
@@ -50,12 +53,20 @@ class Keeper:
         """The failpoint that the daemon has not met yet."""
         return self._armed
 
+    @property
+    def is_armed(self) -> bool:
+        """Tell if the one that was started last has a failpoint to meet."""
+        return self._is_armed and self._armed is not None and self.process.running
+
     def start(self) -> None:
         """Start it, and do not wait."""
         self.process.options[LOG_VARIABLE] = str(self._points)
-        self.process.start(wait=False)
+        self._began_at = self._points.stat().st_size
         self.process.options.pop(VARIABLE, None)
-        self._expected, self._is_judged = "", False
+        if self._armed is not None:  # until one of them has met it
+            self.process.options[VARIABLE] = f"{self._armed.value}:1:{self._does}"
+        self.process.start(wait=False)
+        self._expected, self._is_judged, self._is_armed = "", False, self._armed is not None
 
     def tend(self) -> None:
         """Judge how it ended, if it did, and start it again when that is due."""
@@ -65,7 +76,8 @@ class Keeper:
             self._is_judged = True
             self._judge()
             self.on_death()
-        if time.monotonic() >= self._start_at_s:
+            self._start_at_s = max(self._start_at_s, time.monotonic() + RESTART_S)
+        elif time.monotonic() >= self._start_at_s:
             self.start()
 
     def kill(self, back_after_s: float = RESTART_S) -> None:
@@ -90,14 +102,17 @@ class Keeper:
 
     def arm(self, point: HandoverPoint, *, stop: bool = False) -> None:
         """Let the daemon that is started next die, or stop, at a failpoint."""
-        self._armed = point
-        self.process.options[VARIABLE] = f"{point.value}:1:{'stop' if stop else 'kill'}"
+        self._armed, self._is_armed, self._does = point, False, "stop" if stop else "kill"
 
     def met(self) -> HandoverPoint | None:
         """Return the armed failpoint if it was met since; it is disarmed then."""
         armed = self._armed
-        if armed is None or not self._points.read_text().endswith(f"{armed.value}\n"):
+        if armed is None or not self._is_armed:
             return None
+        with self._points.open() as points:
+            points.seek(self._began_at)
+            if f"{armed.value}\n" not in points:
+                return None
         self.hit[armed] += 1
         self._armed = None
         return armed
@@ -105,7 +120,6 @@ class Keeper:
     def disarm(self) -> None:
         """Arm nothing any more; the one that was started armed stays so."""
         self._armed = None
-        self.process.options.pop(VARIABLE, None)
 
     def told(self) -> str:
         """Return the end of its log."""
@@ -146,4 +160,3 @@ class Keeper:
             assert is_excused or code not in OPERATOR_FIRST, f"{role} ended with code {code}: {self.told()}"
         self.ends[how] += 1
         self._tell(f"  {role} ended: {how}")
-        self._start_at_s = max(self._start_at_s, time.monotonic() + RESTART_S)

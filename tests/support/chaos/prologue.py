@@ -4,9 +4,8 @@ A cycle is off and on again; in it the sidecar may die up to three times: at an 
 way back.
 """
 
-from tests.support.chaos.faults import freeze_behind_the_move
+from tests.support.chaos.faults import freeze_behind_the_move, switch_off_until_met
 from tests.support.chaos.world import World
-from tidemark.model.mode import Stage
 from tidemark.runtime.effects import HandoverPoint
 
 P = HandoverPoint
@@ -23,28 +22,17 @@ def meet_every_failpoint(world: World) -> None:
     for at_off, at_on, on_way_back in CYCLES:
         _cycle(world, at_off, at_on, on_way_back)
     freeze_behind_the_move(world)
-    world.wait_for_stage(Stage.REALTIME)
 
 
 def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_way_back: HandoverPoint) -> None:
     sidecar = world.sidecar
-    world.wait_for_stage(Stage.REALTIME)
-    sidecar.arm(at_off)
-    sidecar.stop(0)
-    world.wait_for(lambda: sidecar.process.running and world.owner == ("sidecar", sidecar.pid), "the sidecar's epoch")
-    world.wish = "off"
-    _wait_for_death(world, at_off)
+    switch_off_until_met(world, at_off)
     sidecar.arm(at_on or on_way_back)
-    world.wish = "off"  # where a full ring came first
+    world.wish = "off"  # it may have died before that was done, or of a full ring
     world.wait_for(lambda: not world.wish, "the operator's off")
     world.wish = "on"
     if at_on is not None:
-        _wait_for_death(world, at_on)
+        world.wait_for(lambda: sidecar.hit[at_on] > 0, f"failpoint {at_on.value}")
         world.wish = ""
         sidecar.arm(on_way_back)
-    _wait_for_death(world, on_way_back)
-
-
-def _wait_for_death(world: World, point: HandoverPoint) -> None:
-    ended = world.sidecar.hit[point]
-    world.wait_for(lambda: world.sidecar.hit[point] > ended, f"failpoint {point.value}")
+    world.wait_for(lambda: sidecar.hit[on_way_back] > 0, f"failpoint {on_way_back.value}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tests.support.captures import change_log, replayed
 from tests.support.log_oracle import Change, LoggedChange, ServerLog, Tally, Transactions, assert_equal
 from tests.support.postgres import Cluster
-from tidemark.model.change import AFTER, BEFORE, ChangeBatch, GroupItem, Op
+from tidemark.model.change import AFTER, BEFORE, ChangeBatch, GroupItem, Op, Truncation
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Position
 
@@ -59,6 +59,10 @@ def check_replicas(node: Cluster, taken: list[Taken]) -> None:
 
 
 def _changes(one: Taken) -> Iterator[LoggedChange]:
+    if isinstance(one.item, Truncation):
+        at, item = one.item.position, one.item
+        change = Change(item.relation.name, Op.TRUNCATE.value, None, None)
+        yield LoggedChange((at.timeline, at.commit_lsn, at.ordinal), item.xid, change)
     if not isinstance(one.item, ChangeBatch):
         return
     for row in one.item.rows.select(COLUMNS).to_pylist():

@@ -28,6 +28,7 @@ from tidemark.model.mode import Stage
 from tidemark.wire.control import BadRequest
 
 POLL_S = 0.03
+PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then a few ticks pass all the same
 IDLE_TICKS = 5
 ANSWER_S = 2.0
@@ -38,15 +39,18 @@ DATABASE = "postgres"
 RING_BYTES = 4 * MB  # four of the node's segments
 OUTBOX_BYTES = 2 * MB
 OLD_ROWS = 200
+DDL_EVERY = 30  # transactions of one session
 SMALL = {  # bounds that a short run meets often
     "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
     "TIDEMARK_DECODE__MEMORY_BYTES": str(MB),
     "TIDEMARK_DECODE__QUEUE_BYTES": str(MB),
-    "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "200",
+    "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "500",
     "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(MB // 4),
     "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(8 * MB),
     "TIDEMARK_HISTORY__JOURNAL_FILE_BYTES": str(MB // 16),
     "TIDEMARK_RETRY__MAX_S": "1",
+    "TIDEMARK_WATCHDOG__RESTART_S": "3",  # a start takes seconds on a busy machine
+    "TIDEMARK_WATCHDOG__WATCHDOG_S": "4",
 }
 NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL goes away soon
 
@@ -193,10 +197,10 @@ class Setting:
     """What a world is made like."""
 
     seed: int
-    major: int
-    plant: str  # a bug that both processes are to run with; "": none
-    pause_s: float  # between a session's transactions
-    copy: bool  # what is in the tables before the capture begins, too
+    major: int = 15
+    plant: str = ""  # a bug that both processes are to run with
+    pause_s: float = PAUSE_S  # between a session's transactions
+    copy: bool = False  # what is in the tables before the capture begins, too
 
 
 MakeTarget = Callable[[Pair], Target]
@@ -227,7 +231,9 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> I
             node=node,
             cable=way,
             pair=pair,
-            load=MixedLoad(node.node, DATABASE, setting.seed, pause_s=setting.pause_s, through_outages=True),
+            load=MixedLoad(
+                node.node, DATABASE, setting.seed, pause_s=setting.pause_s, ddl_every=DDL_EVERY, through_outages=True
+            ),
             server=server,
             markers=markers,
             store=store,

@@ -11,6 +11,7 @@ import pytest
 
 from tidemark.io.config import Config
 from tidemark.model.errors import ExitCode
+from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "conf" / "systemd"
@@ -18,18 +19,7 @@ PAGE = ROOT / "docs" / "exit-codes.md"
 ROLES = ("sidecar", "archiver")
 PYTHON = "/opt/tidemark/.venv/bin/python"
 A_RESTART_HELPS = {ExitCode.UNEXPECTED, ExitCode.CONSUMER_FAILED, ExitCode.NODE_UNREACHABLE}
-WITHOUT_ARCHIVER = "NOT TESTED: the archiver's program is not there yet"
 each_unit = pytest.mark.parametrize("role", ROLES)
-each_program = pytest.mark.parametrize(
-    "role",
-    [
-        "sidecar",
-        pytest.param(
-            "archiver",
-            marks=pytest.mark.skipif(not (ROOT / "archiver" / "__main__.py").exists(), reason=WITHOUT_ARCHIVER),
-        ),
-    ],
-)
 
 
 def service(role: str) -> dict[str, str]:
@@ -53,7 +43,7 @@ def test_a_unit_restarts_by_just_the_exit_codes_that_the_page_says_a_restart_hel
     assert f"RestartPreventExitStatus={found['RestartPreventExitStatus']}`" in PAGE.read_text()
 
 
-@each_program
+@each_unit
 def test_a_unit_starts_a_program_that_exists_with_options_that_it_has(role: str) -> None:
     python, *arguments = service(role)["ExecStart"].split()
     assert python == PYTHON
@@ -67,8 +57,16 @@ def test_a_unit_starts_a_program_that_exists_with_options_that_it_has(role: str)
 def test_a_units_times_fit_those_of_the_configuration(role: str) -> None:
     found, config = service(role), Config()
     assert int(found["RestartSec"]) < config.watchdog.restart_s, "a restart comes before a takeover"
-    assert int(found["WatchdogSec"]) > 2 * config.watchdog.watchdog_s, "who hangs is the archiver's first"
-    assert int(found["TimeoutStopSec"]) > config.deliver.stop_s
+    in_a_step = START_S_MAX + STOP_S_MAX
+    assert int(found["WatchdogSec"]) > in_a_step + config.watchdog.watchdog_s, "who hangs is the archiver's first"
+    assert int(found["TimeoutStartSec"]) > START_S_MAX
+    assert int(found["TimeoutStopSec"]) > STOP_S_MAX > config.deliver.stop_s
+
+
+@each_unit
+def test_a_unit_lets_folders_be_shared_with_a_group(role: str) -> None:
+    """A folder in the spool gets the spool's own mode, and with it a bit that this hardening forbids."""
+    assert "RestrictSUIDSGID" not in service(role)
 
 
 @each_unit

@@ -1,0 +1,156 @@
+"""The sidecar's way back to REALTIME: buffer, ask, see to the marker, be there when it is reached (I15, I17).
+
+Nothing here delivers. The buffer outlives a failed attempt only as long as the stage lets another one follow.
+"""
+
+from concurrent.futures import Future
+
+from tidemark.engine.handover import Event
+from tidemark.engine.retry import Backoff
+from tidemark.io.clock import SystemClock
+from tidemark.io.heartbeat import Slot
+from tidemark.io.logs import describe_error
+from tidemark.io.replication import NodeIdentity
+from tidemark.io.state_views import StateMarks
+from tidemark.model.lsn import Lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.inflow import LiveBuffer
+from tidemark.runtime.moving import Mover
+from tidemark.runtime.service import Means
+from tidemark.runtime.source_thread import Link
+from tidemark.runtime.stops import event_of
+from tidemark.wire.marker import MarkerKind
+from tidemark.wire.state import HandOver
+
+LOOK_S = 1.0  # how often the node is asked where it is, or for the marker once more
+
+
+class WayBack:
+    """One attempt after the other."""
+
+    def __init__(self, means: Means, mover: Mover) -> None:
+        around = means.around
+        self._around = around
+        self._store = around.store
+        self._errands = means.errands
+        self._mover = mover
+        self._clock = SystemClock()
+        self._buffer: LiveBuffer | None = None
+        self._asked_node: Future[NodeIdentity] | None = None
+        self._marker: Future[Lsn] | None = None  # the try-start marker that was asked for
+        self._not_before_s = 0.0
+        self._wants_soon = False
+        self._backoff = Backoff(around.config.realtime.return_first_s, around.config.realtime.return_max_s)
+        self._lag_bytes_max = around.config.return_lag_bytes_max(around.store.identity.segment_bytes)
+
+    def failed(self) -> None:
+        """Note that realtime, or an attempt, has failed: the next one waits longer."""
+        self._backoff.failed(self._clock.monotonic_s())
+
+    def succeeded(self) -> None:
+        """Note that realtime lasts."""
+        self._backoff.succeeded()
+
+    def hasten(self) -> None:
+        """Try as soon as it is possible: the operator says so."""
+        self._wants_soon = True
+        self._not_before_s = 0.0
+
+    def drop(self) -> None:
+        """Let go of what is buffered."""
+        buffer, self._buffer, self._marker = self._buffer, None, None
+        if buffer is not None:
+            buffer.stop()
+
+    def step(self, marks: StateMarks) -> LiveBuffer | None:
+        """Go on with what the stage asks for; give out the buffer, for good, when it is time to take over from it."""
+        if self._buffer is not None and self._buffer.input.error is not None:
+            self._give_up(marks, self._buffer.input.error)
+        elif marks.stage is Stage.ARCHIVE:
+            self._return_if_due(marks)
+        elif marks.stage is Stage.RETURNING:
+            self._see_to_marker(marks)
+        elif marks.stage is Stage.RETURNED:
+            return self._arrive()
+        return None
+
+    def write_marker(self) -> None:
+        """Ask for the try-start marker of this attempt."""
+        view = self._store.view()
+        assert view.term is not None, "somebody has delivered"
+        pointer = view.horizon.pointer if view.horizon else None
+        attempt = view.hand_over.attempt
+        self._marker = self._errands.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
+
+    def _return_if_due(self, marks: StateMarks) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._buffer is not None:
+            self._ask(self._buffer)
+        elif self._asked_node is not None:
+            if self._asked_node.done():
+                self._consider(marks, self._asked_node)
+                self._asked_node = None
+        elif now_s >= self._not_before_s and self._may_return(now_s):
+            self._not_before_s = now_s + LOOK_S
+            self._asked_node = self._errands.find_node()
+
+    def _may_return(self, now_s: float) -> bool:
+        """Tell if it is time, and there is an archiver that would meet the marker."""
+        age_s = self._store.environment.heartbeat.age_s(Slot.ARCHIVER)
+        if age_s is None or age_s > self._around.config.watchdog.watchdog_s:
+            return False
+        is_time = self._around.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
+        return self._wants_soon or is_time
+
+    def _consider(self, marks: StateMarks, asked: Future[NodeIdentity]) -> None:
+        """Begin to buffer, if the node answers and the archiver is near."""
+        error = asked.exception()
+        if error is not None:
+            self._around.log.warning("cannot return yet", **describe_error(error))
+            self.failed()
+            return
+        here = asked.result()
+        behind = here.flush_lsn - (marks.delivered.pointer.position.commit_lsn if marks.delivered else 0)
+        if behind <= self._lag_bytes_max:
+            self._buffer = LiveBuffer(self._around, here)
+            self._buffer.start()
+
+    def _ask(self, buffer: LiveBuffer) -> None:
+        """Ask, once the stream is being buffered: the marker has to stand in what the buffer holds."""
+        if buffer.input.link is Link.STREAMING:
+            self._wants_soon = False
+            attempt = self._store.view().hand_over.attempt + 1
+            self._mover.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
+
+    def _see_to_marker(self, marks: StateMarks) -> None:
+        if self._buffer is None:
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="what was buffered is gone")
+        elif (error := _failure(self._marker)) is not None and self._clock.monotonic_s() >= self._not_before_s:
+            self._not_before_s = self._clock.monotonic_s() + LOOK_S
+            self._around.log.warning("the try-start marker was not written", **describe_error(error))
+            self.write_marker()
+
+    def _arrive(self) -> LiveBuffer | None:
+        buffer, reached = self._buffer, self._store.view().hand_over
+        if buffer is None or buffer.start_lsn > reached.lsn:
+            reason = "what was buffered is gone, or begins behind the marker"
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+            return None
+        self._buffer, self._marker = None, None
+        return buffer
+
+    def _give_up(self, marks: StateMarks, error: BaseException) -> None:
+        """Let the archiver go on: the buffer overflowed, or the node has removed what it needs."""
+        self.failed()
+        self.drop()
+        event = event_of(error)
+        if event is None:
+            raise error
+        self._around.log.warning("the return is given up", **describe_error(error))
+        if marks.stage is not Stage.ARCHIVE:
+            self._mover.try_move(event, only_from=marks.stage, reason=str(error))
+
+
+def _failure(asked: Future[Lsn] | None) -> BaseException | None:
+    """Return what came of an errand, if that is an error."""
+    return asked.exception() if asked is not None and asked.done() else None

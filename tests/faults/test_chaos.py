@@ -1,0 +1,64 @@
+"""Faults of every kind over both processes, as `scripts/chaos` brings them for longer; Spark only there.
+
+What a campaign must find is put in on purpose as well: three bugs that fencing, order of writing and trimming prevent.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.chaos.campaign import Directed, run
+from tests.support.chaos.faults import freeze_behind_the_move, switch_off_until_met
+from tests.support.chaos.prologue import meet_every_failpoint
+from tests.support.chaos.world import Setting, World
+from tests.support.small_disk import needs_mount
+from tidemark.runtime.effects import HandoverPoint
+
+pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
+SECONDS = 20  # of faults by chance; each failpoint once on purpose, healing and comparing take longer
+SEED = 1
+FREEZES_MAX = 6
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as folder:  # pytest's own is closed to the server's user
+        yield Path(folder)
+
+
+@pytest.mark.feature("I12")
+@pytest.mark.feature("I14")
+@pytest.mark.feature("I15")
+@pytest.mark.feature("I20")
+def test_every_change_comes_once_whatever_fails_and_realtime_comes_back(root: Path) -> None:
+    done = run(root, Setting(SEED), seconds=SECONDS, directed=meet_every_failpoint)
+    assert not done.never_met, done
+
+
+def freeze_often(world: World) -> None:
+    for _ in range(FREEZES_MAX):
+        freeze_behind_the_move(world)
+
+
+def die_behind_the_stop_marker(world: World) -> None:
+    switch_off_until_met(world, HandoverPoint.AFTER_WRITE_STOP_MARKER)
+
+
+def nothing_directed(_world: World) -> None:
+    return
+
+
+@pytest.mark.parametrize(
+    ("plant", "directed", "told"),
+    [
+        ("no-epoch-check", freeze_often, "ended with code (9|70)|doubled|stands in the group"),
+        ("marker-before-state", die_behind_the_stop_marker, "the state knows of no stop"),
+        ("trim-at-delivered", nothing_directed, "the target found the outbox broken"),
+    ],
+)
+@pytest.mark.feature("I21")
+def test_a_bug_put_in_on_purpose_is_found(root: Path, plant: str, directed: Directed, told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        run(root, Setting(SEED, plant=plant), seconds=2, directed=directed)

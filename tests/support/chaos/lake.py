@@ -1,0 +1,54 @@
+"""Spark as the target: one long-lived driver, killed and started again where a target without Spark would pause.
+
+Its change log is compared with what the server tells, its replicas with the tables.
+"""
+
+from tests.support.captures import Sidecar
+from tests.support.log_oracle import ServerLog, Tally, check_log
+from tests.support.postgres import Cluster
+from tests.support.spark_process import SparkProcess
+from tidemark.pipeline.compare import compare
+
+BATCH_BYTES = 1 << 20
+COMPARED_S = 120.0
+
+
+class LakeTarget:
+    """A pipeline into a lake."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        root = sidecar.log_path.parent
+        self._sidecar = sidecar
+        self._spark = SparkProcess(sidecar.folder.root, root / "lake", root / "spark.log", batch_bytes=BATCH_BYTES)
+
+    def start(self) -> None:
+        """Start the driver."""
+        self._spark.start()
+
+    def pause(self) -> None:
+        """SIGKILL of the driver."""
+        self._spark.end_all()
+
+    def resume(self) -> None:
+        """Start it again."""
+        if not self._spark.running:
+            self._spark.start()
+
+    def check(self) -> None:
+        """Do nothing: what became of it shows in the end."""
+
+    def holds_all(self) -> bool:
+        """Tell if the lake has all that was delivered."""
+        assert self._spark.running, self._spark.log()
+        return self._spark.is_drained()
+
+    def verdict(self, server: ServerLog, node: Cluster) -> Tally:
+        """See that log and replicas are what the source holds."""
+        _, tables = compare(node.dsn(self._sidecar.database), self._sidecar.folder, self._spark.lake, COMPARED_S)
+        different = [table for table in tables if not table.identical]
+        assert not different, different
+        return check_log(server, self._sidecar.folder, self._spark.lake)
+
+    def close(self) -> None:
+        """End it and all that it started."""
+        self._spark.end_all()
