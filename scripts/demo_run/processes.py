@@ -9,14 +9,23 @@ from pathlib import Path
 
 CTL = "ctl"
 STOP_DEADLINE_S = 40
+TAIL_LINES = 12
 
 
-def run(module: str, *arguments: str, fine: tuple[int, ...] = (0,)) -> str:
-    """Run a program of ours to its end and return what it prints; end the demonstration if it fails."""
+def run(module: str, *arguments: str, fine: tuple[int, ...] = (0,)) -> subprocess.CompletedProcess[str]:
+    """Run a program of ours to its end; end the demonstration if it fails."""
     done = subprocess.run([sys.executable, "-m", module, *arguments], check=False, capture_output=True, text=True)
     if done.returncode not in fine:
         raise SystemExit(f"{module} {arguments[0]} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done
+
+
+def tail(log: Path) -> str:
+    """Return the last lines of a log."""
+    try:
+        return "\n".join(log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+    except OSError as error:
+        return f"({error.strerror})"
 
 
 @dataclass
@@ -43,21 +52,30 @@ class Process:
         """The process id; 0 before the first start."""
         return self._running.pid if self._running else 0
 
+    @property
+    def ended(self) -> int | None:
+        """How it ended; None while it runs, and before."""
+        return self._running.poll() if self._running is not None else None
+
+    def has_said(self, text: str) -> bool:
+        """Tell if its log has a line with this in it."""
+        return text in self.log.read_text(errors="replace")
+
     def check(self) -> None:
         """End the demonstration if the process ended by itself."""
-        if self._running is not None and self._running.poll() is not None:
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
-            raise SystemExit(f"{self.name} ended by itself with {self._running.returncode}:\n{tail}")
+        if self.ended is not None:
+            raise SystemExit(f"{self.name} ended by itself with {self.ended}:\n{tail(self.log)}")
 
     def kill(self) -> None:
         """SIGKILL it and all that it started."""
         assert self._running is not None
         os.killpg(self._running.pid, signal.SIGKILL)
         self._running.wait()
+        self._running = None
 
     def stop(self) -> None:
         """Ask it to stop, and kill it when it does not."""
-        if self._running is None or self._running.poll() is not None:
+        if self._running is None or self.ended is not None:
             return
         self._running.terminate()
         try:

@@ -1,5 +1,6 @@
 """An embedded PostgreSQL from the Python package, run as another user where we are root."""
 
+import grp
 import importlib.util
 import os
 import pwd
@@ -16,8 +17,9 @@ SETTINGS = {
     "max_wal_senders": "10",
     "max_prepared_transactions": "10",
     "shared_buffers": "64MB",
-    "wal_keep_size": "512MB",  # there is no archive in the demonstration: a killed sidecar finds its WAL in pg_wal
+    "archive_mode": "on",  # with what command, `cdcctl init` says
 }
+SEGMENT_MB = 1  # smaller than the default of 16: a small workload completes one in a few seconds
 UNPRIVILEGED_USERS = ("postgres", "nobody")
 
 
@@ -34,13 +36,39 @@ class Server:
         """Return the connection string for a role; there is no password on this socket."""
         return f"postgresql://{user}@/demo?host={self.socket_folder}"
 
+    @property
+    def group(self) -> str | None:
+        """The group that shares files with the server, where it runs as another user."""
+        return grp.getgrgid(pwd.getpwnam(self.os_user).pw_gid).gr_name if self.os_user else None
+
+    @property
+    def log(self) -> Path:
+        """Where the server logs to."""
+        return self.data / "server.log"
+
     def run(self, program: str, *arguments: str) -> None:
         """Run one of the server's programs as the server's user."""
-        prefix = ["runuser", "-u", self.os_user, "--"] if self.os_user else []
-        command = [*prefix, str(self.programs / program), *arguments]
-        done = subprocess.run(command, cwd="/", check=False, capture_output=True, text=True)
+        done = self._as_its_user(str(self.programs / program), *arguments)
         if done.returncode:
             raise SystemExit(f"{program} failed:\n{done.stdout}{done.stderr}")
+
+    def may_run(self, *command: str) -> bool:
+        """Tell if the server's user can run a command."""
+        try:
+            return not self._as_its_user(*command).returncode
+        except OSError:
+            return False
+
+    def configure(self, *lines: str) -> None:
+        """Put lines into postgresql.conf, and have a running server read it."""
+        with (self.data / "postgresql.conf").open("a") as conf:
+            conf.writelines(f"{line}\n" for line in lines)
+        if (self.data / "postmaster.pid").exists():
+            self.run("pg_ctl", "reload", "-D", str(self.data))
+
+    def _as_its_user(self, *command: str) -> subprocess.CompletedProcess[str]:
+        prefix = ["runuser", "-u", self.os_user, "--"] if self.os_user else []
+        return subprocess.run([*prefix, *command], cwd="/", check=False, capture_output=True, text=True)
 
     def stop(self) -> None:
         """Stop the server at once; nothing is kept."""
@@ -58,12 +86,13 @@ def start(folder: Path) -> Server:
             shutil.chown(path, os_user)
     if os_user:
         server.socket_folder.chmod(0o755)
-    server.run("initdb", "-D", str(server.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-    lines = [f"{key} = {value}" for key, value in SETTINGS.items()]
-    lines.append(f"unix_socket_directories = '{server.socket_folder}'")
-    with (server.data / "postgresql.conf").open("a") as conf:
-        conf.write("\n".join(lines) + "\n")
-    server.run("pg_ctl", "start", "-D", str(server.data), "-l", str(server.data / "server.log"), "-w")
+    quick = ("-A", "trust", "-E", "UTF8", "--no-sync", f"--wal-segsize={SEGMENT_MB}")
+    server.run("initdb", "-D", str(server.data), "-U", "postgres", *quick)
+    server.configure(
+        *(f"{key} = {value}" for key, value in SETTINGS.items()),
+        f"unix_socket_directories = '{server.socket_folder}'",
+    )
+    server.run("pg_ctl", "start", "-D", str(server.data), "-l", str(server.log), "-w")
     server.run("createdb", "-h", str(server.socket_folder), "-U", "postgres", "demo")
     return server
 

@@ -1,16 +1,21 @@
 """A shop's database: a schema with rows in it, and clients that go on changing it, DDL included.
 
-Every client works on its own customers, so that transactions overlap but never deadlock.
+Every client works on its own customers, so that transactions overlap but never deadlock. Each transaction writes down
+in the journal what it changes, in the server's own counts: `exactly_once` holds the change log beside that.
 """
 
 import random
 import threading
 import time
 import uuid
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import psycopg
 from psycopg.types.json import Jsonb
+
+from tidemark.model.change import Op
 
 SCHEMA = """
 CREATE SCHEMA app;
@@ -29,6 +34,9 @@ CREATE TABLE app.sessions (
     id uuid PRIMARY KEY, customer_id integer NOT NULL, address inet, started timestamp NOT NULL, length interval,
     active boolean NOT NULL DEFAULT true);
 ALTER TABLE app.sessions REPLICA IDENTITY FULL;
+CREATE TABLE app.journal (
+    client integer, number integer, xid bigint NOT NULL DEFAULT (pg_current_xact_id()::text::bigint),
+    changes jsonb NOT NULL, PRIMARY KEY (client, number));
 """
 EXISTING = """
 INSERT INTO app.customers SELECT n, 'customer ' || n, 'c' || n || '@example.org', ARRAY['old', 'n' || n % 7],
@@ -38,12 +46,18 @@ INSERT INTO app.documents SELECT n, 'document ' || n, (SELECT string_agg(md5(n |
 INSERT INTO app.orders (customer_id, status, total) SELECT n % 5000 + 1, 'paid', n FROM generate_series(1, 8000) n;
 INSERT INTO app.order_lines SELECT n, 1, gen_random_uuid(), n % 9 + 1, n / 3.0 FROM generate_series(1, 8000) n;
 """
-TABLES = ("app.customers", "app.orders", "app.order_lines", "app.documents", "app.sessions")
+JOURNAL = "app.journal"
+TABLES = ("app.customers", "app.orders", "app.order_lines", "app.documents", "app.sessions", JOURNAL)
 ADD_COLUMN = "ALTER TABLE app.customers ADD COLUMN tier text NOT NULL DEFAULT 'standard'"
 CHANGE_TYPE = "ALTER TABLE app.order_lines ALTER COLUMN quantity TYPE bigint"
 CUSTOMERS = 5000
+DOCUMENTS = 300
 CLIENTS = 3
-TRANSACTIONS_PER_S = 240  # of all clients together
+BATCH_JOB = CLIENTS  # the journal's client number of the batch job
+TRANSACTIONS_PER_S = 200  # of all clients together
+SLOW_PER_S = 40  # as long as nobody reads the outbox
+CHUNK_BODY = 600  # hashes in a document's body: 19 kB
+CHUNK_DOCUMENTS = 50
 
 
 def create(dsn: str) -> int:
@@ -69,6 +83,7 @@ class Workload:
     """Clients that write until told to stop, and what they did so far."""
 
     dsn: str
+    per_s: float = SLOW_PER_S
     transactions: int = 0
     rolled_back: int = 0
     failure: BaseException | None = None
@@ -76,6 +91,7 @@ class Workload:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: list[threading.Thread] = field(default_factory=list)
     _started: float = 0.0
+    _count_from: int = 0
 
     def start(self) -> None:
         """Start the clients."""
@@ -93,9 +109,15 @@ class Workload:
         if self.failure is not None:
             raise self.failure
 
+    def hasten(self) -> None:
+        """Go on at full speed."""
+        self.per_s = TRANSACTIONS_PER_S
+        self._count_from = self.transactions
+        self._started = time.monotonic()
+
     def rate(self) -> float:
-        """Return transactions per second since the start."""
-        return self.transactions / max(time.monotonic() - self._started, 0.001)
+        """Return transactions per second, at the speed that is meant now."""
+        return (self.transactions - self._count_from) / max(time.monotonic() - self._started, 0.001)
 
     def _guarded(self, number: int) -> None:
         try:
@@ -105,45 +127,83 @@ class Workload:
 
     def _client(self, number: int) -> None:
         choose = random.Random(number)
-        interval_s = CLIENTS / TRANSACTIONS_PER_S
         with psycopg.connect(self.dsn) as connection:
             due = time.monotonic()
+            attempt = 0
             while not self._stop.is_set():
+                attempt += 1
                 customer = choose.randrange(number, CUSTOMERS, CLIENTS) + 1
-                committed = _transaction(connection, choose, customer)
+                committed = _run(Transaction(connection), choose, customer, (number, attempt))
                 with self._lock:
                     self.transactions += 1
                     self.rolled_back += not committed
-                due = max(due + interval_s, time.monotonic() - 1)  # after a lock, catch up one second at most
+                due = max(due + CLIENTS / self.per_s, time.monotonic() - 1)  # after a lock, catch up one second at most
                 self._stop.wait(max(due - time.monotonic(), 0))
 
 
-def _transaction(connection: psycopg.Connection, choose: random.Random, customer: int) -> bool:
+class Transaction:
+    """One transaction, and how many rows it changes, by table and operation."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
+        self._changes: Counter[str] = Counter()
+
+    def change(self, table: str, op: Op, query: str, values: Sequence[object]) -> psycopg.Cursor:
+        """Run a statement that changes rows of one table; count them."""
+        cursor = self.connection.execute(query.encode(), values)
+        self._changes[f"{table} {op.value}"] += cursor.rowcount
+        return cursor
+
+    def commit(self, client: int, number: int) -> None:
+        """Write into the journal what was done, and commit."""
+        changes = Jsonb(dict(+self._changes))
+        insert = f"INSERT INTO {JOURNAL} (client, number, changes) VALUES (%s, %s, %s)"
+        self.connection.execute(insert.encode(), (client, number, changes))
+        self.connection.commit()
+
+
+def rewrite_documents(connection: psycopg.Connection, number: int) -> None:
+    """Rewrite some documents in one transaction, as a batch job would: a megabyte of WAL."""
+    transaction = Transaction(connection)
+    query = (
+        "UPDATE app.documents SET body = (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %s))"
+        " WHERE id %% %s = %s"
+    )
+    parts = DOCUMENTS // CHUNK_DOCUMENTS
+    transaction.change("app.documents", Op.UPDATE, query, (CHUNK_BODY, parts, number % parts))
+    transaction.commit(BATCH_JOB, number)
+
+
+def _run(transaction: Transaction, choose: random.Random, customer: int, place: tuple[int, int]) -> bool:
     """Do one of the shop's transactions; return if it was committed."""
     kind = choose.random()
     if kind < 0.45:
-        _place_order(connection, choose, customer)
+        _place_order(transaction, choose, customer)
     elif kind < 0.65:
-        connection.execute(
+        transaction.change(
+            "app.customers",
+            Op.UPDATE,
             "UPDATE app.customers SET balance = balance + %s, score = random(), tags = tags || %s WHERE id = %s",
             (choose.randrange(100), [f"t{choose.randrange(9)}"] if kind < 0.5 else [], customer),
         )
     elif kind < 0.8:
-        _session(connection, choose, customer)
+        _session(transaction, choose, customer)
     elif kind < 0.9:
-        _document(connection, choose, customer % 300 + 1)
+        _document(transaction, choose, customer % DOCUMENTS + 1)
     else:
-        _return_order(connection, customer)
+        _return_order(transaction, customer)
     if choose.random() < 0.05:
-        connection.rollback()
+        transaction.connection.rollback()
         return False
-    connection.commit()
+    transaction.commit(*place)
     return True
 
 
-def _place_order(connection: psycopg.Connection, choose: random.Random, customer: int) -> None:
+def _place_order(transaction: Transaction, choose: random.Random, customer: int) -> None:
     total = choose.randrange(1, 100_000) / 100
-    row = connection.execute(
+    row = transaction.change(
+        "app.orders",
+        Op.INSERT,
         "INSERT INTO app.orders (customer_id, status, total, note) VALUES (%s, 'placed', %s, %s) RETURNING id",
         (customer, total, "urgent" if total > 900 else None),
     ).fetchone()
@@ -153,39 +213,48 @@ def _place_order(connection: psycopg.Connection, choose: random.Random, customer
         values = (row[0], line, product, choose.randrange(1, 20), total / line)
         insert = "INSERT INTO app.order_lines VALUES (%s, %s, %s, %s, %s)"
         if choose.random() < 0.2:
-            connection.execute("SAVEPOINT line")
-            connection.execute(insert, values)
-            connection.execute("ROLLBACK TO SAVEPOINT line")
-        connection.execute(insert, values)
+            transaction.connection.execute("SAVEPOINT line")
+            transaction.connection.execute(insert, values)  # not counted: it is rolled back
+            transaction.connection.execute("ROLLBACK TO SAVEPOINT line")
+        transaction.change("app.order_lines", Op.INSERT, insert, values)
     profile = Jsonb({"last_order": row[0], "totals": [total, None, True]})
-    connection.execute("UPDATE app.customers SET profile = %s WHERE id = %s", (profile, customer))
+    update = "UPDATE app.customers SET profile = %s WHERE id = %s"
+    transaction.change("app.customers", Op.UPDATE, update, (profile, customer))
 
 
-def _session(connection: psycopg.Connection, choose: random.Random, customer: int) -> None:
-    connection.execute(
+def _session(transaction: Transaction, choose: random.Random, customer: int) -> None:
+    transaction.change(
+        "app.sessions",
+        Op.INSERT,
         "INSERT INTO app.sessions VALUES (%s, %s, %s, localtimestamp, make_interval(secs => %s), true)",
         (uuid.UUID(int=choose.getrandbits(128)), customer, f"10.0.{customer % 250}.1", choose.randrange(5000)),
     )
-    connection.execute("DELETE FROM app.sessions WHERE customer_id = %s AND NOT active", (customer - 5 * CLIENTS,))
-    connection.execute("UPDATE app.sessions SET active = false WHERE customer_id = %s", (customer,))
+    delete = "DELETE FROM app.sessions WHERE customer_id = %s AND NOT active"
+    transaction.change("app.sessions", Op.DELETE, delete, (customer - 5 * CLIENTS,))
+    update = "UPDATE app.sessions SET active = false WHERE customer_id = %s"
+    transaction.change("app.sessions", Op.UPDATE, update, (customer,))
 
 
-def _document(connection: psycopg.Connection, choose: random.Random, document: int) -> None:
-    if choose.random() < 0.5:  # the body stays as it is: an unchanged TOASTed value
-        connection.execute("UPDATE app.documents SET title = title || '.' WHERE id = %s", (document,))
-        return
-    connection.execute(
-        "UPDATE app.documents SET body = (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, %s))"
-        " WHERE id = %s",
-        (choose.randrange(1, 300), document),
-    )
+def _document(transaction: Transaction, choose: random.Random, document: int) -> None:
+    query = "UPDATE app.documents SET title = title || '.' WHERE id = %s"
+    values: tuple[int, ...] = (document,)
+    if choose.random() < 0.5:  # otherwise the body stays as it is: an unchanged TOASTed value
+        query = (
+            "UPDATE app.documents SET body = (SELECT string_agg(md5(random()::text), '')"
+            " FROM generate_series(1, %s)) WHERE id = %s"
+        )
+        values = (choose.randrange(1, 300), document)
+    transaction.change("app.documents", Op.UPDATE, query, values)
 
 
-def _return_order(connection: psycopg.Connection, customer: int) -> None:
-    returned = connection.execute(
+def _return_order(transaction: Transaction, customer: int) -> None:
+    returned = transaction.change(
+        "app.orders",
+        Op.UPDATE,
         "UPDATE app.orders SET status = 'returned' WHERE id = (SELECT max(id) FROM app.orders WHERE customer_id = %s)"
         " RETURNING id",
         (customer,),
     ).fetchone()
     if returned is not None:
-        connection.execute("DELETE FROM app.order_lines WHERE order_id = %s AND line_no > 1", returned)
+        delete = "DELETE FROM app.order_lines WHERE order_id = %s AND line_no > 1"
+        transaction.change("app.order_lines", Op.DELETE, delete, returned)

@@ -1,0 +1,75 @@
+"""The demonstration's configuration: everything small and quick, so that what takes hours elsewhere takes seconds.
+
+The ring, the queue and the outbox hold a few seconds of the workload instead of gigabytes, segments have 1 MB instead
+of 16, and processes that are gone are missed after seconds. Nothing else is different from a real capture.
+"""
+
+import json
+import socket
+from pathlib import Path
+
+SWITCH_S = 2  # an unfinished segment is switched at most so often in archive mode
+OUTBOX_BYTES = 32 << 20
+RING_BYTES = 4 << 20
+TEMPLATE = """\
+# Written by scripts/demo; conf/tidemark.toml describes every key.
+[capture]
+dsn = {dsn}
+group = {group}
+
+[select]
+tables = ["app.*"]
+
+[archive]
+folder = {spool}
+switch_s = {switch_s}
+free_bytes_min = 67108864
+
+[ring]
+bytes_max = {ring_bytes}
+
+[decode]
+queue_bytes = 1048576
+
+[deliver]
+group_bytes_max = {ring_bytes}
+
+[outbox]
+bytes_max = {outbox_bytes}
+
+[realtime]
+return_first_s = 2
+return_max_s = 5
+
+[watchdog]
+watchdog_s = 10
+restart_s = 2
+
+[metrics]
+port = {port}
+archiver_port = {archiver_port}
+"""
+
+
+def write(path: Path, *, dsn: str, group: str | None, spool: Path) -> dict[str, int]:
+    """Write the file; return the ports of the metrics, by process. `group`: whom the spool is shared with."""
+    ports = {"sidecar": _free_port(), "archiver": _free_port()}
+    text = TEMPLATE.format(
+        dsn=json.dumps(dsn),
+        group=json.dumps(group or ""),
+        spool=json.dumps(str(spool)),
+        switch_s=SWITCH_S,
+        ring_bytes=RING_BYTES,
+        outbox_bytes=OUTBOX_BYTES,
+        port=ports["sidecar"],
+        archiver_port=ports["archiver"],
+    )
+    path.write_text(text)
+    return ports
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

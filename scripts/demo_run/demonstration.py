@@ -1,0 +1,247 @@
+"""What runs in the demonstration, where, and how far it is."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from scripts.demo_run import configuration
+from scripts.demo_run import server as embedded
+from scripts.demo_run import workload as shop
+from scripts.demo_run.archiving import archive_line
+from scripts.demo_run.lag import Arrivals, LagWatch, quantile
+from scripts.demo_run.processes import CTL, Process, run, tail
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_views import StateMarks
+from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.model.mode import Stage
+
+TELL_EVERY_S = 5.0
+LOOK_EVERY_S = 0.05
+MIB = 1 << 20
+OPERATOR_S_MAX = 90
+SPARK_S_MAX = 240
+SPARK_STANDS = '"query starts"'  # an event of its log
+ROLE = "cdc"
+
+
+@dataclass
+class Demonstration:
+    """What runs, and where."""
+
+    folder: Path
+    console: Console
+    server: embedded.Server
+    work: shop.Workload = field(init=False)
+    sidecar: Process = field(init=False)
+    archiver: Process = field(init=False)
+    spark: Process = field(init=False)
+    store: StateStore = field(init=False)
+    lag: LagWatch = field(init=False)
+    ports: dict[str, int] = field(init=False)
+    began_us: int = field(init=False)  # the wall clock at second 0 of what is told
+    told: list[tuple[int, str]] = field(default_factory=list)  # what was done to it, at which microsecond
+    _open: ExitStack = field(default_factory=ExitStack)
+    _told_at_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.began_us = _now_us()
+        self.work = shop.Workload(self.server.dsn())
+        state = ("--state", str(self.state))
+        self.sidecar = Process("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
+        self.archiver = Process("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
+        run_spark = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]")
+        self.spark = Process("spark", run_spark, self.folder / "spark.log")
+
+    @property
+    def state(self) -> Path:
+        """The state folder."""
+        return self.folder / "state"
+
+    @property
+    def spool(self) -> Path:
+        """Where the server archives to."""
+        return self.folder / "spool"
+
+    @property
+    def lake(self) -> Path:
+        """Where the tables stand."""
+        return self.folder / "lake"
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """All that is ours."""
+        return self.sidecar, self.archiver, self.spark
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since the capture began."""
+        return (_now_us() - self.began_us) / 1_000_000
+
+    def begin(self) -> None:
+        """Make the state as a user would, let the server archive, and start everything: Spark first, it takes long."""
+        config = self.folder / "tidemark.toml"
+        dsn = self.server.dsn(ROLE)
+        self.ports = configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool)
+        told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
+        self.server.configure(archive_line(told, self.server, self.folder / "program"))
+        self.say("cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed")
+        self.store = StateStore.open(StateFolder(self.state))
+        self._open.callback(self.store.close)
+        self.lag = LagWatch(self.server.dsn(), lambda: self.stage.mode, outbox=self.delivered, lake=self.landed)
+        self._open.callback(self.lag.close)
+        self.spark.start()
+        self.began_us = _now_us()
+        self.until(lambda: self.spark.has_said(SPARK_STANDS), "Spark's start", within_s=SPARK_S_MAX)
+        self.say("Spark waits for changes; now the sidecar, the archiver and the workload start")
+        self.began_us = _now_us()
+        self.work.start()
+        self.sidecar.start()
+        self.archiver.start()
+
+    def say(self, text: str) -> None:
+        """Print one line of the story."""
+        self.console.print(text, highlight=False, markup=False)
+
+    def scene(self, text: str) -> None:
+        """Print, and keep for the timeline, what is done to it."""
+        self.told.append((_now_us(), text))
+        self.say(f"[{self.passed_s:5.1f} s] >> {text}")
+
+    # --- how far it is
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of the capture."""
+        return self.store.marks().stage
+
+    def delivered(self) -> Lsn | None:
+        """Return up to which commit the outbox has everything."""
+        return _delivered(self.store.marks())
+
+    def landed(self) -> Lsn | None:
+        """Return up to which LSN the lake holds everything, by the pipeline's own word; None before its first batch."""
+        try:
+            told: dict[str, str] = json.loads((self.state / "pipeline-spark.json").read_text())
+        except FileNotFoundError:
+            return None
+        return parse_lsn(told["lsn"])
+
+    def behind(self) -> int:
+        """Return how many of the outbox's values are not in the lake."""
+        marks = self.store.marks()
+        return max((marks.ledger.head - reader.held for reader in marks.readers.values()), default=marks.ledger.head)
+
+    def status(self) -> str:
+        """Return where everything is, in a line."""
+        marks = self.store.marks()
+        delivers = marks.term.owner.role if marks.term is not None and marks.term.owner is not None else "nobody"
+        size = f"{marks.ledger.byte_count / MIB:.1f} of {configuration.OUTBOX_BYTES / MIB:.0f} MiB"
+        return (
+            f"{self.work.rate():.0f} transactions/s; {marks.stage.value}, {delivers} delivers; outbox {size}, "
+            f"lake {self.behind()} values behind; "
+            f"lag to outbox {_recent(self.lag.outbox)}, to lake {_recent(self.lag.lake)}"
+        )
+
+    # --- waiting
+
+    def go_on(self, seconds: float) -> None:
+        """Let it run for so long."""
+        end_s = time.monotonic() + seconds
+        while time.monotonic() < end_s:
+            self._look()
+
+    def until(self, condition: Callable[[], bool], what: str, *, within_s: float) -> None:
+        """Let it run until something holds; end the demonstration with what the logs say if that takes too long."""
+        end_s = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() >= end_s:
+                raise SystemExit(f"not within {within_s:.0f} s: {what}\n{self.status()}\n{self.ends_of_logs()}")
+            self._look()
+
+    def operate(self, *arguments: str) -> None:
+        """Say something by `cdcctl`, and wait until it returns."""
+        words = ("cdcctl", *arguments)
+        self.scene(" ".join(words))
+        command = Process(words[0], (*arguments, "--state", str(self.state)), self.folder / "cdcctl.log")
+        command.start()
+        self.until(lambda: command.ended is not None, f"{' '.join(words)} returns", within_s=OPERATOR_S_MAX)
+        if command.ended:
+            raise SystemExit(f"{' '.join(words)} exited with {command.ended}:\n{tail(command.log)}")
+
+    def ends_of_logs(self) -> str:
+        """Return what all of them said last."""
+        logs = [(process.name, process.log) for process in self.processes] + [("server", self.server.log)]
+        return "\n".join(f"--- {name} ({log})\n{tail(log)}" for name, log in logs)
+
+    def _look(self) -> None:
+        began_s = time.monotonic()
+        for process in self.processes:
+            process.check()
+        if self.work.failure is not None:
+            raise SystemExit(f"a client of the workload failed: {self.work.failure}\n{self.ends_of_logs()}")
+        self.lag.look()
+        if self.work.transactions and began_s - self._told_at_s >= TELL_EVERY_S:
+            self._told_at_s = began_s
+            self.say(f"[{self.passed_s:5.1f} s] {self.status()}")
+        time.sleep(max(0.0, LOOK_EVERY_S - (time.monotonic() - began_s)))
+
+    # --- the end
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self._open.close()
+        for process in reversed(self.processes):
+            process.stop()
+        self.server.stop()
+
+    def say_where(self) -> None:
+        """Say where everything is that runs on."""
+        self._open.close()
+        pids = " ".join(str(process.pid) for process in self.processes)
+        logs = ", ".join(f"{process.log} (pid {process.pid})" for process in self.processes)
+        metrics = ", ".join(f"http://127.0.0.1:{port}/metrics" for port in self.ports.values())
+        self.say(
+            f"everything runs on:\n  psql '{self.server.dsn()}'\n"
+            f"  .venv/bin/cdcctl realtime status --state {self.state}\n"
+            f"  lake: {self.lake}\n  metrics: {metrics}\n  logs: {logs}\n"
+            f"  stop it: kill {pids}, then pg_ctl stop"
+        )
+
+
+def _delivered(marks: StateMarks) -> Lsn | None:
+    return marks.delivered.pointer.position.commit_lsn if marks.delivered is not None else None
+
+
+def _recent(arrivals: Arrivals) -> str:
+    return f"{quantile(list(arrivals.recent_s), 0.5):.1f} s" if arrivals.recent_s else "-"
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+@contextmanager
+def started(folder: Path, console: Console, *, keep: bool) -> Iterator[Demonstration]:
+    """Start the server; at the end stop and remove everything, or leave it and say where it is.
+
+    Where something failed, its folder stays: the message that tells of it names a log in there.
+    """
+    folder.chmod(0o755)  # the server's user has to reach its own folders in it
+    demonstration = Demonstration(folder, console, embedded.start(folder))
+    try:
+        yield demonstration
+    except BaseException:
+        demonstration.stop()
+        raise
+    if keep:
+        demonstration.say_where()
+        return
+    demonstration.stop()
+    shutil.rmtree(folder, ignore_errors=True)
