@@ -284,6 +284,7 @@ def test_a_forged_marker_is_ignored_counted_and_told_once(node: Archiving, tmp_p
         assert pair.archiver.metric('tidemark_markers_ignored_total{capture="main",kind="FORGED"}') >= 2
 
 
+@pytest.mark.feature("I22")
 def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node: Archiving, tmp_path: Path) -> None:
     with paired(node, tmp_path) as pair:
         pair.switch_off()
@@ -303,16 +304,25 @@ def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node:
         pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_an_idle_node_archives_nothing_on_our_account(node: Archiving, tmp_path: Path) -> None:
+@pytest.mark.feature("I07")
+def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_account(
+    node: Archiving, tmp_path: Path
+) -> None:
     """Ten time-outs of archive_timeout, in both modes: the segments archived are those that an idle node archives."""
-    with paired(node, tmp_path) as pair:
-        pair.insert(1)
+    with paired(node, tmp_path, options={**KEEPING, "TIDEMARK_MARKERS__CONFIRM_S": "1"}) as pair:
+        for number in range(1, 31):
+            pair.insert(number)
+            time.sleep(0.1)
         pair.catch_up()
+        confirms = [marker.pointer for marker in pair.markers() if marker.kind is MarkerKind.CONFIRM]
+        assert 2 <= len(confirms) <= 8, "thirty transactions in three seconds and a few"
+        positions = [pointer.position for pointer in confirms if pointer is not None]
+        assert positions == sorted(set(positions))
         node.node.configure(archive_timeout=1)
         try:
             quiet = pair.segments_archived_in(time_outs=10)
             pair.switch_off()
-            pair.insert(2)
+            pair.insert(100)
             pair.catch_up()
             also_quiet = pair.segments_archived_in(time_outs=10)
         finally:
