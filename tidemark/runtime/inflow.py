@@ -159,10 +159,28 @@ class LiveBuffer:
         """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
-            self._ring.release(page_lsn - self.start_lsn)
-            return Inflow(self._ring, self._ring, self._arrived, self._progress, self._network)
+            return Inflow(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
         earlier = read_between(Path(self._around.config.archive.folder), page_lsn, self.start_lsn)
         return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network)
+
+
+class Later:
+    """The ring from a later LSN on; it may not have come that far, so what stands before is let go as it comes."""
+
+    def __init__(self, ring: Ring, start_lsn: Lsn) -> None:
+        self._ring = ring
+        self._start_lsn = start_lsn
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice."""
+        passed_over = min(self._start_lsn - self._ring.read_lsn, self._ring.used_bytes)
+        if passed_over > 0:
+            self._ring.release(passed_over)
+        return self._ring.peek() if self._ring.read_lsn >= self._start_lsn else None
+
+    def release(self, length: int) -> None:
+        """Give back a slice."""
+        self._ring.release(length)
 
 
 class CatchUp:
