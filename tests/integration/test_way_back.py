@@ -113,3 +113,10 @@ def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
         assert not seen
         assert realtime.status() == {"link": None}
         assert store.marks().stage is Stage.ARCHIVE
+
+
+def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:
+    with made(node, tmp_path) as (realtime, store, errands):
+        fail_over(store)
+        node.node.sql("CREATE TABLE much AS SELECT n, repeat('x', 500) FROM generate_series(1, 20000) n")
+        step_until(realtime, store, lambda: errands.asked > 1)

@@ -140,7 +140,15 @@ class LiveBuffer:
         self.start_lsn = first_page_lsn(here.flush_lsn)
         self._ring, self._arrived = new_ring(around, self.start_lsn), Signal()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
-        self._network = _network(around, self._ring, here.timeline, self._progress, self._arrived)
+        # NB: nobody takes from it yet: what is written while the connection is made can fill it, too.
+        self._network = _network(
+            around,
+            self._ring,
+            here.timeline,
+            self._progress,
+            self._arrived,
+            restored_lsn=here.flush_lsn,
+        )
 
     @property
     def input(self) -> NetworkThread:
@@ -230,6 +238,7 @@ def _network(
     arrived: Signal,
     *,
     delivered: Position | None = None,
+    restored_lsn: Lsn | None = None,
 ) -> NetworkThread:
     config = around.config
     return NetworkThread(
@@ -245,4 +254,5 @@ def _network(
         reconnect_share=config.ring.reconnect_free_share,
         overflows=config.has_archive,
         delivered=delivered,
+        restored_lsn=restored_lsn,
     )
