@@ -166,9 +166,9 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
     world.drain()
     world.tell("the target holds all; comparing")
     world.markers.check()
+    tally = world.target.verdict(world.server, world.node.node)
     for keeper in world.keepers:
         assert keeper.process.stop() == 0, keeper.told()
-    tally = world.target.verdict(world.server, world.node.node)
     assert tally.changes, "nothing was changed"
     hits = world.sidecar.hit + world.archiver.hit
     return Outcome(
