@@ -12,7 +12,8 @@ from tidemark.pipeline.compare import compare
 from tidemark.runtime.rebuild import LakeStock
 from tidemark.wire.state import Identity
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 8 << 20  # a batch costs seconds whatever it holds
+OUTBOX_BYTES = 4 * BATCH_BYTES
 COMPARED_S = 120.0
 
 

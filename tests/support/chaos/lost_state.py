@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import replace
 
-from tests.support.chaos.world import OUTBOX_BYTES, World
+from tests.support.chaos.world import World
 from tidemark.io.config import load_config
 from tidemark.io.history_copy import NoHistoryCopy, read_manifest
 from tidemark.io.marker_key import make_marker_key
@@ -26,7 +26,7 @@ def lose_state(world: World) -> None:
     world.close_store()
     shutil.rmtree(folder.root)
     config = load_config(None, world.sidecar.options)
-    config = replace(config, outbox=replace(config.outbox, bytes_max=OUTBOX_BYTES))
+    config = replace(config, outbox=replace(config.outbox, bytes_max=identity.outbox_bytes_max))
     assert rebuild(config, folder, world.node.spool, world.target.stock(identity))
     make_marker_key(config, folder)
     world.store = StateStore.open(folder)
