@@ -46,6 +46,10 @@ class LakeTarget:
         assert self._spark.running, self._spark.log()
         return self._spark.is_drained()
 
+    def holds_some(self) -> bool:
+        """Tell if a batch came into the lake."""
+        return self._spark.sequence > 0
+
     def leave(self) -> None:
         """End the driver; its checkpoint was in the state."""
         self._spark.end_all()

@@ -76,6 +76,9 @@ class Target(Protocol):
     def holds_all(self) -> bool:
         """Tell if it has all that was delivered."""
 
+    def holds_some(self) -> bool:
+        """Tell if it has anything."""
+
     def leave(self) -> None:
         """Let go of a state that is lost."""
 
