@@ -17,6 +17,7 @@ from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import STAGE
 
 
@@ -88,7 +89,8 @@ def test_off_and_on_are_complete_when_they_return_and_change_nothing_a_second_ti
 def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_is_started(
     node: Archiving, tmp_path: Path
 ) -> None:
-    with paired(node, tmp_path, options={"TIDEMARK_WATCHDOG__RESTART_S": "600"}) as pair:
+    patient = {"TIDEMARK_WATCHDOG__RESTART_S": "600", "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
+    with paired(node, tmp_path, options=patient) as pair:
         pair.insert(1)
         pair.catch_up()
         before = shown(realtime(pair, "status", "--json"))["epoch"]
@@ -99,6 +101,8 @@ def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_i
         (switch,) = pair.switches()
         assert switch.epoch is not None
         assert str(switch.epoch) not in (before, shown(off)["epoch"]), "cdcctl took an epoch of its own between theirs"
+        (stop,) = [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
+        assert (stop.epoch, stop.reason) == (switch.epoch, switch.reason)
         pair.insert(2)
         assert ids(pair.catch_up()) == [1, 2]
         on = realtime(pair, "on")

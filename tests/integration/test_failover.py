@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.cdcctl import cdcctl
 from tests.support.failover import Pair, archived_messages, archiving_node, paired
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
@@ -282,6 +284,7 @@ def test_a_forged_marker_is_ignored_counted_and_told_once(node: Archiving, tmp_p
         assert pair.archiver.metric('tidemark_markers_ignored_total{capture="main",kind="FORGED"}') >= 2
 
 
+@pytest.mark.feature("I22")
 def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node: Archiving, tmp_path: Path) -> None:
     with paired(node, tmp_path) as pair:
         pair.switch_off()
@@ -301,16 +304,25 @@ def test_the_archiver_delivers_all_that_is_archived_while_the_node_is_down(node:
         pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_an_idle_node_archives_nothing_on_our_account(node: Archiving, tmp_path: Path) -> None:
+@pytest.mark.feature("I07")
+def test_confirm_markers_are_paced_and_an_idle_node_archives_nothing_on_our_account(
+    node: Archiving, tmp_path: Path
+) -> None:
     """Ten time-outs of archive_timeout, in both modes: the segments archived are those that an idle node archives."""
-    with paired(node, tmp_path) as pair:
-        pair.insert(1)
+    with paired(node, tmp_path, options={**KEEPING, "TIDEMARK_MARKERS__CONFIRM_S": "1"}) as pair:
+        for number in range(1, 31):
+            pair.insert(number)
+            time.sleep(0.1)
         pair.catch_up()
+        confirms = [marker.pointer for marker in pair.markers() if marker.kind is MarkerKind.CONFIRM]
+        assert 2 <= len(confirms) <= 8, "thirty transactions in three seconds and a few"
+        positions = [pointer.position for pointer in confirms if pointer is not None]
+        assert positions == sorted(set(positions))
         node.node.configure(archive_timeout=1)
         try:
             quiet = pair.segments_archived_in(time_outs=10)
             pair.switch_off()
-            pair.insert(2)
+            pair.insert(100)
             pair.catch_up()
             also_quiet = pair.segments_archived_in(time_outs=10)
         finally:
@@ -354,3 +366,33 @@ def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_c
         assert pair.switches()[0].reason.startswith("the consumer JsonlConsumer has been in on_assigned for over 1 s")
         pair.archiver.ended(ExitCode.CONSUMER_FAILED, "has been in on_assigned")
         assert pair.sidecar.running
+
+
+@pytest.mark.feature("I31")
+def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_only_with_the_grant(
+    node: Archiving, tmp_path: Path
+) -> None:
+    def forced(pair: Pair, *numbers: int) -> int:
+        """Write a little, every second; return how many segments the node archived meanwhile."""
+        before = pair.archived_count()
+        for number in numbers:
+            pair.insert(number)
+            time.sleep(1)
+        return pair.archived_count() - before
+
+    with paired(node, tmp_path / "granted", options={"TIDEMARK_ARCHIVE__SWITCH_S": "2"}) as pair:
+        assert forced(pair, 1, 2, 3, 4) == 0, "in realtime nothing of ours forces a segment"
+        pair.switch_off()
+        pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
+        assert 1 <= forced(pair, *range(5, 11)) <= 6 / 2 + 2  # a switch each 2 s, and the one of the stop
+        assert ids(pair.catch_up()) == list(range(1, 11))
+    node.node.sql("CREATE ROLE plain LOGIN")
+    plain = {"TIDEMARK_ARCHIVE__SWITCH_S": "1", "TIDEMARK_MARKERS__DSN": node.node.dsn(user="plain")}
+    with paired(node, tmp_path / "plain", options=plain) as pair:
+        pair.switch_off()
+        assert forced(pair, 20, 21, 22) == 0
+        asked = ("realtime", "on", "--state", pair.sidecar.folder.root, "--deadline-s", "4")
+        assert "EXECUTE on pg_switch_wal() is not granted" in cdcctl(*asked, **pair.sidecar.options).err
+        node.switch()
+        pair.wait_for_stage(Stage.REALTIME)
+    node.node.sql("DROP ROLE plain")

@@ -139,9 +139,13 @@ class Pair:
         seen: list[int] = []
         for _ in range(2):
             time.sleep(time_outs / 2)
-            (row,) = self.node.sql("SELECT archived_count FROM pg_stat_archiver")
-            seen.append(int(str(row[0])))
+            seen.append(self.archived_count())
         return seen[1] - seen[0]
+
+    def archived_count(self) -> int:
+        """Return how many files the node has archived."""
+        (row,) = self.node.sql("SELECT archived_count FROM pg_stat_archiver")
+        return int(str(row[0]))
 
     def markers(self) -> list[Marker]:
         """Return the markers of this capture in all that is archived by now."""
@@ -175,6 +179,7 @@ def paired(
     node: Archiving, root: Path, *, copy: bool = False, options: Mapping[str, str] = {}, **outbox: int
 ) -> Iterator[Pair]:
     """Make the state and start both processes over it."""
+    root.mkdir(exist_ok=True)
     pair = Pair(node, root, copy=copy, **options)
     pair.sidecar.init(**outbox)
     try:

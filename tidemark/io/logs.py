@@ -43,11 +43,14 @@ def get_log(role: str) -> Log:
 
 
 def describe_error(error: BaseException) -> dict[str, str]:
-    """Return an error as fields: what, its class, and what the operator should do."""
+    """Return an error as fields: what, its class, and what the operator should do.
+
+    Only an error of ours says what in its own words: any other's text may hold a row's values.
+    """
+    if not isinstance(error, TidemarkError):
+        return {"error": "an error of its own", "kind": type(error).__name__}
     told = {"error": str(error), "kind": type(error).__name__}
-    if isinstance(error, TidemarkError) and error.hint:
-        told["hint"] = error.hint
-    return told
+    return told | {"hint": error.hint} if error.hint else told
 
 
 def _format_lsns(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

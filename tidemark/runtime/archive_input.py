@@ -5,12 +5,12 @@ The folder is listed again only when it changed. Timelines are followed as recov
 ours. One that left ours before what was read already is another branch, and ends the thread, too.
 """
 
-import time
 from pathlib import Path
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.archive import ArchiveFolder, NoWal
+from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
@@ -22,7 +22,6 @@ from tidemark.wal.segments import ReadSegment
 
 LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
 ROOM_S = 0.02
-SETTLED_NS = 1_000_000_000  # two changes within a tick of the file system's clock have the same mtime
 
 
 class ArchiveInput(SourceThread):
@@ -49,7 +48,7 @@ class ArchiveInput(SourceThread):
         self._progress = progress
         self._metrics = metrics
         self._log = log
-        self._seen_ns = 0  # the folder's mtime, once it is old enough to tell of every change
+        self._changes = FolderChanges(folder)
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -65,14 +64,8 @@ class ArchiveInput(SourceThread):
 
     def _take_stock(self) -> ArchiveFolder | None:
         """Return what the folder holds, if that may be new."""
-        try:
-            changed_ns = self._folder.stat().st_mtime_ns
-        except OSError as error:
-            raise NoWal(f"cannot look at {self._folder}: {error.strerror}") from error
-        if changed_ns == self._seen_ns:
+        if not self._changes.may_be_new():
             return None
-        if time.time_ns() - changed_ns > SETTLED_NS:
-            self._seen_ns = changed_ns
         try:
             archive = ArchiveFolder(self._folder, whole_only=True)
         except NoWal:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.io.archive import ArchiveFolder, NoWal
+from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import describe_error
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
@@ -41,22 +42,14 @@ class MarkerScan(SourceThread):
         self.broken: TidemarkError | None = None  # the last hole or damage that was passed
         self._framer = self._new_framer()
         self._timeline: TimelineId | None = None
-        self._seen_ns = 0
+        self._changes = FolderChanges(self._folder)
 
     def _work(self) -> None:
         self._link = Link.STREAMING
         while not self._stopping.is_set():
-            changed_ns = self._changed_ns()
-            if changed_ns != self._seen_ns:
-                self._seen_ns = changed_ns
+            if self._changes.may_be_new():
                 self._read_on()
             self._stopping.wait(LOOK_S)
-
-    def _changed_ns(self) -> int:
-        try:
-            return self._folder.stat().st_mtime_ns
-        except OSError as error:
-            raise NoWal(f"cannot look at {self._folder}: {error.strerror}") from error
 
     def _read_on(self) -> None:
         try:
@@ -98,7 +91,7 @@ class MarkerScan(SourceThread):
         if behind is not None:
             self.read_lsn = behind
             self._framer, self._timeline = self._new_framer(), None
-            self._seen_ns = 0
+            self._changes.forget()
 
     def _new_framer(self) -> Framer:
         identity = self._around.store.identity

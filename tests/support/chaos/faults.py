@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
+from tests.support.cdcctl import running
 from tests.support.chaos.keeper import Keeper
 from tests.support.chaos.world import World
 from tests.support.postgres import StopMode
@@ -170,6 +171,21 @@ def operator_on(world: World, _dice: random.Random) -> Steps:
     yield 5
 
 
+def operate_by_cdcctl(world: World, dice: random.Random) -> Steps:
+    """`cdcctl realtime off`, then `on`, whoever lives; where that takes long it is killed."""
+    state, options = world.pair.sidecar.folder.root, world.sidecar.options
+    try:
+        for switch in ("off", "on"):
+            with running(world.root, "realtime", switch, "--state", state, **options) as asked:
+                for _ in range(dice.choice((2, 30))):
+                    yield 10
+                    if asked.process.poll() is not None:
+                        break
+                assert asked.process.poll() != ExitCode.INTERNAL, asked.err
+    finally:
+        world.wish = "on"
+
+
 def wal_gone(world: World, dice: random.Random) -> Steps:
     """The node removes WAL that the sidecar has not read: it was away for too long."""
     world.sidecar.stop(60)
@@ -229,6 +245,7 @@ KINDS: Mapping[str, Kind] = {
     "pause target": _kind(pause_target, "target", weight=3),
     "node down": _kind(node_down, "node", weight=3),
     "operator off": _kind(operator_off, "operator", weight=3),
+    "cdcctl": _kind(operate_by_cdcctl, "operator"),
     "operator on": _kind(operator_on, "operator", weight=1),
     "WAL gone": _kind(wal_gone, "sidecar", "node", "spool"),
     "full spool": _kind(full_spool, "spool", weight=1),

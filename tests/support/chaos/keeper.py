@@ -49,6 +49,12 @@ class Keeper:
         return self.process.process.pid
 
     @property
+    def options(self) -> dict[str, str]:
+        """The configuration that it is started with, and nothing else of its environment."""
+        ours = (VARIABLE, LOG_VARIABLE)
+        return {name: value for name, value in self.process.options.items() if name not in ours}
+
+    @property
     def armed(self) -> HandoverPoint | None:
         """The failpoint that the daemon has not met yet."""
         return self._armed

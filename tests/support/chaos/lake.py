@@ -3,13 +3,17 @@
 Its change log is compared with what the server tells, its replicas with the tables.
 """
 
+from ctl.lake_stock import lake_stock
 from tests.support.captures import Sidecar
 from tests.support.log_oracle import ServerLog, Tally, check_log
 from tests.support.postgres import Cluster
 from tests.support.spark_process import SparkProcess
 from tidemark.pipeline.compare import compare
+from tidemark.runtime.rebuild import LakeStock
+from tidemark.wire.state import Identity
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 8 << 20  # a batch costs seconds whatever it holds
+OUTBOX_BYTES = 4 * BATCH_BYTES
 COMPARED_S = 120.0
 
 
@@ -41,6 +45,18 @@ class LakeTarget:
         """Tell if the lake has all that was delivered."""
         assert self._spark.running, self._spark.log()
         return self._spark.is_drained()
+
+    def leave(self) -> None:
+        """End the driver; its checkpoint was in the state."""
+        self._spark.end_all()
+
+    def stock(self, identity: Identity) -> LakeStock | None:
+        """Tell what the lake holds."""
+        return lake_stock(self._spark.lake, identity)
+
+    def rejoin(self) -> None:
+        """Start the driver."""
+        self._spark.start()
 
     def verdict(self, server: ServerLog, node: Cluster) -> Tally:
         """See that log and replicas are what the source holds."""

@@ -2,9 +2,10 @@
 
 import json
 import re
+from collections.abc import Callable
 
 from tests.support.log_oracle import ServerLog
-from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.wire.marker import MarkerKind
@@ -15,16 +16,22 @@ _CONTENT = re.compile(rf"message: transactional: 1 prefix: {MARKER_PREFIX}, sz: 
 class Markers:
     """The markers in WAL beside the state."""
 
-    def __init__(self, server: ServerLog, store: StateStore) -> None:
+    def __init__(self, server: ServerLog, look: Callable[[], StateView]) -> None:
+        """`look` at the state, which may be another one by then."""
         self._server = server
-        self._store = store
+        self._look = look
         self._seen = 0
         self.count = 0
+
+    def forget(self) -> None:
+        """Say nothing of the markers so far: the state that they follow is lost."""
+        self._server.advance()
+        self._seen = len(self._server.messages)
 
     def check(self) -> None:
         """See that nothing stands in a marker which the state does not know (I12)."""
         self._server.advance()
-        view = self._store.view()
+        view = self._look()
         new, self._seen = self._server.messages[self._seen :], len(self._server.messages)
         for line in new:
             found = _CONTENT.fullmatch(line)

@@ -7,16 +7,23 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tests.support.chaos.verdict import Taken, check_replicas, check_taken
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tests.support.chaos.verdict import NOWHERE, Taken, check_replicas, check_taken
 from tests.support.log_oracle import ServerLog, Tally
 from tests.support.postgres import Cluster
 from tidemark.io.disk import StateFull
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.position import Sequence
+from tidemark.model.change import ChangeBatch
+from tidemark.model.position import Position, Sequence
+from tidemark.runtime.rebuild import LakeStock
 from tidemark.wire.items import ValueKind
 from tidemark.wire.outbox import OutboxValue
+from tidemark.wire.state import Identity
 
 READER = "chaos"
 BATCH_BYTES = 256 << 10
@@ -36,12 +43,14 @@ class Taker:
         self._paused = threading.Event()
         self._stopping = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
+        self._after = NOWHERE  # what is up to here was taken from an outbox that is lost
+        self._thread = threading.Thread()
 
     def start(self) -> None:
         """Register, and begin to take."""
         with OutboxReader.open(self._folder) as outbox:
-            outbox.register(READER)
+            self.held = outbox.register(READER).held
+        self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:
@@ -61,6 +70,20 @@ class Taker:
         """Tell if everything that was delivered is here."""
         with OutboxReader.open(self._folder) as outbox:
             return self.held == outbox.head()
+
+    def leave(self) -> None:
+        """End; remember how far it came."""
+        self.close()
+        self._after = self.taken[-1].group_end if self.taken else NOWHERE
+
+    def stock(self, _identity: Identity) -> LakeStock | None:
+        """Tell the greatest sequence; nothing is copied into it."""
+        return LakeStock(self.held)
+
+    def rejoin(self) -> None:
+        """Begin to take from the new outbox; drop what is known."""
+        self._stopping.clear()
+        self.start()
 
     def verdict(self, server: ServerLog, node: Cluster) -> Tally:
         """See that it took what the source holds, each change once."""
@@ -95,12 +118,21 @@ class Taker:
             outbox.confirm(READER, upto, after)  # a batch behind: what Spark may ask for again
         except StateFull:
             return False
-        self.taken += _items(values)
+        self.taken += _items(values, self._after)
         self.held = upto
         return True
 
 
-def _items(values: list[OutboxValue]) -> Iterator[Taken]:
+def _items(values: list[OutboxValue], after: Position) -> Iterator[Taken]:
     for value in values:
-        if value.header.kind is not ValueKind.TRANSACTIONS:
-            yield Taken(value.item(), value.header.pointer.position)
+        if value.header.kind is not ValueKind.TRANSACTIONS and value.header.last > after:
+            item = value.item()
+            if isinstance(item, ChangeBatch):
+                item = replace(item, rows=_rows_behind(item.rows, after))
+            yield Taken(item, value.header.pointer.position, after)
+
+
+def _rows_behind(rows: pa.RecordBatch, after: Position) -> pa.RecordBatch:
+    commit_lsn, ordinal = rows.column("_commit_lsn"), rows.column("_ordinal")
+    in_last = pc.and_(pc.equal(commit_lsn, after.commit_lsn), pc.greater(ordinal, after.ordinal))
+    return rows.filter(pc.or_(pc.greater(commit_lsn, after.commit_lsn), in_last))

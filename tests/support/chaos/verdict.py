@@ -15,12 +15,16 @@ COLUMNS = ["_op", "_tli", "_commit_lsn", "_ordinal", "_xid", BEFORE, AFTER]
 REPLAYED = (("account", "note"), ("letter", "counter"), ("reading", "body"))  # a table, a column that is never left out
 
 
+NOWHERE = Position(TimelineId(0), INVALID_LSN, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
     """An item of the outbox, and where its group ends."""
 
     item: GroupItem
     group_end: Position
+    after: Position  # what came before was taken from an outbox that was lost meanwhile
 
 
 def check_taken(server: ServerLog, taken: list[Taken]) -> Tally:
@@ -36,8 +40,10 @@ def check_taken(server: ServerLog, taken: list[Taken]) -> Tally:
 def in_order(taken: list[Taken]) -> list[LoggedChange]:
     """Return the changes by place; a group may hold nothing that belongs before or behind it."""
     changes: list[LoggedChange] = []
-    before = behind = Position(TimelineId(0), INVALID_LSN, 0)
+    before = behind = after = NOWHERE
     for one in taken:
+        if one.after != after:
+            before = behind = after = one.after
         if one.group_end != behind:
             before, behind = behind, one.group_end
         for change in _changes(one):

@@ -23,16 +23,19 @@ from tests.support.postgres import Cluster
 from tests.support.small_disk import SmallDisk, small_disk
 from tidemark.io.control import DaemonAway, request
 from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage
+from tidemark.runtime.rebuild import LakeStock
 from tidemark.wire.control import BadRequest
+from tidemark.wire.state import Identity
 
 POLL_S = 0.03
 PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then a few ticks pass all the same
 IDLE_TICKS = 5
 ANSWER_S = 2.0
-WAY_ON_S = 90.0  # nothing may take longer than this to get right once every fault is healed
+WAY_ON_S = 120.0  # nothing may take longer than this once every fault is healed: Spark's start takes a third
 MB = 1 << 20
 DISK_BYTES = 1 << 30  # as much as it takes; how full it is, is the campaign's choice
 DATABASE = "postgres"
@@ -72,6 +75,15 @@ class Target(Protocol):
 
     def holds_all(self) -> bool:
         """Tell if it has all that was delivered."""
+
+    def leave(self) -> None:
+        """Let go of a state that is lost."""
+
+    def stock(self, identity: Identity) -> LakeStock | None:
+        """Tell what it holds to whoever makes the state anew."""
+
+    def rejoin(self) -> None:
+        """Go on from the new state; what comes again is known by its position."""
 
     def verdict(self, server: ServerLog, node: Cluster) -> Tally:
         """See that it holds what the source holds, each change once; return how much that is."""
@@ -114,6 +126,20 @@ class World:
     def stage(self) -> Stage:
         """The stage of the capture."""
         return self.store.marks().stage
+
+    @property
+    def root(self) -> Path:
+        """Where logs are."""
+        return self.pair.sidecar.log_path.parent
+
+    @property
+    def view(self) -> StateView:
+        """All the small values of the state."""
+        return self.store.view()
+
+    def close_store(self) -> None:
+        """Let go of the state."""
+        self.store.close()
 
     @property
     def owner(self) -> tuple[str, int]:
@@ -176,7 +202,7 @@ class World:
 
     def told(self) -> str:
         """Return where everything stands, and the ends of both logs."""
-        view = self.store.view()
+        view = self.view
         switches = "\n".join(f"{s.before.value} -> {s.after.value}: {s.reason}" for s in view.switches.kept[-8:])
         marks = f"stage {view.stage.value}, delivered {view.delivered}, ledger {view.ledger}, readers {view.readers}"
         return "\n".join((marks, switches, *(keeper.told() for keeper in self.keepers)))
@@ -201,6 +227,7 @@ class Setting:
     plant: str = ""  # a bug that both processes are to run with
     pause_s: float = PAUSE_S  # between a session's transactions
     copy: bool = False  # what is in the tables before the capture begins, too
+    outbox_bytes: int = OUTBOX_BYTES
 
 
 MakeTarget = Callable[[Pair], Target]
@@ -223,10 +250,10 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> I
             process.log_path = root / f"{process.role}.log"
             if setting.plant:
                 process.program = ("-m", "tests.support.planted", setting.plant, process.role)
-        pair.sidecar.init(bytes_max=OUTBOX_BYTES)
-        store = stack.enter_context(StateStore.open(pair.sidecar.folder))
+        pair.sidecar.init(bytes_max=setting.outbox_bytes)
+        store = StateStore.open(pair.sidecar.folder)
         target = make_target(pair)
-        markers = Markers(server, store)
+        markers = Markers(server, lambda: world.view)
         world = World(
             node=node,
             cable=way,
@@ -244,6 +271,7 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> I
             target=target,
             tell=tell,
         )
+        stack.callback(world.close_store)
         stack.callback(target.close)
         for keeper in world.keepers:
             stack.callback(keeper.close)

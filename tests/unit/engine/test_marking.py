@@ -1,0 +1,39 @@
+"""When a confirmed pointer is worth a marker, and WAL worth a segment switch."""
+
+from tidemark.engine.marking import OTHER_WAL_BYTES_MIN, Confirmed, ConfirmPacing, WalMark
+from tidemark.model.lsn import FullXid
+
+SEGMENT = 16 << 20
+
+
+def paced(*steps: tuple[float, Confirmed]) -> list[bool]:
+    """Return the answers to these looks."""
+    pacing = ConfirmPacing(every_s=10, bytes_min=SEGMENT)
+    return [pacing.is_due(confirmed, now_s) for now_s, confirmed in steps]
+
+
+def test_what_was_confirmed_before_the_first_look_needs_no_marker() -> None:
+    assert paced((0, Confirmed(5, 100, 0)), (1000, Confirmed(5, 100, 0))) == [False, False]
+
+
+def test_a_confirmed_transaction_is_marked_at_most_every_so_often() -> None:
+    looks = [(float(now_s), Confirmed(now_s, now_s, 0)) for now_s in range(31)]
+    assert [now_s for now_s, due in enumerate(paced(*looks)) if due] == [10, 20, 30]
+
+
+def test_a_consumer_of_ones_own_has_no_sequence_and_is_marked_by_its_commits() -> None:
+    assert paced((0, Confirmed(0, 1, 0)), (10, Confirmed(0, 2, 0))) == [False, True]
+
+
+def test_other_wal_is_marked_by_the_segment_and_nothing_follows_a_marker_of_ours() -> None:
+    marker = 400  # bytes that a marker and its commit come to
+    looks = [(0.0, Confirmed(1, 1, 0)), (10.0, Confirmed(1, 1, SEGMENT - 1)), (20.0, Confirmed(1, 1, SEGMENT))]
+    afterwards = [(20.0 + 10 * n, Confirmed(1, 1, SEGMENT + marker * n)) for n in range(1, 100)]
+    assert paced(*looks, *afterwards) == [False, False, True] + [False] * 99
+
+
+def test_wal_has_moved_by_an_xid_or_by_more_than_an_idle_node_writes() -> None:
+    mark = WalMark(1000, FullXid(7))
+    assert not WalMark(1000 + OTHER_WAL_BYTES_MIN - 1, FullXid(7)).has_moved_since(mark)
+    assert WalMark(1000, FullXid(8)).has_moved_since(mark)
+    assert WalMark(1000 + OTHER_WAL_BYTES_MIN, FullXid(7)).has_moved_since(mark)
