@@ -213,7 +213,7 @@ class Demonstration:
             f"everything runs on:\n  psql '{self.server.dsn()}'\n"
             f"  .venv/bin/cdcctl realtime status --state {self.state}\n"
             f"  lake: {self.lake}\n  metrics: {metrics}\n  logs: {logs}\n"
-            f"  stop it: kill {pids}, then pg_ctl stop"
+            f"  stop it: kill {pids}; {self.server.stop_command}"
         )
 
 
