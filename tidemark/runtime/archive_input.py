@@ -14,7 +14,8 @@ from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.runtime.network import WalDiverged
+from tidemark.model.position import Position
+from tidemark.runtime.network import Reached, WalDiverged
 from tidemark.runtime.offline import check_same_cluster
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.source_thread import Link, SourceThread
@@ -38,13 +39,16 @@ class ArchiveInput(SourceThread):
         arrived: Signal,
         metrics: Metrics,
         log: Log,
+        delivered: Position | None = None,
     ) -> None:
-        """`timeline`: of the WAL before the ring's end."""
+        """`timeline`: of the ring's end, or an earlier one that led to it; `delivered`: what was, by an earlier run."""
         super().__init__("archive", arrived)
         self._folder = folder
         self._ring = ring
         self._system_identifier = system_identifier
         self._timeline = timeline
+        self._delivered = Reached.by_delivering(delivered)
+        self._is_behind = False  # the archive: it does not hold the delivered timeline yet
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -71,16 +75,26 @@ class ArchiveInput(SourceThread):
         except NoWal:
             return None  # not yet
         check_same_cluster(archive, self._system_identifier)
+        if archive.history.timeline < self._delivered.timeline:
+            self._wait_for_fork()
+            return None
         return archive
+
+    def _wait_for_fork(self) -> None:
+        """Tell once that what was delivered stands on a timeline of which nothing is archived yet."""
+        if not self._is_behind:
+            self._is_behind = True
+            self._log.warning("the archive does not hold the delivered timeline yet", timeline=self._delivered.timeline)
 
     def _check_timeline(self, archive: ArchiveFolder) -> None:
         """See that the archive's latest timeline came from ours, and not before what was read of it."""
-        read_lsn, latest = self._ring.write_lsn, archive.history.timeline
-        left_lsn = archive.history.switch_lsn(self._timeline)
-        if self._timeline not in archive.history or (left_lsn is not None and left_lsn < read_lsn):
+        latest = archive.history.timeline
+        reached = max(self._delivered, Reached(self._timeline, self._ring.write_lsn))
+        left_lsn = archive.history.switch_lsn(reached.timeline)
+        if reached.timeline not in archive.history or (left_lsn is not None and left_lsn < reached.lsn):
             raise WalDiverged(
-                f"timeline {latest} of {self._folder} is not one that left timeline {self._timeline} "
-                f"behind {format_lsn(read_lsn)}, up to where that was read"
+                f"timeline {latest} of {self._folder} is not one that left timeline {reached.timeline} "
+                f"behind {format_lsn(reached.lsn)}, up to where that was read"
             )
         if latest != self._timeline:
             self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)

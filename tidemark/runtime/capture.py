@@ -105,7 +105,7 @@ class Capture:
         base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
-        self._inflow = make_inflow(page_lsn, base.timeline, copying=takes_time(config, view))
+        self._inflow = make_inflow(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
         self.progress = self._inflow.progress
         self.progress.delivered = start
         self._start = start

@@ -22,6 +22,7 @@ from tidemark.io.replication import NodeIdentity, WalStream
 from tidemark.io.state import StateStore
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.position import Position
 from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import NetworkThread, WalSink
@@ -62,9 +63,12 @@ class Surroundings:
 
 
 class MakeInflow(Protocol):
-    """Makes the inflow of a capture that decodes from `page_lsn` on, on `timeline`; `copying`: behind a first copy."""
+    """Makes the inflow of a capture that decodes from `page_lsn` on, and leaves out what was delivered.
 
-    def __call__(self, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+    `timeline`: of the catalog base; so of `page_lsn`, or an earlier one. `copying`: behind a first copy.
+    """
+
+    def __call__(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
         """Make it."""
 
 
@@ -80,26 +84,30 @@ def new_ring(around: Surroundings, page_lsn: Lsn) -> Ring:
     return ring
 
 
-def from_node(around: Surroundings, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+def from_node(
+    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+) -> Inflow:
     """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
     ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     spool = WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode)
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
         spool.drop_below(None)
     if not copying and spool.is_empty:
-        network = _network(around, ring, timeline, progress, arrived)
+        network = _network(around, ring, timeline, progress, arrived, delivered=delivered)
         return Inflow(ring, ring, arrived, progress, network)
     if spool.is_empty:
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
 
     def into(sink: WalSink) -> NetworkThread:
-        return _network(around, sink, spool.timeline, progress, arrived)
+        return _network(around, sink, spool.timeline, progress, arrived, delivered=delivered)
 
     return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
 
 
-def from_archive(around: Surroundings, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+def from_archive(
+    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+) -> Inflow:
     """Read the archive; around a first copy it simply waits: nothing of it goes away."""
     del copying
     ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
@@ -112,6 +120,7 @@ def from_archive(around: Surroundings, page_lsn: Lsn, timeline: TimelineId, *, c
         arrived=arrived,
         metrics=around.metrics,
         log=around.log,
+        delivered=delivered,
     )
     return Inflow(ring, ring, arrived, progress, source)
 
@@ -146,9 +155,9 @@ class LiveBuffer:
         """Let go of the node; what is in the buffer is for nobody."""
         self._network.stop()
 
-    def inflow(self, page_lsn: Lsn, timeline: TimelineId, *, copying: bool) -> Inflow:
+    def inflow(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
         """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
-        del copying, timeline
+        del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
             self._ring.release(page_lsn - self.start_lsn)
             return Inflow(self._ring, self._ring, self._arrived, self._progress, self._network)
@@ -196,7 +205,13 @@ def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[ReadSeg
 
 
 def _network(
-    around: Surroundings, sink: WalSink, timeline: TimelineId, progress: Progress, arrived: Signal
+    around: Surroundings,
+    sink: WalSink,
+    timeline: TimelineId,
+    progress: Progress,
+    arrived: Signal,
+    *,
+    delivered: Position | None = None,
 ) -> NetworkThread:
     config = around.config
     return NetworkThread(
@@ -211,4 +226,5 @@ def _network(
         backoff=Backoff(config.retry.first_s, config.retry.max_s),
         reconnect_share=config.ring.reconnect_free_share,
         overflows=config.has_archive,
+        delivered=delivered,
     )

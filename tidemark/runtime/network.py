@@ -7,7 +7,7 @@ was full, once a share of it is free. Closing costs the node nothing, and a conn
 shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
@@ -18,6 +18,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.position import Position
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.source_thread import Link, SourceThread
 from tidemark.wal.segments import ReadSegment
@@ -37,6 +38,20 @@ class RingOverflowed(TidemarkError):
 
     disposition = Disposition.FAIL_OVER
     hint = "the archiver goes on; ring.bytes_max bounds the ring"
+
+
+class Reached(NamedTuple):
+    """WAL that is known to have happened, up to `lsn` along `timeline`; of two, the greater one tells more."""
+
+    timeline: TimelineId
+    lsn: Lsn
+
+    @classmethod
+    def by_delivering(cls, delivered: Position | None) -> "Reached":
+        """Return what a delivered position tells: its record has begun there. None: it tells nothing."""
+        return (
+            cls(TimelineId(0), Lsn(0)) if delivered is None else cls(delivered.timeline, Lsn(delivered.commit_lsn + 1))
+        )
 
 
 class WalSink(Protocol):
@@ -73,8 +88,13 @@ class NetworkThread(SourceThread):
         backoff: Backoff,
         reconnect_share: float,
         overflows: bool,
+        delivered: Position | None = None,
     ) -> None:
-        """`reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread.
+        """`timeline`: of the sink's end, or an earlier one that led to it: the catalog base may be from before a fork.
+
+        `delivered`: what was, by an earlier run; the sink's end may be before it.
+
+        `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread.
 
         It never ends it before the thread has come to where the node was at first: that is in no danger of overflowing,
         it stands in `pg_wal`, and comes as fast as it is taken (I18).
@@ -84,6 +104,7 @@ class NetworkThread(SourceThread):
         self._sink = sink
         self._system_identifier = system_identifier
         self._timeline = timeline
+        self._delivered = Reached.by_delivering(delivered)
         self._progress = progress
         self._metrics = metrics
         self._log = log
@@ -130,16 +151,10 @@ class NetworkThread(SourceThread):
         if identity.timeline == self._timeline:
             return
         history = stream.timeline_history(identity.timeline)
-        if self._timeline in history:  # else `start` says so
-            self._check_switch(identity.timeline, history.switch_lsn(self._timeline))
+        reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
+        if reached.timeline in history:  # else `start` says so
+            _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached)
             self._timeline = history.timeline_at(self._sink.write_lsn)
-
-    def _check_switch(self, next_timeline: TimelineId, switch_lsn: Lsn | None) -> None:
-        if switch_lsn is not None and switch_lsn < self._sink.write_lsn:
-            raise WalDiverged(
-                f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
-                f"timeline {self._timeline} was received up to {format_lsn(self._sink.write_lsn)}"
-            )
 
     def _stream(self, stream: WalStream) -> None:
         ended = stream.start(self._sink.write_lsn, self._timeline)
@@ -173,7 +188,7 @@ class NetworkThread(SourceThread):
         self._arrived.set()
 
     def _follow(self, ended: TimelineEnd) -> None:
-        self._check_switch(ended.next_timeline, ended.next_start_lsn)
+        _check_switch(ended.next_timeline, ended.next_start_lsn, Reached(self._timeline, self._sink.write_lsn))
         self._log.warning(
             "timeline ended", timeline=self._timeline, next_timeline=ended.next_timeline, at_lsn=ended.next_start_lsn
         )
@@ -194,3 +209,11 @@ class NetworkThread(SourceThread):
         wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * self._reconnect_share))
         while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
             self._stopping.wait(READ_S)
+
+
+def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached) -> None:
+    if switch_lsn is not None and switch_lsn < reached.lsn:
+        raise WalDiverged(
+            f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
+            f"timeline {reached.timeline} was received up to {format_lsn(reached.lsn)}"
+        )
