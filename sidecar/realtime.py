@@ -20,6 +20,7 @@ from tidemark.io.clock import SystemClock
 from tidemark.io.control import Handler
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
+from tidemark.io.state import NotDeliverer
 from tidemark.io.state_views import StateMarks
 from tidemark.model.errors import Fenced, NodeUnfit
 from tidemark.model.lsn import format_lsn
@@ -137,7 +138,11 @@ class Realtime:
 
     def _deliver(self) -> None:
         if self._capture is None:
-            self._epoch = self._store.take_epoch(self._owner)
+            try:
+                self._epoch = self._store.take_epoch(self._owner)
+            except NotDeliverer as error:  # the stage was looked at a moment before
+                self._around.log.warning("somebody else delivers now", **describe_error(error))
+                return
             self._begin(self._epoch, partial(from_node, self._around))
         assert self._capture is not None, "it was begun"
         error = self._capture.poll()

@@ -140,7 +140,15 @@ class LiveBuffer:
         self.start_lsn = first_page_lsn(here.flush_lsn)
         self._ring, self._arrived = new_ring(around, self.start_lsn), Signal()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
-        self._network = _network(around, self._ring, here.timeline, self._progress, self._arrived)
+        # NB: nobody takes from it yet: what is written while the connection is made can fill it, too.
+        self._network = _network(
+            around,
+            self._ring,
+            here.timeline,
+            self._progress,
+            self._arrived,
+            restored_lsn=here.flush_lsn,
+        )
 
     @property
     def input(self) -> NetworkThread:
@@ -159,10 +167,28 @@ class LiveBuffer:
         """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
-            self._ring.release(page_lsn - self.start_lsn)
-            return Inflow(self._ring, self._ring, self._arrived, self._progress, self._network)
+            return Inflow(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
         earlier = read_between(Path(self._around.config.archive.folder), page_lsn, self.start_lsn)
         return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network)
+
+
+class Later:
+    """The ring from a later LSN on; it may not have come that far, so what stands before is let go as it comes."""
+
+    def __init__(self, ring: Ring, start_lsn: Lsn) -> None:
+        self._ring = ring
+        self._start_lsn = start_lsn
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice."""
+        passed_over = min(self._start_lsn - self._ring.read_lsn, self._ring.used_bytes)
+        if passed_over > 0:
+            self._ring.release(passed_over)
+        return self._ring.peek() if self._ring.read_lsn >= self._start_lsn else None
+
+    def release(self, length: int) -> None:
+        """Give back a slice."""
+        self._ring.release(length)
 
 
 class CatchUp:
@@ -212,6 +238,7 @@ def _network(
     arrived: Signal,
     *,
     delivered: Position | None = None,
+    restored_lsn: Lsn | None = None,
 ) -> NetworkThread:
     config = around.config
     return NetworkThread(
@@ -227,4 +254,5 @@ def _network(
         reconnect_share=config.ring.reconnect_free_share,
         overflows=config.has_archive,
         delivered=delivered,
+        restored_lsn=restored_lsn,
     )

@@ -86,8 +86,10 @@ class MarkerScan(SourceThread):
                 self._on_content(record.lsn, found.content)
 
     def _pass(self, archive: ArchiveFolder) -> None:
-        """Go on with the next segment that is there."""
+        """Go on with the next segment that is there; with the one to come, where the framer met what is no WAL."""
         behind = archive.next_wal_after(self.read_lsn)
+        if behind is None and self._framer.fed_lsn not in (None, self.read_lsn):
+            behind = segment_start(segment_of(self.read_lsn, self._segment_bytes) + 1, self._segment_bytes)
         if behind is not None:
             self.read_lsn = behind
             self._framer, self._timeline = self._new_framer(), None

@@ -89,6 +89,7 @@ class NetworkThread(SourceThread):
         reconnect_share: float,
         overflows: bool,
         delivered: Position | None = None,
+        restored_lsn: Lsn | None = None,
     ) -> None:
         """`timeline`: of the sink's end, or an earlier one that led to it: the catalog base may be from before a fork.
 
@@ -96,8 +97,8 @@ class NetworkThread(SourceThread):
 
         `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread.
 
-        It never ends it before the thread has come to where the node was at first: that is in no danger of overflowing,
-        it stands in `pg_wal`, and comes as fast as it is taken (I18).
+        It never ends it before the thread has come to `restored_lsn` (None: where the node is at the first connection):
+        that is in no danger of overflowing, it stands in `pg_wal`, and comes as fast as it is taken (I18).
         """
         super().__init__("network", arrived)
         self._dsn = dsn
@@ -111,7 +112,7 @@ class NetworkThread(SourceThread):
         self._backoff = backoff
         self._reconnect_share = reconnect_share
         self._overflows = overflows
-        self._restored_lsn: Lsn | None = None  # where the node was at first
+        self._restored_lsn = restored_lsn
         self._clock = SystemClock()
 
     def _work(self) -> None:

@@ -1,0 +1,76 @@
+"""The sidecar's way back while its own way to the node is bad."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.captures import change_log, replayed
+from tests.support.failover import Pair, archiving_node, paired
+from tests.support.middlemen import proxy
+from tidemark.model.mode import Stage
+
+COPY_BOTH = b"W"  # the server's answer to START_REPLICATION
+
+
+class Withheld:
+    """What the server streams, held back while the gate is closed; all else passes."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self._connection = threading.local()
+
+    def change(self, said: bytes) -> bytes:
+        """Take what a connection's server says."""
+        if getattr(self._connection, "is_streaming", False):
+            self.gate.wait()
+        elif said.startswith(COPY_BOTH):
+            self._connection.is_streaming = True
+        return said
+
+
+@contextmanager
+def writing(pair: Pair) -> Iterator[list[int]]:
+    """Insert rows of a page each all the time; give their keys."""
+    keys: list[int] = []
+    stopping = threading.Event()
+
+    def write() -> None:
+        with pair.node.connect("postgres") as session:
+            session.execute("ALTER TABLE account ALTER note SET STORAGE EXTERNAL")
+            while not stopping.wait(0.01):
+                session.execute("INSERT INTO account VALUES (%s, repeat('x', 10000))", (len(keys),))
+                keys.append(len(keys))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield keys
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_the_archiver_may_reach_the_marker_before_the_buffer_has_received_it(tmp_path: Path) -> None:
+    withheld = Withheld()
+    with archiving_node() as node, proxy(node.node.port, withheld.change) as port:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        direct = node.node.dsn()
+        through = {
+            "TIDEMARK_CAPTURE__DSN": f"host=127.0.0.1 port={port} dbname=postgres user=postgres",
+            "TIDEMARK_MARKERS__DSN": direct,
+        }
+        with paired(node, tmp_path, options=through) as pair:
+            pair.switch_off()
+            with writing(pair) as keys:
+                withheld.gate.clear()
+                pair.switch_on()
+                pair.wait_for(lambda: Stage.RETURNED in [each.after for each in pair.switches()], "the hand-over")
+                time.sleep(1)
+                withheld.gate.set()
+                pair.wait_for_stage(Stage.REALTIME)
+            assert list(replayed(change_log(pair.catch_up(), "account"))) == keys
+            assert pair.stage is Stage.REALTIME
+            assert pair.sidecar.running, pair.told()

@@ -1,0 +1,61 @@
+"""An archive read for its markers alone: what is damaged is told and passed, also where nothing stood behind it yet."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tests.support.captures import config_for
+from tests.support.failover import archiving_node
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.initialise import initialise
+from tidemark.runtime.marker_scan import MarkerScan
+from tidemark.wal.segments import parse_segment_name, segment_start
+
+DEADLINE_S = 30.0
+MB = 1 << 20
+
+
+def wait_for(condition: Callable[[], bool], scan: MarkerScan) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert scan.error is None, scan.error
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+def test_a_damaged_segment_at_the_archives_end_is_passed_once_there_is_more(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    state = StateFolder(tmp_path / "state")
+    with archiving_node() as archive:
+        config = config_for(archive.node, "postgres")
+        config = replace(config, archive=replace(config.archive, folder=str(folder)))
+        initialise(config, state)
+        archive.node.sql("SELECT pg_logical_emit_message(true, 'filler', repeat('x', 300000))")
+        (damaged,) = archive.switch()
+        archive.node.sql(f"SELECT pg_logical_emit_message(true, '{MARKER_PREFIX}', 'behind')")
+        (behind,) = archive.switch()
+        archive.wait_until_archived()
+        content = bytearray((archive.spool.folder / damaged).read_bytes())
+        content[200_000] ^= 0xFF
+        (folder / damaged).write_bytes(content)
+        key = parse_segment_name(damaged, MB)
+        assert key is not None
+        met: list[bytes] = []
+        with StateStore.open(state) as store:
+            around = Surroundings(config, store, Metrics("main"), get_log("test"))
+            scan = MarkerScan(around, segment_start(key[1], MB), lambda _lsn, found: met.append(found))
+            scan.start()
+            try:
+                wait_for(lambda: scan.broken is not None, scan)
+                shutil.copy(archive.spool.folder / behind, folder)
+                wait_for(lambda: b"behind" in met, scan)
+            finally:
+                scan.stop()

@@ -1,0 +1,122 @@
+"""The sidecar, step by step, where another process or the node is a moment ahead of it."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sidecar.realtime import Realtime
+from tests.support.archiving import Archiving
+from tests.support.captures import config_for
+from tests.support.failover import archiving_node
+from tidemark.engine.handover import Event
+from tidemark.io.clock import SystemClock
+from tidemark.io.heartbeat import Slot
+from tidemark.io.locks import RoleLock
+from tidemark.io.logs import get_log
+from tidemark.io.marker_key import load_marker_key
+from tidemark.io.metrics import Metrics
+from tidemark.io.replication import NodeIdentity
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_views import StateMarks
+from tidemark.io.switching import switch
+from tidemark.model.mode import Stage
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings, where_the_node_is
+from tidemark.runtime.initialise import initialise
+from tidemark.runtime.marker_reading import MarkerReader
+from tidemark.runtime.service import Means
+
+DEADLINE_S = 30.0
+RING_BYTES = 1 << 20
+
+
+class SlowErrands(NodeErrands):
+    """Tells where the node was a while ago."""
+
+    def __init__(self, around: Surroundings, key: bytes) -> None:
+        super().__init__(around, key)
+        self.was_at = where_the_node_is(around)
+        self.asked = 0
+
+    def find_node(self) -> Future[NodeIdentity]:
+        """Answer at once, with an old answer."""
+        self.asked += 1
+        answer: Future[NodeIdentity] = Future()
+        answer.set_result(self.was_at)
+        return answer
+
+
+@contextmanager
+def made(node: Archiving, root: Path) -> Iterator[tuple[Realtime, StateStore, SlowErrands]]:
+    """Give a sidecar's work in a capture that the operator has switched off."""
+    config = config_for(node.node, "postgres")
+    config = replace(
+        config,
+        archive=replace(config.archive, folder=str(node.spool.folder)),
+        ring=replace(config.ring, bytes_max=RING_BYTES),
+        realtime=replace(config.realtime, return_first_s=0.1, return_max_s=0.1),
+    )
+    folder = StateFolder(root / "state")
+    initialise(config, folder)
+    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
+        around = Surroundings(config, store, Metrics("main"), get_log("test"))
+        key = load_marker_key(config, folder)
+        errands = SlowErrands(around, key)
+        realtime = Realtime(Means(around, lock.owner, errands, MarkerReader(around, key)))
+        try:
+            yield realtime, store, errands
+        finally:
+            realtime.stop()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Archiving]:
+    with archiving_node() as started:
+        yield started
+
+
+def fail_over(store: StateStore) -> None:
+    """Move to ARCHIVE as the archiver does."""
+    switch(store, Event.SIDECAR_LOST, log=get_log("test"), now_us=SystemClock().wall_us())
+
+
+def step_until(realtime: Realtime, store: StateStore, condition: Callable[[], bool]) -> None:
+    """Let the sidecar work, beside an archiver that lives."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come"
+        store.environment.heartbeat.beat(Slot.ARCHIVER)
+        realtime.step()
+        time.sleep(0.02)
+
+
+def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
+    node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with made(node, tmp_path) as (realtime, store, _):
+        before = store.marks()
+        assert before.stage is Stage.REALTIME
+        fail_over(store)
+        current, seen = store.marks, [before]
+
+        def late_marks() -> StateMarks:
+            return seen.pop() if seen else current()
+
+        monkeypatch.setattr(store, "marks", late_marks)
+        realtime.step()
+        assert not seen
+        assert realtime.status() == {"link": None}
+        assert store.marks().stage is Stage.ARCHIVE
+
+
+def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:
+    with made(node, tmp_path) as (realtime, store, errands):
+        fail_over(store)
+        node.node.sql("CREATE TABLE much AS SELECT n, repeat('x', 500) FROM generate_series(1, 20000) n")
+        step_until(realtime, store, lambda: errands.asked > 1)
