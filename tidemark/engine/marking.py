@@ -38,6 +38,8 @@ class ConfirmPacing:
         """Tell if `confirmed` is to be written now; if so it counts as written."""
         if self._marked_s is not None:
             other_bytes = confirmed.record_bytes - self._marked.record_bytes
+            if other_bytes < 0:  # a capture that began anew counts from nothing
+                other_bytes = confirmed.record_bytes
             moved = confirmed.has_more_than(self._marked) or other_bytes >= self.bytes_min
             if not moved or now_s - self._marked_s < self.every_s:
                 return False
