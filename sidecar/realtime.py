@@ -140,8 +140,8 @@ class Realtime:
         if self._capture is None:
             try:
                 self._epoch = self._store.take_epoch(self._owner)
-            except NotDeliverer as error:  # the stage was looked at a moment before
-                self._around.log.warning("somebody else delivers now", **describe_error(error))
+            except NotDeliverer as late:  # the stage was looked at a moment before
+                self._around.log.warning("somebody else delivers now", **describe_error(late))
                 return
             self._begin(self._epoch, partial(from_node, self._around))
         assert self._capture is not None, "it was begun"
