@@ -137,19 +137,24 @@ class Realtime:
     # --- REALTIME
 
     def _deliver(self) -> None:
-        if self._capture is None:
-            try:
-                self._epoch = self._store.take_epoch(self._owner)
-            except NotDeliverer as late:  # the stage was looked at a moment before
-                self._around.log.warning("somebody else delivers now", **describe_error(late))
-                return
-            self._begin(self._epoch, partial(from_node, self._around))
+        if self._capture is None and not self._began():
+            return
         assert self._capture is not None, "it was begun"
         error = self._capture.poll()
         if error is not None:
             self._fail_over(error)
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
             self._way_back.succeeded()
+
+    def _began(self) -> bool:
+        """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
+        try:
+            self._epoch = self._store.take_epoch(self._owner)
+        except NotDeliverer as error:
+            self._around.log.warning("somebody else delivers now", **describe_error(error))
+            return False
+        self._begin(self._epoch, partial(from_node, self._around))
+        return True
 
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._around.log.info("epoch taken", epoch=str(epoch))

@@ -129,6 +129,20 @@ def test_a_missing_segment_ends_it_with_the_range_of_lsns(copy: Path) -> None:
         assert f"from {format_lsn(first + MB)} to {format_lsn(first + 2 * MB)}" in str(drained.source.error)
 
 
+def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(copy: Path, tmp_path: Path) -> None:
+    archive = ArchiveFolder(copy)
+    *before, late, _ = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    content = whole(copy)
+    aside = shutil.move(late, tmp_path / late.name)
+    with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
+        drained.until(lambda: len(drained.content) >= len(before) * MB)
+        time.sleep(1)
+        assert drained.source.error is None
+        shutil.move(aside, late)
+        drained.until(lambda: len(drained.content) == len(content))
+        assert drained.content == content
+
+
 @pytest.mark.feature("I33")
 def test_a_branch_that_left_before_what_was_read_is_refused_and_one_behind_it_is_followed(copy: Path) -> None:
     archive = ArchiveFolder(copy)

@@ -19,6 +19,7 @@ from tidemark.io.spool import NoSpool, Spool
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.model.mode import Stage
+from tidemark.model.position import Epoch
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.state import STAGE, CopyPhase
@@ -83,6 +84,12 @@ class Shop:
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
             assert moving.stage() is Stage.ARCHIVE
             moving.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed to go on
+
+    def epoch(self) -> Epoch:
+        with StateStore.open(self.sidecar.folder) as store:
+            term = store.view().term
+        assert term is not None
+        return term.epoch
 
     def phases(self) -> set[CopyPhase]:
         with StateStore.open(self.sidecar.folder) as store:
@@ -256,3 +263,15 @@ def test_making_anew_that_broke_off_is_done_by_doing_it_again(shop: Shop) -> Non
     shutil.move(aside, missing)
     shop.make_anew("--lake", shop.lake)
     go_on(shop)
+
+
+def test_the_epochs_of_a_state_made_anew_are_above_those_taken_since_the_last_copy(shop: Shop) -> None:
+    for _ in range(2):
+        shop.sidecar.kill()
+        shop.sidecar.start()
+    shop.sidecar.kill()
+    lost = shop.epoch()
+    shop.lose()
+    shop.make_anew("--lake", shop.lake)
+    shop.sidecar.start()
+    assert shop.epoch() > lost

@@ -1,19 +1,21 @@
 """Where the ring's WAL comes from in the archiver: a folder, segment by segment, as they arrive.
 
-A segment that is missing between others is a hole and ends the thread; one that is missing at the end is waited for.
+A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread; one that is missing at
+the end is waited for.
 The folder is listed again only when it changed. Timelines are followed as recovery would: the latest one that came from
 ours. One that left ours before what was read already is another branch, and ends the thread, too.
 """
 
+import time
 from pathlib import Path
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
-from tidemark.io.archive import ArchiveFolder, NoWal
+from tidemark.io.archive import ArchiveFolder, Hole, NoWal
 from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
-from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.network import Reached, WalDiverged
 from tidemark.runtime.offline import check_same_cluster
@@ -23,6 +25,7 @@ from tidemark.wal.segments import ReadSegment
 
 LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
 ROOM_S = 0.02
+HOLE_S = 5.0  # tools that archive in parallel bring a segment later than its successor, but not so much later
 
 
 class ArchiveInput(SourceThread):
@@ -53,6 +56,8 @@ class ArchiveInput(SourceThread):
         self._metrics = metrics
         self._log = log
         self._changes = FolderChanges(folder)
+        self._hole_lsn = INVALID_LSN
+        self._hole_since_s = 0.0
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -62,9 +67,22 @@ class ArchiveInput(SourceThread):
                 continue
             self._check_timeline(archive)
             self._link = Link.STREAMING
-            for piece in archive.read_what_is_there(self._ring.write_lsn):
-                if not self._put(piece):
-                    return
+            try:
+                for piece in archive.read_what_is_there(self._ring.write_lsn):
+                    if not self._put(piece):
+                        return
+            except Hole:
+                if self._is_lasting_hole():
+                    raise
+                self._changes.forget()
+                self._stopping.wait(LOOK_S)
+
+    def _is_lasting_hole(self) -> bool:
+        """Tell if what is missing at the ring's end has had its time to come."""
+        now_s = time.monotonic()
+        if self._hole_lsn != self._ring.write_lsn:
+            self._hole_lsn, self._hole_since_s = self._ring.write_lsn, now_s
+        return now_s - self._hole_since_s >= HOLE_S
 
     def _take_stock(self) -> ArchiveFolder | None:
         """Return what the folder holds, if that may be new."""

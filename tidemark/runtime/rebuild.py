@@ -18,7 +18,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
-from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.outbox import HEADER_BYTES
@@ -35,6 +35,8 @@ from tidemark.wire.state import (
     Term,
     Watermark,
 )
+
+EPOCHS_MAX = 1 << 20  # taken between two copies of the history: a year and more of a switch every minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
             moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
             if config.has_archive:
                 moving.put(STAGE, Stage.ARCHIVE)
-            if manifest.term is not None:
-                moving.put(TERM, Term(manifest.term.epoch, None))  # the next one is greater than all before
+            moving.put(TERM, Term(_epoch_after(manifest), None))
             if manifest.fingerprint is not None:
                 moving.put(FINGERPRINT, manifest.fingerprint)
             for key, progress in manifest.copies.items():
@@ -85,6 +86,12 @@ def _numbers_after(manifest: Manifest, lake: LakeStock | None) -> Sequence:
     """Return a number that the lost outbox cannot have reached: it held no more values than fit its bound at once."""
     known = max(manifest.head, lake.sequence if lake is not None else NO_SEQUENCE)
     return Sequence(known + manifest.identity.outbox_bytes_max // HEADER_BYTES)
+
+
+def _epoch_after(manifest: Manifest) -> Epoch:
+    """Return an epoch that the lost state cannot have reached since the manifest was written."""
+    last = manifest.term.epoch if manifest.term is not None else Epoch(manifest.start.position.timeline, 0)
+    return replace(last, number=last.number + EPOCHS_MAX)
 
 
 def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeStock | None) -> CopyProgress:
