@@ -32,6 +32,8 @@ def archive_line(told: str, server: Server, folder: Path) -> str:
 def _copied(server: Server, folder: Path) -> str:
     for package in LEAN:
         shutil.copytree(SOURCES / package, folder / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)  # whatever umask the clone was made with
     pythons = (str(Path(sys.executable).resolve()), shutil.which("python3", path=SYSTEM_PATH))
     for python in filter(None, pythons):
         words = ("/usr/bin/env", f"PYTHONPATH={folder}", python, "-S", "-B", "-m", "archiver.archive_command")

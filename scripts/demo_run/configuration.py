@@ -10,7 +10,7 @@ from pathlib import Path
 
 SWITCH_S = 2  # an unfinished segment is switched at most so often in archive mode
 OUTBOX_BYTES = 32 << 20
-RING_BYTES = 4 << 20
+RING_BYTES = 8 << 20
 TEMPLATE = """\
 # Written by scripts/demo; conf/tidemark.toml describes every key.
 [capture]

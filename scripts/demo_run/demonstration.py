@@ -27,6 +27,7 @@ LOOK_EVERY_S = 0.05
 MIB = 1 << 20
 OPERATOR_S_MAX = 90
 SPARK_S_MAX = 240
+SIDECAR_S_MAX = 60
 SPARK_STANDS = '"query starts"'  # an event of its log
 ROLE = "cdc"
 
@@ -103,7 +104,8 @@ class Demonstration:
         self.began_us = _now_us()
         self.work.start()
         self.sidecar.start()
-        self.archiver.start()
+        self.until(lambda: self.store.marks().term is not None, "the sidecar delivers", within_s=SIDECAR_S_MAX)
+        self.archiver.start()  # not before: it would find the sidecar gone, and take over
 
     def say(self, text: str) -> None:
         """Print one line of the story."""
@@ -211,7 +213,7 @@ class Demonstration:
             f"everything runs on:\n  psql '{self.server.dsn()}'\n"
             f"  .venv/bin/cdcctl realtime status --state {self.state}\n"
             f"  lake: {self.lake}\n  metrics: {metrics}\n  logs: {logs}\n"
-            f"  stop it: kill {pids}, then pg_ctl stop"
+            f"  stop it: kill {pids}; {self.server.stop_command}"
         )
 
 

@@ -17,6 +17,7 @@ FIRST_BATCH_S_MAX = 240  # for Spark to start
 SWITCHED_S_MAX = 60
 CAUGHT_UP_S_MAX = 60
 SPARK_BACK_S_MAX = 120
+KEEPS_UP_S = 6
 DEAD_S = 2  # how long the archiver stays dead
 OVERFLOW_S_MAX = 60
 FULL_SHARE = 0.9  # of the outbox: the next group may not fit
@@ -33,7 +34,7 @@ def wait_for_first_copy(demonstration: Demonstration) -> None:
         demonstration.until(is_copied, "the first copy", within_s=FIRST_BATCH_S_MAX)
         _until_lake_keeps_up(demonstration, within_s=FIRST_BATCH_S_MAX)
     demonstration.say(f"[{demonstration.passed_s:5.1f} s] the rows that were there are in the lake, which keeps up now")
-    demonstration.work.hasten()
+    demonstration.work.pace(shop.TRANSACTIONS_PER_S)
 
 
 def play(demonstration: Demonstration, calm_s: float) -> None:
@@ -80,6 +81,7 @@ def _kill_archiver(demonstration: Demonstration) -> None:
 
 def _kill_sidecar(demonstration: Demonstration) -> None:
     sidecar = demonstration.sidecar
+    _until_stage(demonstration, Stage.REALTIME)
     with demonstration.lag.disturbed():
         demonstration.scene("SIGKILL to the sidecar, which delivers")
         sidecar.kill()
@@ -94,6 +96,7 @@ def _kill_sidecar(demonstration: Demonstration) -> None:
 def _overflow_ring(demonstration: Demonstration) -> None:
     """Let nobody read: outbox, queue and ring fill up in turn."""
     spark = demonstration.spark
+    _until_stage(demonstration, Stage.REALTIME)
     with demonstration.lag.disturbed():
         demonstration.scene("SIGKILL to Spark, driver and JVM, while a batch job rewrites documents")
         spark.kill()
@@ -109,9 +112,11 @@ def _overflow_ring(demonstration: Demonstration) -> None:
 
             demonstration.until(has_overflowed, "an overflow of the ring", within_s=OVERFLOW_S_MAX)
         demonstration.scene("Spark is started again")
+        demonstration.work.pace(shop.SLOW_PER_S)
         spark.start()
         _until_stage(demonstration, Stage.REALTIME, within_s=SPARK_BACK_S_MAX)
         _until_lake_keeps_up(demonstration)
+    demonstration.work.pace(shop.TRANSACTIONS_PER_S)
 
 
 def _may_take_more(demonstration: Demonstration) -> bool:
@@ -143,9 +148,10 @@ def _until_delivered(demonstration: Demonstration) -> None:
 
 
 def _until_lake_keeps_up(demonstration: Demonstration, *, within_s: float = SPARK_BACK_S_MAX) -> None:
-    committed = demonstration.lag.flush_lsn()
-    demonstration.until(
-        lambda: (demonstration.landed() or Lsn(0)) >= committed,
-        "what is committed is in the lake",
-        within_s=within_s,
-    )
+    """Wait until what was committed before is in the lake, and what comes now is there soon."""
+    committed, recent_s = demonstration.lag.flush_lsn(), demonstration.lag.lake.recent_s
+
+    def keeps_up() -> bool:
+        return (demonstration.landed() or Lsn(0)) >= committed and bool(recent_s) and recent_s[-1] < KEEPS_UP_S
+
+    demonstration.until(keeps_up, "the lake keeps up", within_s=within_s)

@@ -4,6 +4,7 @@ import grp
 import importlib.util
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -66,9 +67,17 @@ class Server:
         if (self.data / "postmaster.pid").exists():
             self.run("pg_ctl", "reload", "-D", str(self.data))
 
+    @property
+    def stop_command(self) -> str:
+        """What stops the server, for people."""
+        return shlex.join([*self._prefix, str(self.programs / "pg_ctl"), "stop", "-D", str(self.data)])
+
+    @property
+    def _prefix(self) -> tuple[str, ...]:
+        return ("runuser", "-u", self.os_user, "--") if self.os_user else ()
+
     def _as_its_user(self, *command: str) -> subprocess.CompletedProcess[str]:
-        prefix = ["runuser", "-u", self.os_user, "--"] if self.os_user else []
-        return subprocess.run([*prefix, *command], cwd="/", check=False, capture_output=True, text=True)
+        return subprocess.run([*self._prefix, *command], cwd="/", check=False, capture_output=True, text=True)
 
     def stop(self) -> None:
         """Stop the server at once; nothing is kept."""

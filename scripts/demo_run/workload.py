@@ -109,9 +109,9 @@ class Workload:
         if self.failure is not None:
             raise self.failure
 
-    def hasten(self) -> None:
-        """Go on at full speed."""
-        self.per_s = TRANSACTIONS_PER_S
+    def pace(self, per_s: float) -> None:
+        """Go on at this speed, all clients together."""
+        self.per_s = per_s
         self._count_from = self.transactions
         self._started = time.monotonic()
 

@@ -15,17 +15,17 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.support.chaos.faults import POINTS, Steps
 from tests.support.chaos.keeper import Tell
-from tests.support.chaos.lake import LakeTarget
+from tests.support.chaos.lake import OUTBOX_BYTES, LakeTarget
 from tests.support.chaos.lost_state import lose_state
 from tests.support.chaos.prologue import meet_every_failpoint
 from tests.support.chaos.schedule import Planned, planned
 from tests.support.chaos.taker import Taker
-from tests.support.chaos.world import PAUSE_S, POLL_S, Setting, Target, World, made
+from tests.support.chaos.world import POLL_S, Setting, Target, World, made
 from tests.support.failover import Pair
 from tests.support.log_oracle import Tally
 from tests.support.planted import PLANTS
@@ -166,9 +166,9 @@ def _judge(world: World, agenda: Agenda) -> Outcome:
     world.drain()
     world.tell("the target holds all; comparing")
     world.markers.check()
+    tally = world.target.verdict(world.server, world.node.node)
     for keeper in world.keepers:
         assert keeper.process.stop() == 0, keeper.told()
-    tally = world.target.verdict(world.server, world.node.node)
     assert tally.changes, "nothing was changed"
     hits = world.sidecar.hit + world.archiver.hit
     return Outcome(
@@ -197,8 +197,9 @@ def main() -> int:
     parser.add_argument("--no-spark", action="store_true", help="take from the outbox without Spark")
     given = parser.parse_args()
     spark = not given.no_spark
-    pause_s = SPARK_PAUSE_S if spark else PAUSE_S
-    setting = Setting(given.seed, major=given.major, plant=given.plant, pause_s=pause_s, copy=spark)
+    setting = Setting(given.seed, major=given.major, plant=given.plant)
+    if spark:
+        setting = replace(setting, pause_s=SPARK_PAUSE_S, copy=True, outbox_bytes=OUTBOX_BYTES)
     root = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
     try:
         outcome = run(root, setting, seconds=given.seconds, spark=spark, tell=tell)

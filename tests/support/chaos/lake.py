@@ -12,7 +12,8 @@ from tidemark.pipeline.compare import compare
 from tidemark.runtime.rebuild import LakeStock
 from tidemark.wire.state import Identity
 
-BATCH_BYTES = 1 << 20
+BATCH_BYTES = 8 << 20  # a batch costs seconds whatever it holds
+OUTBOX_BYTES = 4 * BATCH_BYTES
 COMPARED_S = 120.0
 
 
@@ -44,6 +45,10 @@ class LakeTarget:
         """Tell if the lake has all that was delivered."""
         assert self._spark.running, self._spark.log()
         return self._spark.is_drained()
+
+    def holds_some(self) -> bool:
+        """Tell if a batch came into the lake."""
+        return self._spark.sequence > 0
 
     def leave(self) -> None:
         """End the driver; its checkpoint was in the state."""

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import replace
 
-from tests.support.chaos.world import OUTBOX_BYTES, World
+from tests.support.chaos.world import World
 from tidemark.io.config import load_config
 from tidemark.io.history_copy import NoHistoryCopy, read_manifest
 from tidemark.io.marker_key import make_marker_key
@@ -17,6 +17,7 @@ def lose_state(world: World) -> None:
     """Kill both processes, remove the folder, make it anew, and start again."""
     world.tell(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
     world.wait_for(lambda: _is_copied(world), "the spool's copy of the catalog history")
+    world.wait_for(world.target.holds_some, "anything in the target")
     for keeper in world.keepers:
         keeper.kill(NEVER_S)
     world.wait_for(lambda: not any(keeper.process.running for keeper in world.keepers), "the end of both")
@@ -26,7 +27,7 @@ def lose_state(world: World) -> None:
     world.close_store()
     shutil.rmtree(folder.root)
     config = load_config(None, world.sidecar.options)
-    config = replace(config, outbox=replace(config.outbox, bytes_max=OUTBOX_BYTES))
+    config = replace(config, outbox=replace(config.outbox, bytes_max=identity.outbox_bytes_max))
     assert rebuild(config, folder, world.node.spool, world.target.stock(identity))
     make_marker_key(config, folder)
     world.store = StateStore.open(folder)

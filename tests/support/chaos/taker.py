@@ -71,6 +71,10 @@ class Taker:
         with OutboxReader.open(self._folder) as outbox:
             return self.held == outbox.head()
 
+    def holds_some(self) -> bool:
+        """Tell if anything is here."""
+        return bool(self.taken)
+
     def leave(self) -> None:
         """End; remember how far it came."""
         self.close()
