@@ -38,6 +38,7 @@ def fork(node: Archiving) -> None:
     node.wait_for(lambda: node.node.sql("SELECT pg_is_in_recovery()") == [(False,)])
 
 
+@pytest.mark.feature("I33")
 def test_both_processes_start_anew_behind_a_fork_with_a_catalog_base_from_before_it(
     node: Archiving, pair: Pair
 ) -> None:
