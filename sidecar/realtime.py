@@ -61,6 +61,7 @@ class Realtime:
         self._capture: Capture | None = None
         self._epoch: Epoch | None = None
         self._since_s = 0.0  # when realtime began
+        self._stuck: DecodingStuck | None = None  # ends the process, whoever was told of it
         self._mover = Mover(around, self._effects)
         self._way_back = WayBack(means, self._mover)
         self._report = ArchiveReport(around)
@@ -77,6 +78,8 @@ class Realtime:
 
     def step(self) -> None:
         """Do what the stage asks for."""
+        if self._stuck is not None:
+            raise self._stuck
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
         if marks.stage is not Stage.REALTIME:
@@ -185,7 +188,8 @@ class Realtime:
         self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=STOP_S_MAX)
         try:
             capture.stop()
-        except DecodingStuck:
+        except DecodingStuck as stuck:
+            self._stuck = stuck
             raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
             self._around.log.warning("the capture did not stop in order", **describe_error(error))

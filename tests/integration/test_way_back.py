@@ -26,6 +26,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import switch
 from tidemark.model.mode import Stage
+from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.runtime.initialise import initialise
@@ -54,7 +55,7 @@ class SlowErrands(NodeErrands):
 
 @contextmanager
 def made(node: Archiving, root: Path) -> Iterator[tuple[Realtime, StateStore, SlowErrands]]:
-    """Give a sidecar's work in a capture that the operator has switched off."""
+    """Give a sidecar's work in a new capture."""
     config = config_for(node.node, "postgres")
     config = replace(
         config,
@@ -113,6 +114,25 @@ def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(
         assert not seen
         assert realtime.status() == {"link": None}
         assert store.marks().stage is Stage.ARCHIVE
+
+
+def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
+    node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = Capture.stop
+
+    def stuck(capture: Capture) -> None:
+        stop(capture)
+        raise DecodingStuck("it does not end")
+
+    with made(node, tmp_path) as (realtime, store, _):
+        realtime.start()
+        monkeypatch.setattr(Capture, "stop", stuck)
+        with pytest.raises(DecodingStuck):
+            realtime.commands()["realtime-off"]({})
+        assert store.marks().stage is Stage.HELD
+        with pytest.raises(DecodingStuck):
+            realtime.step()
 
 
 def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:

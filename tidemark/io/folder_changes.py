@@ -3,8 +3,6 @@
 import time
 from pathlib import Path
 
-from tidemark.io.archive import NoWal
-
 SETTLED_NS = 1_000_000_000  # two changes within a tick of the file system's clock have the same mtime
 
 
@@ -16,11 +14,12 @@ class FolderChanges:
         self._seen_ns = 0  # the folder's mtime, once it is old enough to tell of every change
 
     def may_be_new(self) -> bool:
-        """Tell if anything may have come or gone since the last look that found nothing new."""
+        """Tell if anything may have come or gone since the last look that found nothing new; not where it is away."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
-        except OSError as error:
-            raise NoWal(f"cannot look at {self._folder}: {error.strerror}") from error
+        except OSError:  # a network file system comes back; `ArchiveReport` tells of it meanwhile
+            self.forget()
+            return False
         if changed_ns == self._seen_ns:
             return False
         if time.time_ns() - changed_ns > SETTLED_NS:

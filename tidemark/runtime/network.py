@@ -149,6 +149,12 @@ class NetworkThread(SourceThread):
         identity = stream.identify(self._system_identifier)
         if self._restored_lsn is None:
             self._restored_lsn = identity.flush_lsn
+        if identity.timeline < self._delivered.timeline:
+            raise WalDiverged(
+                f"the node is on timeline {identity.timeline}, and timeline {self._delivered.timeline} was delivered "
+                f"up to {format_lsn(self._delivered.lsn)}",
+                hint="capture.dsn names a node that was replaced: name the one that is written to",
+            )
         if identity.timeline == self._timeline:
             return
         history = stream.timeline_history(identity.timeline)

@@ -1,0 +1,45 @@
+"""An archive folder that is away for a moment, as a network file system is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import change_log, replayed
+from tests.support.failover import Pair, archiving_node, paired
+from tidemark.model.mode import Stage
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with archiving_node() as node:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        with paired(node, tmp_path) as both:
+            yield both
+
+
+def take_away(pair: Pair) -> None:
+    """Let the folder be gone until the archiver has noticed."""
+    spool = pair.archiving.spool.folder
+    spool.rename(aside := spool.with_name("away"))
+    try:
+        told = "the archive cannot be looked at"
+        pair.wait_for(lambda: told in pair.archiver.log_path.read_text(), "the archiver's word")
+    finally:
+        aside.rename(spool)
+
+
+@pytest.mark.parametrize("stage", [Stage.REALTIME, Stage.HELD])
+def test_an_archive_that_is_away_for_a_moment_is_waited_for(pair: Pair, stage: Stage) -> None:
+    pair.insert(1)
+    pair.archiving.switch()
+    pair.archiving.wait_until_archived()
+    if stage is Stage.HELD:
+        pair.switch_off()
+    pair.catch_up()
+    take_away(pair)
+    pair.insert(2)
+    if stage is Stage.REALTIME:
+        pair.switch_off()
+    assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
+    assert pair.archiver.running, pair.told()
