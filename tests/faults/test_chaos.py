@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.chaos.campaign import Directed, run
-from tests.support.chaos.faults import freeze_behind_the_move, switch_off_until_met
+from tests.support.chaos.faults import linger_behind_the_move, switch_off_until_met
 from tests.support.chaos.prologue import meet_every_failpoint
 from tests.support.chaos.world import Setting, World
 from tests.support.small_disk import needs_mount
@@ -19,7 +19,7 @@ from tidemark.runtime.effects import HandoverPoint
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 SECONDS = 20  # of faults by chance; each failpoint once on purpose, healing and comparing take longer
 SEED = 1
-FREEZES_MAX = 6
+LINGERS = 3
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def test_every_change_comes_once_whatever_fails_and_realtime_comes_back(root: Pa
     assert not done.never_met, done
 
 
-def freeze_often(world: World) -> None:
-    for _ in range(FREEZES_MAX):
-        freeze_behind_the_move(world)
+def linger_often(world: World) -> None:
+    for _ in range(LINGERS):
+        linger_behind_the_move(world)
 
 
 def die_behind_the_stop_marker(world: World) -> None:
@@ -53,7 +53,7 @@ def nothing_directed(_world: World) -> None:
 @pytest.mark.parametrize(
     ("plant", "directed", "told"),
     [
-        ("no-epoch-check", freeze_often, "ended with code (9|70)|doubled|stands in the group"),
+        ("no-epoch-check", linger_often, "ended with code (9|70)|doubled|stands in the group"),
         ("marker-before-state", die_behind_the_stop_marker, "the state knows of no stop"),
         ("trim-at-delivered", nothing_directed, "the target found the outbox broken"),
     ],

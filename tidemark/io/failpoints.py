@@ -2,6 +2,7 @@
 
 TIDEMARK_FAILPOINT=stage-moved:3         SIGKILL when that place is passed for the third time
 TIDEMARK_FAILPOINT=stage-moved:3:stop    SIGSTOP instead
+TIDEMARK_FAILPOINT=stage-moved:3:wait    this thread alone stands still for a while: the others go on
 TIDEMARK_FAILPOINT_LOG=FILE              a line with the name whenever any place is passed: was it ever met?
 
 A test inside the process arms an action of its own. The names stand in enums beside the code that passes them.
@@ -10,6 +11,7 @@ A test inside the process arms an action of its own. The names stand in enums be
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from enum import Enum
@@ -18,7 +20,8 @@ from tidemark.model.errors import ConfigError
 
 VARIABLE = "TIDEMARK_FAILPOINT"
 LOG_VARIABLE = "TIDEMARK_FAILPOINT_LOG"
-_SIGNALS = {"": signal.SIGKILL, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+WAIT_S = 2.0
+_SIGNALS = {"": signal.SIGKILL, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "wait": None}
 Action = Callable[[Enum], None]
 _lock = threading.Lock()
 _hits: Counter[Enum] = Counter()
@@ -63,7 +66,9 @@ def _end_at(wanted: str, known: tuple[type[Enum], ...]) -> Action:
         with _lock:
             _hits[point] += 1
             due = _hits[point] == count
-        if due:
+        if due and number is None:
+            time.sleep(WAIT_S)
+        elif due and number is not None:
             os.kill(os.getpid(), number)
 
     return end

@@ -197,6 +197,7 @@ class Capture:
             delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
             received_lsn=self.progress.received_lsn,
             decoded_lsn=self.progress.decoded_lsn,
+            **({} if self._application.error is None else describe_error(self._application.error)),
         )
 
     def status(self) -> CaptureStatus:

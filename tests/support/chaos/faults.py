@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 from tests.support.cdcctl import running
-from tests.support.chaos.keeper import Keeper
+from tests.support.chaos.keeper import Does, Keeper
 from tests.support.chaos.world import World
 from tests.support.postgres import StopMode
 from tests.support.stopped_writer import StoppedWriter
@@ -83,17 +83,22 @@ def _frozen(keeper: Keeper, dice: random.Random) -> Steps:
 
 def die_at_failpoint(world: World, dice: random.Random) -> Steps:
     """SIGKILL before or after an effect."""
-    yield from _failpoint(world, dice, stop=False)
+    yield from _failpoint(world, dice, "kill")
 
 
 def freeze_at_failpoint(world: World, dice: random.Random) -> Steps:
     """SIGSTOP before or after an effect; by the time of SIGCONT somebody else delivers."""
-    yield from _failpoint(world, dice, stop=True)
+    yield from _failpoint(world, dice, "stop")
 
 
-def _failpoint(world: World, dice: random.Random, *, stop: bool) -> Steps:
+def linger_at_failpoint(world: World, dice: random.Random) -> Steps:
+    """One thread stands still before or after an effect, while the capture's go on."""
+    yield from _failpoint(world, dice, "wait")
+
+
+def _failpoint(world: World, dice: random.Random, does: Does) -> Steps:
     sidecar = world.sidecar
-    sidecar.arm(dice.choice(POINTS), stop=stop)
+    sidecar.arm(dice.choice(POINTS), does)
     sidecar.stop(0)
     try:
         yield dice.choice((60, 200))
@@ -239,6 +244,7 @@ KINDS: Mapping[str, Kind] = {
     "freeze archiver": _kind(freeze_archiver, "archiver"),
     "die at failpoint": _kind(die_at_failpoint, "sidecar", "operator", weight=4),
     "freeze at failpoint": _kind(freeze_at_failpoint, "sidecar", "operator", weight=4),
+    "linger at failpoint": _kind(linger_at_failpoint, "sidecar", "operator"),
     "stuck writer": _kind(stuck_writer, "writer", weight=1),
     "cut connection": _kind(cut_connection, "cable"),
     "unplug": _kind(unplug, "cable"),
@@ -253,28 +259,36 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def switch_off_until_met(world: World, point: HandoverPoint, *, stop: bool = False) -> None:
-    """Switch off until the sidecar has died, or stopped, at `point`; on again where it was not delivering by then."""
+def switch_off_until_met(world: World, point: HandoverPoint, does: Does = "kill") -> None:
+    """Switch off until the sidecar has met `point`; on again where it was not delivering by then."""
     sidecar = world.sidecar
-    sidecar.arm(point, stop=stop)
+    sidecar.arm(point, does)
     sidecar.stop(0)
     before = sidecar.hit[point]
-    while sidecar.hit[point] == before:
+
+    def is_met() -> bool:
+        return (does != "kill" and sidecar.met() is not None) or sidecar.hit[point] > before
+
+    while not is_met():
         world.wish = "on"
-        world.wait_for(
-            lambda: sidecar.is_armed and world.owner == ("sidecar", sidecar.pid), "the armed sidecar's epoch"
-        )
+        world.wait_for(lambda: sidecar.is_armed and world.owner == ("sidecar", sidecar.pid), "the epoch")
         world.wish = "off"
-        world.wait_for(
-            lambda: (stop and bool(sidecar.met())) or sidecar.hit[point] > before or not world.wish, point.value
-        )
+        world.wait_for(lambda: is_met() or not world.wish, point.value)
     world.wish = ""
 
 
 def freeze_behind_the_move(world: World) -> None:
     """Off; the sidecar stands still once that is durable, and goes on delivering after the archiver has begun to."""
-    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, stop=True)
+    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "stop")
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.sidecar.thaw()
+    world.wish = "on"
+    world.wait_for_stage(Stage.REALTIME)
+
+
+def linger_behind_the_move(world: World) -> None:
+    """Off; the sidecar delivers on for a while though that is durable, and the archiver begins to."""
+    switch_off_until_met(world, HandoverPoint.BEFORE_STOP_CAPTURE, "wait")
+    world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.wish = "on"
     world.wait_for_stage(Stage.REALTIME)

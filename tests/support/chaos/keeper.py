@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from tests.support.captures import Sidecar
 from tidemark.io.failpoints import LOG_VARIABLE, VARIABLE
@@ -20,6 +21,7 @@ OPERATOR_FIRST = (2, 3, 4, 5, 8, 9, 70)  # RestartPreventExitStatus of conf/syst
 RESTART_S = 0.2
 TOLD_CHARACTERS = 6000
 Tell = Callable[[str], object]
+Does = Literal["kill", "stop", "wait"]
 
 
 class Keeper:
@@ -36,7 +38,7 @@ class Keeper:
         self._points.touch()
         self._began_at = 0  # in the log of failpoints, where the process that was started last begins
         self._armed: HandoverPoint | None = None
-        self._does = "kill"
+        self._does: Does = "kill"
         self._is_armed = False  # the process that was started last
         self._expected = ""  # of the next end: our own doing
         self._is_judged = True
@@ -106,9 +108,9 @@ class Keeper:
         """SIGCONT, if somebody has not killed it meanwhile."""
         self._signal(signal.SIGCONT)
 
-    def arm(self, point: HandoverPoint, *, stop: bool = False) -> None:
-        """Let the daemon that is started next die, or stop, at a failpoint."""
-        self._armed, self._is_armed, self._does = point, False, "stop" if stop else "kill"
+    def arm(self, point: HandoverPoint, does: Does = "kill") -> None:
+        """Let the daemon that is started next die, stop, or have one thread wait, at a failpoint."""
+        self._armed, self._is_armed, self._does = point, False, does
 
     def met(self) -> HandoverPoint | None:
         """Return the armed failpoint if it was met since; it is disarmed then."""
