@@ -115,6 +115,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         cluster.sql(f"BEGIN; INSERT INTO slow VALUES (2, 'prepared'); PREPARE TRANSACTION '{GID}'", "app")
         capture = {
             "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(MB),
+            "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30),  # and so the bases that older WAL is decoded from
             "TIDEMARK_COPY__ENABLED": "false",
             "TIDEMARK_METRICS__PORT": "0",
         }
