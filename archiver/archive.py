@@ -63,6 +63,7 @@ class Archive:
         self._capture: Capture | None = None
         self._scan: MarkerScan | None = None
         self._epoch: Epoch | None = None
+        self._attempt = 0  # the sidecar's, by the last try-start marker met
         self._backoff = Backoff(around.config.retry.first_s, around.config.retry.max_s)
         self._watch = Watch(
             around.store.folder,
@@ -167,14 +168,16 @@ class Archive:
         if marker is None or marker.kind is not MarkerKind.TRY_START:
             return False
         view = self._store.view()
+        self._attempt = int(marker.sequence)
         return view.stage is Stage.RETURNING and marker.sequence == view.hand_over.attempt
 
     def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
         """Let the sidecar have it: all that commits before its marker is delivered."""
         self._let_go()
-        attempt = self._store.view().hand_over.attempt
+        if self._store.view().hand_over.attempt != self._attempt:
+            return  # the sidecar asks again by now, and its next marker comes later
         place = halted_at.position
-        reached = HandOver(attempt, place.timeline, place.commit_lsn, halted_at.restart_lsn)
+        reached = HandOver(self._attempt, place.timeline, place.commit_lsn, halted_at.restart_lsn)
         self._mover.try_move(Event.MARKER_REACHED, epoch=self._epoch, hand_over=reached, only_from=marks.stage)
 
     def _let_go(self) -> None:

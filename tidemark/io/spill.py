@@ -1,14 +1,15 @@
 """Files for the parts of large transactions that memory has no room for.
 
-The files belong to one user of the folder alone: they are created 0600, named by a word of its own and a number, and
-worthless after a restart, when the same WAL is read again. What a killed process left is removed when the folder is
-taken into use; so is what one has that was replaced and does not know it yet.
+The files belong to one user of the folder alone: they are created 0600, named by its process, a word of its own and a
+number, and worthless after a restart, when the same WAL is read again. What a process left that is gone, or what an
+earlier capture of this one left, is removed when the folder is taken into use.
 """
 
 import os
 import uuid
 from pathlib import Path
 
+from tidemark.io.clock import process_start_ticks
 from tidemark.model.errors import StateError
 
 _SUFFIX = ".spill"
@@ -31,8 +32,9 @@ class SpillFolder:
         self._sizes: dict[int, int] = {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for left_over in folder.glob(f"*{_SUFFIX}"):
-                left_over.unlink()
+            for file in folder.glob(f"*{_SUFFIX}"):
+                if _is_left_over(file.name):
+                    file.unlink(missing_ok=True)
         except OSError as error:
             raise SpillFailed(f"cannot use {folder} for spilled transactions: {error}") from error
 
@@ -70,4 +72,10 @@ class SpillFolder:
             self._path(handle).unlink(missing_ok=True)
 
     def _path(self, handle: int) -> Path:
-        return self._folder / f"{self._word}-{handle}{_SUFFIX}"
+        return self._folder / f"{os.getpid()}-{self._word}-{handle}{_SUFFIX}"
+
+
+def _is_left_over(name: str) -> bool:
+    """Tell if a file is nobody's: a process that was replaced, and does not know it yet, still reads its own."""
+    pid = int(name.partition("-")[0])
+    return pid == os.getpid() or process_start_ticks(pid) is None
