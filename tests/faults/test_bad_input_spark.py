@@ -2,15 +2,27 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.cdcctl import Done, cdcctl
+from tests.support.cdcctl import Done, cdcctl, environment
 from tests.support.feeder import World, feed, make_state
 from tidemark.model.errors import ExitCode
 
 pytestmark = pytest.mark.timeout(300)
+BROKEN = """
+import sys
+from tidemark.pipeline import __main__ as program
+
+def break_down(*_: object) -> None:
+    raise ZeroDivisionError("a row's value")
+
+program.arm_from_environment = break_down
+sys.exit(program.main())
+"""
 
 
 def run(state: Path, lake: Path, *more: str, **variables: str) -> Done:
@@ -45,9 +57,13 @@ def test_a_pipeline_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.feature("I40")
 def test_an_error_that_nobody_foresaw_ends_the_pipeline_with_a_code_of_its_own(tmp_path: Path) -> None:
-    make_state(tmp_path / "state")
-    done = run(tmp_path / "state", tmp_path / "lake", TIDEMARK_FAILPOINT="no such point")
-    ended(done, ExitCode.INTERNAL, "an error of its own")
+    state, lake = tmp_path / "state", tmp_path / "lake"
+    make_state(state)
+    ended(run(state, lake, TIDEMARK_FAILPOINT="no such point"), ExitCode.CONFIG, "no failpoint 'no such point' here")
+    arguments = [sys.executable, "-c", BROKEN, "--state", str(state), "--lake", str(lake), "--master", "local[1]"]
+    done = subprocess.run(arguments, capture_output=True, check=False, env=environment())
+    ended(Done(done.returncode, done.stdout, done.stderr.decode()), ExitCode.INTERNAL, "an error of its own")
+    assert b"a row's value" not in done.stdout + done.stderr
 
 
 def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(tmp_path: Path) -> None:
