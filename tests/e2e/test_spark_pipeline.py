@@ -108,7 +108,7 @@ def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
 
     def fail_once(point: Enum) -> None:
         failures[point] += 1
-        if failures[point] == 1:
+        if isinstance(point, Failpoint) and failures[point] == 1:  # the state's own are passed, too
             raise OSError(f"failing once at {point.value}")
 
     arm(fail_once)
