@@ -25,15 +25,14 @@ from tidemark.io.watchdog import Condition, Watch
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.capture import Capture, DecodingStuck
-from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
+from tidemark.model.position import Pointer
 from tidemark.runtime.effects import Perform
 from tidemark.runtime.hastening import Hastening
 from tidemark.runtime.inflow import from_archive
 from tidemark.runtime.marker_scan import MarkerScan
 from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
+from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
@@ -60,18 +59,11 @@ class Archive:
         self._owner = means.owner
         self._errands = means.errands
         self._markers = means.markers
-        self._capture: Capture | None = None
+        self._turn = Turn(around, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
-        self._epoch: Epoch | None = None
         self._attempt = 0  # the sidecar's, by the last try-start marker met
         self._backoff = Backoff(around.config.retry.first_s, around.config.retry.max_s)
-        self._watch = Watch(
-            around.store.folder,
-            around.store.environment.heartbeat,
-            Role.SIDECAR,
-            stale_s=around.config.watchdog.watchdog_s,
-            restart_s=around.config.watchdog.restart_s,
-        )
+        self._watch = Watch.configured(around.store.environment, Role.SIDECAR, around.config.watchdog)
         self._upkeep = Upkeep(around)
         self._mover = Mover(around, _nothing_to_do)
         self._hastening = Hastening(means.errands, around.config.archive.switch_s)
@@ -90,7 +82,7 @@ class Archive:
             self._deliver(marks)
             self._hastening.step(time.monotonic())
         else:
-            self._let_go()
+            self._turn.let_go()
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
@@ -100,8 +92,7 @@ class Archive:
         """Stop delivering."""
         try:
             self._end_scan()
-            if self._capture is not None:
-                self._capture.stop()
+            self._turn.stop()
         finally:
             self._errands.close()
 
@@ -111,11 +102,11 @@ class Archive:
 
     def status(self) -> Mapping[str, Json]:
         """Return how it does."""
-        if self._capture is None:
+        if self._turn.capture is None:
             scan = self._scan
             read_lsn = scan.read_lsn if scan is not None else INVALID_LSN
             return {"role": "passive", "read_lsn": format_lsn(read_lsn)}
-        status = self._capture.status()
+        status = self._turn.capture.status()
         return {
             "role": "active",
             "copying": status.copying,
@@ -129,38 +120,30 @@ class Archive:
 
     def _deliver(self, marks: StateMarks) -> None:
         try:
-            if self._capture is None:
+            if self._turn.capture is None:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
-                self._begin()
-            assert self._capture is not None, "it was begun"
-            error = self._capture.poll()
+                self._turn.begin(self._store.take_epoch(self._owner), partial(from_archive, self._around), self._halts)
+            assert self._turn.capture is not None, "it was begun"
+            error = self._turn.capture.poll()
             if error is not None:
                 raise error
         except Fenced as fenced:
-            self._let_go()
+            self._turn.let_go()
             if self._store.marks().stage.deliverer is Role.ARCHIVER:
                 raise
             self._around.log.warning("somebody else delivers now", **describe_error(fenced))
             return
         except TidemarkError as failed:
-            self._let_go()
+            self._turn.let_go()
             if failed.disposition is not Disposition.RETRY:
                 raise
             delay_s = self._backoff.failed(time.monotonic())
             self._around.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
             return
-        halted_at = self._capture.halted_at
+        halted_at = self._turn.capture.halted_at
         if halted_at is not None:
             self._hand_over(marks, halted_at)
-
-    def _begin(self) -> None:
-        self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=START_S_MAX)
-        self._epoch = self._store.take_epoch(self._owner)
-        self._around.log.info("epoch taken", epoch=str(self._epoch))
-        make_inflow = partial(from_archive, self._around)
-        self._capture = Capture(self._around, self._epoch, make_inflow, on_marker=self._halts)
-        self._capture.start()
 
     def _halts(self, lsn: Lsn, content: bytes) -> bool:
         """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""
@@ -173,24 +156,12 @@ class Archive:
 
     def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
         """Let the sidecar have it: all that commits before its marker is delivered."""
-        self._let_go()
+        self._turn.let_go()
         if self._store.view().hand_over.attempt != self._attempt:
             return  # the sidecar asks again by now, and its next marker comes later
         place = halted_at.position
         reached = HandOver(self._attempt, place.timeline, place.commit_lsn, halted_at.restart_lsn)
-        self._mover.try_move(Event.MARKER_REACHED, epoch=self._epoch, hand_over=reached, only_from=marks.stage)
-
-    def _let_go(self) -> None:
-        capture, self._capture = self._capture, None
-        if capture is None:
-            return
-        self._store.environment.heartbeat.beat(Slot.ARCHIVER, ahead_s=STOP_S_MAX)
-        try:
-            capture.stop()
-        except DecodingStuck:
-            raise
-        except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
-            self._around.log.warning("the capture did not stop in order", **describe_error(error))
+        self._mover.try_move(Event.MARKER_REACHED, epoch=self._turn.epoch, hand_over=reached, only_from=marks.stage)
 
     # --- PASSIVE
 

@@ -21,7 +21,7 @@ from ctl.realtime_switch import slow_archiving
 from ctl.realtime_tree import Seen, see
 from ctl.render import Tree
 from tidemark.io.archive_state import ArchiveState
-from tidemark.io.clock import boot_ns
+from tidemark.io.clock import NS_PER_S, boot_ns
 from tidemark.io.node import NodeArchiving
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
@@ -34,7 +34,6 @@ from tidemark.wire.marker import MarkerKind
 
 POLL_S = 0.2
 SEQUENCE_BITS = 48  # enough to be met by no other check
-NS_PER_S = 1_000_000_000
 LOG_HINT = "its log says more; `cdcctl status` shows how far everything is"
 
 

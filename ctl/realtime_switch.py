@@ -81,13 +81,7 @@ class RealtimeSwitch:
         self._clock = SystemClock()
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
-        self._watch = Watch(
-            self._store.folder,
-            self._store.environment.heartbeat,
-            Role.SIDECAR,
-            stale_s=config.watchdog.watchdog_s,
-            restart_s=config.watchdog.restart_s,
-        )
+        self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
         self._node = Asking(errands.find_node)
         self._archiving = Asking(errands.ask_archiving)
         self._asked_s = 0.0

@@ -27,13 +27,12 @@ from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
-from tidemark.runtime.capture import Capture, DecodingStuck
-from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
 from tidemark.runtime.stops import event_of
+from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 
@@ -58,10 +57,8 @@ class Realtime:
         self._errands = means.errands
         self._markers = means.markers
         self._clock = SystemClock()
-        self._capture: Capture | None = None
-        self._epoch: Epoch | None = None
+        self._turn = Turn(around, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
-        self._stuck: DecodingStuck | None = None  # ends the process, whoever was told of it
         self._mover = Mover(around, self._effects)
         self._way_back = WayBack(means, self._mover)
         self._report = ArchiveReport(around)
@@ -78,12 +75,11 @@ class Realtime:
 
     def step(self) -> None:
         """Do what the stage asks for."""
-        if self._stuck is not None:
-            raise self._stuck
+        self._turn.check()
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
         if marks.stage is not Stage.REALTIME:
-            self._let_go()
+            self._turn.let_go()
         match marks.stage:
             case Stage.REALTIME:
                 self._deliver()
@@ -96,15 +92,15 @@ class Realtime:
             case Stage.FOLLOWER:
                 raise StandbyNotSupported(f"the stage of {self._store.folder.root} is follower")
         self._confirm(marks)
-        received_lsn = self._capture.progress.received_lsn if self._capture is not None else None
+        capture = self._turn.capture
+        received_lsn = capture.progress.received_lsn if capture is not None else None
         self._report.step(self._clock.monotonic_s(), received_lsn)
 
     def stop(self) -> None:
         """Stop delivering; whoever waits for us finds the lock free."""
         try:
             self._way_back.drop()
-            if self._capture is not None:
-                self._capture.stop()
+            self._turn.stop()
         finally:
             self._errands.close()
 
@@ -117,7 +113,7 @@ class Realtime:
 
     def status(self) -> Mapping[str, Json]:
         """Return how the capture does, where there is one."""
-        capture = self._capture
+        capture = self._turn.capture
         if capture is None:
             return {"link": None}
         status = capture.status()
@@ -140,10 +136,10 @@ class Realtime:
     # --- REALTIME
 
     def _deliver(self) -> None:
-        if self._capture is None and not self._began():
+        if self._turn.capture is None and not self._began():
             return
-        assert self._capture is not None, "it was begun"
-        error = self._capture.poll()
+        assert self._turn.capture is not None, "it was begun"
+        error = self._turn.capture.poll()
         if error is not None:
             self._fail_over(error)
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
@@ -152,47 +148,30 @@ class Realtime:
     def _began(self) -> bool:
         """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
         try:
-            self._epoch = self._store.take_epoch(self._owner)
+            epoch = self._store.take_epoch(self._owner)
         except NotDeliverer as error:
             self._around.log.warning("somebody else delivers now", **describe_error(error))
             return False
-        self._begin(self._epoch, partial(from_node, self._around))
+        self._begin(epoch, partial(from_node, self._around))
         return True
 
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
-        self._around.log.info("epoch taken", epoch=str(epoch))
-        self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX)
         self._since_s = self._clock.monotonic_s()
-        self._capture = Capture(self._around, epoch, make_inflow, on_marker=self._markers.pass_over)
-        self._capture.start()
+        self._turn.begin(epoch, make_inflow, self._markers.pass_over)
 
     def _fail_over(self, error: BaseException) -> None:
         """Give delivering up to the archiver, where there is one and it can do better; else raise `error`."""
         if isinstance(error, Fenced) and self._store.marks().stage is not Stage.REALTIME:
             self._around.log.warning("somebody else delivers now", **describe_error(error))
-            self._let_go()
+            self._turn.let_go()
             return
         event = event_of(error) if self._around.config.has_archive else None
         if event is None:
             raise error
         self._way_back.failed()
-        moved = self._mover.try_move(event, epoch=self._epoch, reason=str(error))
+        moved = self._mover.try_move(event, epoch=self._turn.epoch, reason=str(error))
         if moved is None and self._store.marks().stage is Stage.REALTIME:
             raise error
-
-    def _let_go(self) -> None:
-        """Stop the capture, if there is one; what it has in hand and cannot end comes again."""
-        capture, self._capture = self._capture, None
-        if capture is None:
-            return
-        self._store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=STOP_S_MAX)
-        try:
-            capture.stop()
-        except DecodingStuck as stuck:
-            self._stuck = stuck
-            raise
-        except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
-            self._around.log.warning("the capture did not stop in order", **describe_error(error))
 
     def _take_over(self, buffer: LiveBuffer) -> None:
         """Take the epoch, and go on from the archive up to the buffer, then from the buffer."""
@@ -200,7 +179,6 @@ class Realtime:
         if switched is None or switched.epoch is None:
             buffer.stop()
             return
-        self._epoch = switched.epoch
         try:
             self._begin(switched.epoch, buffer.inflow)
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
@@ -217,7 +195,7 @@ class Realtime:
 
     def _effects(self, reason: str) -> Perform:
         return {
-            Effect.STOP_CAPTURE: self._let_go,
+            Effect.STOP_CAPTURE: self._turn.let_go,
             Effect.WRITE_STOP_MARKER: partial(self._write_stop, reason),
             Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
             Effect.SWITCH_SEGMENT: self._errands.switch_segment,
@@ -235,7 +213,7 @@ class Realtime:
         horizon, term = marks.horizon, marks.term
         if horizon is None or term is None:
             return
-        record_bytes = self._capture.record_bytes if self._capture is not None else 0
+        record_bytes = self._turn.capture.record_bytes if self._turn.capture is not None else 0
         confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)
         if self._pacing.is_due(confirmed, self._clock.monotonic_s()):
             self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

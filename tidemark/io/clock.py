@@ -9,6 +9,7 @@ import time
 from functools import lru_cache
 from pathlib import Path
 
+NS_PER_S = 1_000_000_000
 _START_TIME_FIELD = 22  # of /proc/PID/stat, proc(5)
 
 

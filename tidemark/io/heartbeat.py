@@ -16,17 +16,15 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
-from tidemark.io.clock import boot_id, boot_ns, own_start_ticks, process_start_ticks
+from tidemark.io.clock import NS_PER_S, boot_id, boot_ns, own_start_ticks, process_start_ticks
 from tidemark.io.disk import writing
 from tidemark.model.errors import StateError
 
-NS_PER_S = 1_000_000_000
 _MAGIC = b"TMHB"
 _VERSION = 1
 _SLOT_BYTES = 64
 _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
-NS_PER_S = 1_000_000_000
 _READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
 
 

@@ -5,6 +5,7 @@ returned; whoever moved performs them behind it.
 """
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.logs import Log
@@ -23,6 +24,16 @@ class Switched:
     after: Stage
     effects: tuple[Effect, ...]
     epoch: Epoch | None  # the current one, behind the move
+
+
+class Terms(TypedDict, total=False):
+    """What a move may be made under, and what is written with it; see `switch`."""
+
+    epoch: Epoch | None
+    taking: Owner | None
+    hand_over: HandOver | None
+    only_from: Stage | None
+    reason: str
 
 
 def switch(

@@ -9,8 +9,11 @@ heartbeat file says nothing of one that has just started. To a process that neve
 """
 
 from enum import Enum
+from typing import Self
 
-from tidemark.io.clock import boot_id, host_name
+from tidemark.io.clock import NS_PER_S, boot_id, host_name
+from tidemark.io.config import WatchdogConfig
+from tidemark.io.environment import Environment
 from tidemark.io.heartbeat import Heartbeat, HeartbeatFile, Slot
 from tidemark.io.locks import RoleLock
 from tidemark.io.remains import kill_remains
@@ -18,10 +21,8 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.mode import Role
 from tidemark.wire.state import Owner
 
-NS_PER_S = 1_000_000_000
 # An old sign of life has to stay the last one for so long: after a suspend of the host all signs are old at first.
 STILL_NS = NS_PER_S
-_SLOTS = {Role.SIDECAR: Slot.SIDECAR, Role.ARCHIVER: Slot.ARCHIVER}
 
 
 class Condition(Enum):
@@ -42,6 +43,7 @@ class Watch:
         self._folder = folder
         self._heartbeat = heartbeat
         self._role = role
+        self._slot = Slot[role.name]
         self._stale_ns = int(stale_s * NS_PER_S)
         self._restart_ns = int(restart_s * NS_PER_S)
         self._condition: Condition | None = None
@@ -52,10 +54,16 @@ class Watch:
         self._sign_ns = 0  # the holder's last sign of life
         self._old_since_ns: int | None = None  # since when that is known to be old
 
+    @classmethod
+    def configured(cls, environment: Environment, role: Role, config: WatchdogConfig) -> Self:
+        """Watch a role over the state that is open as `environment`, with the times of the configuration."""
+        times = {"stale_s": config.watchdog_s, "restart_s": config.restart_s}
+        return cls(environment.folder, environment.heartbeat, role, **times)
+
     def look(self, now_boot_ns: int) -> Condition:
         """Return how the process does."""
         lock = RoleLock.seen(self._folder, self._role.value)
-        self._beat = self._heartbeat.read(_SLOTS[self._role])
+        self._beat = self._heartbeat.read(self._slot)
         was = self._condition
         if lock.is_held:
             self._was_seen = True
@@ -84,7 +92,7 @@ class Watch:
             remains = Owner(self._role.value, host_name(), beat.boot_id, beat.pid, beat.start_ticks)
         if remains is None:
             return self._condition is Condition.GONE
-        return kill_remains(remains, is_still_due=lambda: self._heartbeat.read(_SLOTS[self._role]) == beat)
+        return kill_remains(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
 
     def _begin(self, holder: Owner | None, now_boot_ns: int) -> None:
         self._holder = holder

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from tidemark.io.clock import boot_id, boot_ns, host_name, process_of_thread, process_start_ticks, program_name
+from tidemark.io.clock import (
+    NS_PER_S,
+    boot_id,
+    boot_ns,
+    host_name,
+    process_of_thread,
+    process_start_ticks,
+    program_name,
+)
 from tidemark.io.environment import Environment
 from tidemark.io.heartbeat import Slot
 from tidemark.io.locks import RoleLock
@@ -30,7 +38,6 @@ LOOKS_PER_WAIT = 10  # looks in `stuck_s`
 LOOK_S_MAX = 1.0
 # After a suspend of the host, or a stop of this process, everything looks stuck at the first look.
 LOOKS_MIN = 3
-NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)

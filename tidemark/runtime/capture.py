@@ -24,7 +24,7 @@ from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
 from tidemark.io.trimming import history_horizon_lsn
-from tidemark.model.errors import ConsumerFailed, StateError, TidemarkError
+from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
@@ -331,14 +331,12 @@ class Capture:
             )
         if error is not None and self._error is None:
             self._error = error
-            # NB: no text of an error that is not ours: it may hold a row's values.
-            told = describe_error(error) if isinstance(error, TidemarkError) else {"kind": type(error).__name__}
             self._log.warning(
                 "capture failed",
                 received_lsn=progress.received_lsn,
                 decoded_lsn=progress.decoded_lsn,
                 delivered=str(progress.delivered.position) if progress.delivered else None,
-                **told,
+                **describe_error(error),
             )
 
     def _report(self) -> None:

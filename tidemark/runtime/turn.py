@@ -1,0 +1,52 @@
+"""A process's turn at delivering: the epoch, the capture under it, and how both are let go again."""
+
+from tidemark.decode.decoder import OnMarker
+from tidemark.io.heartbeat import Slot
+from tidemark.io.logs import describe_error
+from tidemark.model.position import Epoch
+from tidemark.runtime.capture import Capture, DecodingStuck
+from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
+from tidemark.runtime.inflow import MakeInflow, Surroundings
+
+
+class Turn:
+    """Holds a process's capture while it has one; says ahead to the watchdog what takes long."""
+
+    def __init__(self, around: Surroundings, slot: Slot) -> None:
+        self.capture: Capture | None = None
+        self.epoch: Epoch | None = None  # the last that was this process's
+        self._around = around
+        self._slot = slot
+        self._stuck: DecodingStuck | None = None
+
+    def begin(self, epoch: Epoch, make_inflow: MakeInflow, on_marker: OnMarker) -> None:
+        """Make a capture under `epoch`, and start it."""
+        self._around.log.info("epoch taken", epoch=str(epoch))
+        self._around.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
+        self.epoch = epoch
+        self.capture = Capture(self._around, epoch, make_inflow, on_marker=on_marker)
+        self.capture.start()
+
+    def let_go(self) -> None:
+        """Stop the capture, if there is one; what it has in hand and cannot end comes again."""
+        capture, self.capture = self.capture, None
+        if capture is None:
+            return
+        self._around.store.environment.heartbeat.beat(self._slot, ahead_s=STOP_S_MAX)
+        try:
+            capture.stop()
+        except DecodingStuck as stuck:
+            self._stuck = stuck
+            raise
+        except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
+            self._around.log.warning("the capture did not stop in order", **describe_error(error))
+
+    def check(self) -> None:
+        """Raise what ends the process, whoever was told of it when it came."""
+        if self._stuck is not None:
+            raise self._stuck
+
+    def stop(self) -> None:
+        """Stop the capture, if there is one; raise what keeps it from stopping in order."""
+        if self.capture is not None:
+            self.capture.stop()
