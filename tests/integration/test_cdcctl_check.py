@@ -1,42 +1,18 @@
 """`cdcctl check`: every leg is timed, and the one that is broken is named, whichever it is."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
 from tests.support.captures import running
 from tests.support.cdcctl import Done, cdcctl, succeeded, told
-from tests.support.failover import Pair, archiving_node, paired
+from tests.support.failover import Pair
 from tests.support.postgres import Cluster
 from tidemark.io.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
 
 SOON_S = "10"
-
-
-@pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
-    with archiving_node() as node:
-        yield node
-
-
-@pytest.fixture
-def node(archive: Archiving) -> Iterator[Archiving]:
-    """A node that archives, with a table and its own archive_command."""
-    archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-    ((kept,),) = archive.node.sql("SHOW archive_command")
-    yield archive
-    archive.node.configure(archive_command=str(kept))
-    archive.node.sql("DROP TABLE account")
-
-
-@pytest.fixture
-def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
-    with paired(node, tmp_path) as both:
-        yield both
 
 
 def check(pair: Pair, *arguments: str) -> Done:

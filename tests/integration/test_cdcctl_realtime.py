@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import Done, cdcctl, refused, running, succeeded, told
-from tests.support.failover import RING_BYTES, Pair, archiving_node, paired
+from tests.support.failover import RING_BYTES, Pair, paired
 from tests.support.postgres import Cluster
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
@@ -19,28 +18,6 @@ from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import STAGE
-
-
-@pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
-    with archiving_node() as node:
-        yield node
-
-
-@pytest.fixture
-def node(archive: Archiving) -> Iterator[Archiving]:
-    """A node that archives, with a table and its own archive_command."""
-    archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-    ((kept,),) = archive.node.sql("SHOW archive_command")
-    yield archive
-    archive.node.configure(archive_command=str(kept))
-    archive.node.sql("DROP TABLE account")
-
-
-@pytest.fixture
-def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
-    with paired(node, tmp_path) as both:
-        yield both
 
 
 def realtime(pair: Pair, *arguments: str) -> Done:

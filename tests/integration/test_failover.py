@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl
-from tests.support.failover import Pair, archived_messages, archiving_node, paired
+from tests.support.failover import Pair, archived_messages, paired
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
@@ -20,25 +19,6 @@ from tidemark.model.mode import Stage
 from tidemark.wire.marker import Ignored, MarkerKind
 
 KEEPING = {"TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}  # so that all markers are there at the end
-
-
-@pytest.fixture(scope="module")
-def archive() -> Iterator[Archiving]:
-    with archiving_node() as node:
-        yield node
-
-
-@pytest.fixture
-def node(archive: Archiving) -> Iterator[Archiving]:
-    archive.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-    yield archive
-    archive.node.sql("DROP TABLE account")
-
-
-@pytest.fixture
-def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
-    with paired(node, tmp_path) as both:
-        yield both
 
 
 def ids(items: list[GroupItem]) -> list[object]:

@@ -47,3 +47,17 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def put_whole(path: Path, content: bytes, file_mode: int) -> None:
+    """Write a file aside and put it in its place; durable once its folder is synced."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with writing(path):
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
+        try:
+            os.fchmod(descriptor, file_mode)  # whatever the umask
+            write_whole(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        aside.rename(path)

@@ -4,13 +4,12 @@ Files first, then the manifest that names them, each written aside, synced and r
 behind it. So the manifest in the spool is always one whose files are there. Only our own spool is written.
 """
 
-import os
 import stat
 from pathlib import Path
 
 from tidemark.decode.catalog.history import DamagedHistory, Journal
 from tidemark.io.clock import SystemClock
-from tidemark.io.disk import sync, write_whole, writing
+from tidemark.io.disk import put_whole, sync, writing
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
@@ -78,7 +77,7 @@ def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int
             content = path.read_bytes()
         except OSError as error:
             raise NoHistoryCopy(f"{path} is named by the manifest and cannot be read: {error.strerror}") from error
-        _put(folder / name, content, file_mode)
+        put_whole(folder / name, content, file_mode)
     sync(folder)
 
 
@@ -115,7 +114,7 @@ def _copy(source: Path, manifest: Manifest, spool: Spool) -> None:
         byte_count = _durable_bytes(source / journal.file, journal, manifest.journal.end_lsn)
         _bring(source / journal.file, folder / journal.file, byte_count, spool.file_mode)
     sync(folder)
-    _put(folder / _MANIFEST, MANIFEST.encode(manifest), spool.file_mode)
+    put_whole(folder / _MANIFEST, MANIFEST.encode(manifest), spool.file_mode)
     sync(folder)
     named = {*_names(manifest), _MANIFEST}
     for path in folder.iterdir():
@@ -157,18 +156,4 @@ def _bring(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
         pass
     with source.open("rb") as file:
         content = file.read(byte_count)
-    _put(target, content, file_mode)
-
-
-def _put(path: Path, content: bytes, file_mode: int) -> None:
-    """Write a file, durable once its folder is synced."""
-    aside = path.with_name(f"{path.name}.new")
-    with writing(path):
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
-        try:
-            os.fchmod(descriptor, file_mode)
-            write_whole(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        aside.rename(path)
+    put_whole(target, content, file_mode)

@@ -30,7 +30,7 @@ from tidemark.decode.catalog.history import (
 from tidemark.decode.catalog.history import (
     JournalEntry as Entry,
 )
-from tidemark.io.disk import sync, write_whole, writing
+from tidemark.io.disk import put_whole, sync, write_whole, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
@@ -163,14 +163,8 @@ class HistoryWriter:
         """Save a base and add it to the index."""
         name = f"base-{base.timeline:08X}-{base.lsn:016X}"
         content = dump_base(base)
-        aside = self._folder / f"{name}.{os.getpid()}.new"
-        with writing(aside):
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._file_mode)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.rename(self._folder / name)
+        put_whole(self._folder / name, content, self._file_mode)
+        with writing(self._folder):
             sync(self._folder)
         entry = BaseEntry(name, base.timeline, base.lsn, restart_lsn, len(content))
         others = tuple(known for known in self.index.bases if known.file != name)
