@@ -24,6 +24,8 @@ from tidemark.decode.catalog.shared import NotFollowed
 from tidemark.decode.catalog.views import Shelf
 from tidemark.model.lsn import INVALID_XID, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator
+from tidemark.wal.rmgr import RM_XACT, xact
+from tidemark.wal.versions import wal_format
 
 SEED_ATTEMPTS = 20
 WAIT_S = 30
@@ -101,6 +103,32 @@ def test_every_major_is_followed(new_cluster: NewCluster, major: int) -> None:
     assert_equal(observed)
     play(observed, REWRITES, checkpoint_every=4)
     assert_equal(observed)
+
+
+@pytest.mark.parametrize("catalog", ["pg_class", "pg_index", "pg_attribute"])
+def test_a_rewrite_that_begins_while_an_abort_is_logged_but_not_over(quiet: Cluster, catalog: str) -> None:
+    database = new_database(quiet)
+    quiet.sql("CREATE TABLE kept (id int PRIMARY KEY)", database)
+    observed = observe(quiet, database)
+    with quiet.connect(database) as session, quiet.connect(database) as rewriter:
+        sql(session, "BEGIN")
+        sql(session, "CREATE TABLE gone (id int PRIMARY KEY)")
+        sql(session, "ALTER TABLE kept ADD COLUMN gone int")
+        aborted = current_xid(session)
+        sql(rewriter, f"VACUUM FULL {catalog}")
+        sql(session, "ROLLBACK")
+        sql(rewriter, "SELECT pg_logical_emit_message(true, 'flushes', '')")
+        records = list(observed.wal.read(flush_lsn(rewriter)))
+    # The server logs an abort before it tells other backends of it: here as if the rewriter had slipped between.
+    fmt = wal_format(quiet.major)
+    ends = (record for record in records if record.rmgr == RM_XACT and isinstance(xact.parse(record, fmt), xact.Abort))
+    (end,) = (record for record in ends if record.xid == aborted)
+    records.remove(end)
+    start = next(at for at, record in enumerate(records) if record.xid > aborted)
+    for record in (*records[:start], end, *records[start:]):
+        observed.follower.follow(record)
+    assert_equal(observed)
+    assert not observed.mirror.store.marks.aborted, "RUNNING_XACTS told that nobody takes it for running any more"
 
 
 def seed_in_storm(cluster: Cluster, database: str) -> Observed:

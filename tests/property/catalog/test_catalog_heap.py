@@ -104,7 +104,7 @@ class CatalogHeapBesideAModel(RuleBasedStateMachine):
             if committed:
                 self.marks.commit(xid)
             else:
-                self.marks.abort(xid, remember=False)
+                self.marks.abort(xid)
 
     @invariant()
     def everybody_sees_the_same_rows(self) -> None:

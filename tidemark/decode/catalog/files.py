@@ -252,7 +252,8 @@ class CatalogFiles:
             new = writer.pending.pop(locator).heap
             writer.views.pop(catalog, None)
             if old.layout.catalog.mapped and not old.learning and not self._can_be_copy(old, new):
-                raise CatalogDiverged(f"{name} was copied to a new file at {format_lsn(lsn)}, and rows are missing")
+                counts = f"{old.row_count()} rows before, {new.row_count()} after"
+                raise CatalogDiverged(f"{name} was copied to a new file at {format_lsn(lsn)}: {counts}")
         elif locator in self._guesses and self._by_file[locator].layout is old.layout:
             new = self._by_file[locator]
             self._guesses.discard(locator)

@@ -8,8 +8,9 @@ VACUUM FULL and CLUSTER copy a catalog into a transient heap and swap the files 
   relation map, or the commit      the file becomes the catalog's (mapped catalogs; all others by their pg_class row)
 
 What a copied tuple's xmin and xmax mean is decided as the server would: by hint bits, else by what is open here. The
-copy was made before its pages were logged, so an xid that ended in between may show no hint: those that aborted
-are remembered while a rewrite is on, all others committed.
+copy was made before its pages were logged, so an xid that ended in between may show no hint; nor does one whose end
+was logged just before the copy began, for the server still held it for running. Xids that aborted are remembered until
+RUNNING_XACTS leaves them behind and no rewrite is on; all others committed.
 """
 
 from collections.abc import Callable, Iterator

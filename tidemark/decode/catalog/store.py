@@ -64,8 +64,6 @@ class CatalogStore:
         """Hold that all rows are known from here on."""
         self.marks.stop_learning()
         self.files.stop_learning()
-        if not self._is_rewriting():
-            self.marks.forget_aborted()
 
     def restore(self, changes: Iterable[OpenChanges]) -> None:
         """Take over the open transactions of a saved store, and make their marks again."""
@@ -186,7 +184,6 @@ class CatalogStore:
             gone |= {child for child, top in self.top_of.items() if top == xid}
         # An xid may have been taken for a top-level one before it was known whose it is: then it has both.
         tops = (gone | {self.top_of.get(xid, xid) for xid in gone}) & self.open.keys()
-        rewriting = self._is_rewriting()
         for xid in gone - tops:
             top_xid = self.top_of.get(xid, xid)
             if top_xid in tops - gone:
@@ -194,7 +191,7 @@ class CatalogStore:
                     self.open[top_xid].note(subject)
         for xid in gone:
             self.top_of.pop(xid, None)
-            self._count(self.marks.abort(xid, remember=rewriting))
+            self._count(self.marks.abort(xid))
         for changes in [self.open[top_xid] for top_xid in tops]:
             self._count(True)
             if changes.xid in gone:
@@ -206,13 +203,11 @@ class CatalogStore:
 
     def abort_older_than(self, oldest_running: Xid) -> frozenset[Subject]:
         """Abort what a crash left open: everything older than the oldest transaction that runs."""
-        return self.abort([xid for xid in self.open if precedes(xid, oldest_running)])
+        subjects = self.abort([xid for xid in self.open if precedes(xid, oldest_running)])
+        if not any(changes.rewriting for changes in self.open.values()):
+            self._count(self.marks.forget_aborted(oldest_running))
+        return subjects
 
     def _close(self, changes: OpenChanges) -> None:
         del self.open[changes.xid]
         self.files.close(changes)
-        if not self._is_rewriting():
-            self.marks.forget_aborted()
-
-    def _is_rewriting(self) -> bool:
-        return any(changes.rewriting for changes in self.open.values())

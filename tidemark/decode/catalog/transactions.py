@@ -92,7 +92,7 @@ class Marks:
     def __init__(self, *, learning_from: Xid | None) -> None:
         """`learning_from`: a seed is being taken, and this was the next xid when WAL began to be read for it."""
         self.learning_from = learning_from
-        self.aborted: set[Xid] = set()  # while a rewrite is on: xids that had marks; while learning: all
+        self.aborted: set[Xid] = set()  # xids that had marks, while learning all, that a copy may meet as running
         self._committed: set[Xid] = set()  # while learning: all
         self._presumed: set[Xid] = (
             set()
@@ -119,10 +119,10 @@ class Marks:
         for heap, tid in self._rows.pop(xid, ()):
             heap.commit(tid, xid)
 
-    def abort(self, xid: Xid, *, remember: bool) -> bool:
+    def abort(self, xid: Xid) -> bool:
         """Settle the marks of `xid`, which aborted; tell if there were any."""
         rows = self._rows.pop(xid, None)
-        if self.learning or (remember and rows is not None):
+        if self.learning or rows is not None:
             self.aborted.add(xid)
         for heap, tid in rows or ():
             heap.abort(tid, xid)
@@ -146,10 +146,15 @@ class Marks:
             return Fate.OPEN
         return Fate.COMMITTED
 
-    def forget_aborted(self) -> None:
-        """No rewrite is on any more."""
-        if not self.learning:
-            self.aborted.clear()
+    def forget_aborted(self, oldest_running: Xid) -> bool:
+        """Forget the aborted xids that no copy will meet as running, for none is being made; tell if there were any.
+
+        The end of a transaction is in WAL before the server holds it for ended: a copy that begins between the two
+        still takes it for running. RUNNING_XACTS tells that the moment has passed.
+        """
+        past = set() if self.learning else {xid for xid in self.aborted if precedes(xid, oldest_running)}
+        self.aborted -= past
+        return bool(past)
 
     def stop_learning(self) -> None:
         """Hold that all open transactions are known from here on.
