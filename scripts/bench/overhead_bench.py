@@ -30,6 +30,7 @@ import psutil
 
 from scripts.bench.overhead_companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
 from tests.support.postgres import new_cluster, sql
+from tidemark.io.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.kernel import COMPILED
 
@@ -48,6 +49,8 @@ QUICK_ROUNDS, QUICK_S = 1, 3
 ENDED_S_MAX = 30.0
 US_PER_S = 1e6
 KEPT = "SELECT sum(size) FROM pg_ls_waldir() WHERE name <= pg_walfile_name(pg_current_wal_insert_lsn())"
+COMPANION_PIDS = f"""
+    SELECT pid FROM pg_stat_activity WHERE backend_type = 'walsender' OR application_name = '{APPLICATION_NAME}'"""
 MARK = "SELECT pg_logical_emit_message(true, 'bench', '')"
 
 
@@ -81,8 +84,8 @@ class ServerCpu:
 
     def taken_s(self) -> float:
         """Return what was taken since the beginning, once the load's own backends are gone."""
-        # NB: a sidecar whose ring was full connects again: that one is not of the load.
-        wait_for(lambda: self._children() - self._streams() <= self._pids, ENDED_S_MAX, "the end of the load")
+        # NB: a sidecar whose ring was full connects again, and one with a marker to write: those are not of the load.
+        wait_for(lambda: self._children() - self._companions() <= self._pids, ENDED_S_MAX, "the end of the load")
         return self._total_s() - self._before_s
 
     def walsender_taken_s(self) -> float:
@@ -97,6 +100,9 @@ class ServerCpu:
 
     def _streams(self) -> set[int]:
         return {int(pid) for (pid,) in sql(self._session, "SELECT pid FROM pg_stat_replication")}
+
+    def _companions(self) -> set[int]:
+        return {int(pid) for (pid,) in sql(self._session, COMPANION_PIDS)}
 
     def _children(self) -> set[int]:
         return {child.pid for child in self._postmaster.children()}
