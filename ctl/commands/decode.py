@@ -52,7 +52,7 @@ def decode(
     folder = StateFolder(state)
     with StateStore.open(folder) as store:
         view = store.view()
-    segments = ArchiveFolder(archive)
+    segments = ArchiveFolder(archive, of=view.identity.system_identifier)
     check_same_cluster(segments, view.identity.system_identifier)
     with spill_of_command(folder) as spill:
         start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)

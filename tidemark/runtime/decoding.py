@@ -127,6 +127,11 @@ class WalReader:
         self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))
 
     @property
+    def read_lsn(self) -> Lsn:
+        """Up to where WAL was taken."""
+        return self._decoding.framer.fed_lsn or INVALID_LSN
+
+    @property
     def last_record_lsn(self) -> Lsn:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
