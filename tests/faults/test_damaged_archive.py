@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import QUICK, Archiver, archiving_node
 from tidemark.io.state import StateStore
 from tidemark.model.change import LOSS_PREFIX, LogicalMessage
@@ -57,14 +57,8 @@ class Archived:
 
     def __init__(self, archive: Archiving, root: Path, first_id: int) -> None:
         self.archive = archive
-        self.archiver = Archiver(
-            archive.node,
-            "postgres",
-            root,
-            TIDEMARK_ARCHIVE__FOLDER=str(archive.spool.folder),
-            TIDEMARK_ARCHIVE__KEEP_BYTES=str(1 << 30),
-            **QUICK,
-        )
+        folder = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}
+        self.archiver = Archiver(archive.node, "postgres", root, copy=False, **QUICK, **folder)
         self.archiver.init()
         with StateStore.open(self.archiver.folder) as store, store.transaction(None) as moving:
             moving.put(STAGE, Stage.ARCHIVE)
@@ -159,12 +153,3 @@ def test_a_damaged_segment_that_nothing_needs_stops_nobody(archive: Archiving, t
     finally:
         oldest.write_bytes(whole)
         archived.archiver.close()
-
-
-def test_repair_names_what_is_wrong_with_the_stage_before_it_reads_anything(archive: Archiving, tmp_path: Path) -> None:
-    archived = Archived(archive, tmp_path, 30_000)
-    with StateStore.open(archived.archiver.folder) as store, store.transaction(None) as moving:
-        moving.put(STAGE, Stage.REALTIME)
-    options = archived.archiver.options
-    command = ("archive", "repair", "--yes", "--state", archived.archiver.folder.root)
-    refused(cdcctl(*command, **options), ExitCode.CONFIG, "stage realtime")

@@ -218,12 +218,14 @@ class Decoder:
         try:
             add()
         except CorruptWal as error:
+            # NB: a datum knows nothing of the record that it stands in.
+            told = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
             if record.lsn < self._wanted_from:
-                transaction.give_up(error, self.transactions.port)
-            elif isinstance(error, BadDatum):  # which knows nothing of the record that it stands in
-                raise BadRecord(record.lsn, str(error)) from error
-            else:
+                transaction.give_up(told, self.transactions.port)
+            elif told is error:
                 raise
+            else:
+                raise told from error
 
     def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
         end = TransactionEnd(

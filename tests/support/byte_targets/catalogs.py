@@ -21,6 +21,7 @@ from tidemark.decode.catalog.history import (
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.transactions import CommittedTransaction
+from tidemark.model.change import ChangeGroup  # noqa: TC001 - one import of all that is used
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record, parse_record
 from tidemark.wal.versions import RMGR_LAST, wal_format
@@ -71,13 +72,12 @@ def _decoded(data: bytes, *, by_block: bool) -> list[EncodedGroup]:
     decoder = Decoder(FORMAT, TIMELINE, base.mirrors, next_xid=NEXT_XID, memory_bytes=MEMORY_BYTES, spill=MemorySpill())
     grouper = Grouper({oid: mirror.dialect for oid, mirror in base.mirrors.items()}, rows_max=8)
     records = _records(data, base.lsn)
-    groups = []
+    groups: list[ChangeGroup] = []
     raws = [(found.lsn, found.end_lsn, found.raw) for found in records]
-    given = decoder.decode_block(block_of(raws)) if by_block else filter(None, map(decoder.decode, records))
-    for decoded in given:
+    for decoded in decoder.decode_block(block_of(raws)) if by_block else map(decoder.decode, records):
         if isinstance(decoded, CommittedTransaction):
             groups += grouper.add_transaction(decoded)
-        else:
+        elif decoded is not None:
             groups += grouper.add_message(decoded, decoder.restart_lsn)
     left = grouper.flush()
     return [encode_group(group) for group in (*groups, *([left] if left is not None else []))]
