@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -15,7 +16,7 @@ LOOP = Path(__file__).with_name("fuzz_loop.py")
 INPUT_S_MAX = 20  # one input that takes longer is a bug
 MEMORY_MB_MAX = 1024  # a process that takes more has a bug: the targets with their imports take about 200
 INPUT_BYTES_MAX = 40_000
-KEPT_BYTES_MAX = 48_000  # of one target's corpus, as it stands in the tree
+KEPT_BYTES_MAX = 16_000  # of one target's corpus, as it stands in the tree; what has a name is kept in any case
 
 
 def main() -> int:
@@ -70,7 +71,7 @@ def fuzz(name: str, seconds: int, options: argparse.Namespace) -> bool:
             print(f"{name} failed; again by: scripts/fuzz --replay {name} FILE (named above)", file=sys.stderr)
             return False
         if options.keep:
-            keep(name, chosen(name, inputs, found))
+            keep(name, chosen(name, found))
     return True
 
 
@@ -87,29 +88,21 @@ def write(folder: Path, inputs: Iterable[bytes]) -> None:
         (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
 
 
-def chosen(name: str, inputs: Path, found: Path) -> Mapping[str, bytes]:
-    """Return what is to be kept: what has a name, and the shortest that reach all that was reached, as room is."""
-    seeds = TARGETS[name].seeds
-    kept = {known: data for known, data in corpus(name).items() if not is_hash(known)}
-    with tempfile.TemporaryDirectory(prefix="tm-fuzz-") as merged:
-        write(Path(merged), [*seeds.values(), *kept.values()])
-        before = {path.name for path in Path(merged).iterdir()}
-        loop(name, merged, str(inputs), str(found), "-merge=1")
-        new = sorted(
-            (path for path in Path(merged).iterdir() if path.name not in before), key=lambda p: p.stat().st_size
-        )
-        room = KEPT_BYTES_MAX
-        for path in new:
-            room -= path.stat().st_size
-            if room < 0:
-                break
-            kept[path.name[:12]] = path.read_bytes()
+def chosen(name: str, found: Path) -> Mapping[str, bytes]:
+    """Return what is to be kept: what was kept, and of what reached more the smallest, as far as there is room."""
+    kept = dict(corpus(name))
+    room = KEPT_BYTES_MAX - sum(map(packed_bytes, kept.values()))
+    for data in sorted((path.read_bytes() for path in found.iterdir()), key=packed_bytes):
+        room -= packed_bytes(data)
+        if room < 0:
+            break
+        kept[hashlib.sha1(data).hexdigest()[:12]] = data
     return kept
 
 
-def is_hash(name: str) -> bool:
-    """Tell if an input of the corpus was named by its content: one with a name of its own is always kept."""
-    return len(name) == 12 and set(name) <= set("0123456789abcdef")
+def packed_bytes(data: bytes) -> int:
+    """Return what an input takes in the tree, about."""
+    return len(zlib.compress(data)) * 4 // 3
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from tidemark.model.lsn import parse_lsn
 
 MB = 1 << 20
 DATABASE = "postgres"
+QUEUE_BYTES = 4 * MB  # bounds beside decode.memory_bytes: so small that a small transaction reaches them, too
+GROUP_BYTES = 1 * MB
 ROW_BYTES = 400
 ROWS_A_STATEMENT = 20_000
 DELIVERED_S = 3600.0
@@ -64,6 +66,8 @@ class Watched:
             root,
             TIDEMARK_DELIVER__CONSUMER="null",
             TIDEMARK_DECODE__MEMORY_BYTES=str(memory_bytes),
+            TIDEMARK_DECODE__QUEUE_BYTES=str(QUEUE_BYTES),
+            TIDEMARK_DELIVER__GROUP_BYTES_MAX=str(GROUP_BYTES),
             TIDEMARK_RING__BYTES_MAX=str(16 * MB),
         )
         self.sidecar.init()
