@@ -15,6 +15,7 @@ from tidemark.io.archive import ArchiveFolder, BadSegment, Hole, NoWal
 from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
+from tidemark.io.segment_file import DamagedFile
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.network import Reached, WalDiverged
@@ -71,7 +72,7 @@ class ArchiveInput(SourceThread):
                 for piece in archive.read_what_is_there(self._ring.write_lsn):
                     if not self._put(piece):
                         return
-            except (Hole, BadSegment):
+            except (Hole, BadSegment, DamagedFile):
                 if self._is_lasting():
                     raise
                 self._changes.forget()

@@ -31,8 +31,8 @@ FORMAT = wal_format(MAJOR)
 TIMELINE = TimelineId(1)
 RECORDS_MAX = 600
 MEMORY_BYTES = 64 << 10  # so little that a spill is part of it
-BASE_HEAD_BYTES = struct.calcsize("<8sHxxQQI")
 BASE_HEAD = struct.Struct("<8sHxxQQI")
+BASE_HEAD_BYTES = BASE_HEAD.size
 _BASE = BASE.read_bytes()
 
 
@@ -124,6 +124,11 @@ def _unpacked() -> bytes:
     return zlib.decompress(_BASE[BASE_HEAD_BYTES:])
 
 
+def _announcing(unpacked_bytes: int) -> bytes:
+    magic, version, packed_bytes, _, crc = BASE_HEAD.unpack_from(_BASE)
+    return BASE_HEAD.pack(magic, version, packed_bytes, unpacked_bytes, crc) + _BASE[BASE_HEAD_BYTES:]
+
+
 def _document() -> bytes:
     unpacked = _unpacked()
     (size,) = struct.unpack_from("<I", unpacked)
@@ -135,6 +140,15 @@ def _document() -> bytes:
 
 TARGETS = (
     Target("decode", run_decode, dict(sessions())),
-    Target("base", run_base, {"whole": b"\0" + _BASE, "unpacked": b"\1" + _unpacked(), "empty": b"\1" + _document()}),
+    Target(
+        "base",
+        run_base,
+        {
+            "whole": b"\0" + _BASE,
+            "announces_four_gigabytes": b"\0" + _announcing((4 << 30) - 1),
+            "unpacked": b"\1" + _unpacked(),
+            "without_shared_catalogs": b"\1" + _document(),
+        },
+    ),
     Target("journal", run_journal, dict(sessions())),
 )
