@@ -122,8 +122,8 @@ def copied(node: Cluster) -> Iterator[Cluster]:
         shutil.rmtree(copy.data)
         copy.run(Path("/bin/cp"), "-a", str(node.data), str(copy.data))
         node.start()
-        own = {"port": copy.port, "unix_socket_directories": f"'{copy.folder}'"}
-        copy.configure(reload=False, archive_mode="off", restore_command="false", **own)
+        copy.configure(reload=False, port=copy.port, unix_socket_directories=f"'{copy.folder}'")
+        copy.configure(reload=False, archive_mode="off", restore_command="false")
         yield copy
 
 
