@@ -183,13 +183,13 @@ class ArchiveFolder:
             head = file.read(LONG_PAGE_HEADER_BYTES)
             if not self._is_real(path, head, start_lsn):
                 return
-            data = head[lsn - start_lsn :]
+            ahead = head[lsn - start_lsn :]
             skip(file, lsn - start_lsn - len(head))
             while lsn < end_lsn:
                 at_timeline = self.history.timeline_at(lsn)
                 switch_lsn = self.history.switch_lsn(at_timeline) or end_lsn
                 size = min(READ_BYTES, end_lsn - lsn, switch_lsn - lsn)
-                data = data[:size] or file.read(size)
+                data, ahead = ahead[:size] or file.read(size), ahead[size:]
                 if not data:
                     if wal_name(path.name).endswith(".partial"):
                         return
@@ -199,7 +199,6 @@ class ArchiveFolder:
                     )
                 yield ReadSegment(lsn, data, at_timeline)
                 lsn = Lsn(lsn + len(data))
-                data = b""
 
     def _is_real(self, path: Path, head: bytes, start_lsn: Lsn) -> bool:
         """Tell if a segment holds WAL of its name; raise `BadSegment` if it should but does not."""
