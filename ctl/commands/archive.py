@@ -1,4 +1,4 @@
-"""`cdcctl archive`: what the archive holds, and what to do about WAL that is missing there for good."""
+"""`cdcctl archive`: what the archive holds, and what to do about WAL that is missing or damaged there for good."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import format_lsn
-from tidemark.runtime.archive_repair import find_hole, give_up
+from tidemark.runtime.archive_repair import Break, find_break, give_up
 from tidemark.wire.state import Loss
 
 US_PER_S = 1_000_000
@@ -48,10 +48,11 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
 @config_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def repair(state: Path, *, config: Path | None, yes: bool) -> None:
-    """Give up what is missing, and go on from now.
+    """Give up what is missing or damaged, and go on from now.
 
-    Shows what is lost and asks. Takes the catalogs anew from the node, moves the delivered pointer there under a new
-    epoch, has every table copied again by the sidecar, and tells the readers in the stream. Stop the archiver first.
+    Reads the archive from where decoding would go on, shows what is lost and asks. Takes the catalogs anew from the
+    node, moves the delivered pointer there under a new epoch, has every table copied again by the sidecar, and tells
+    the readers in the stream. Stop the archiver first.
     """
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
@@ -59,15 +60,15 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     with StateStore.open(folder) as store, RoleLock.take(folder, "archiver") as lock:
         view = store.view()
         found = archive_of(chosen, view)
-        hole = find_hole(view, found)
-        if hole is None:
-            click.echo("no hole between the delivered pointer and the archive's end: nothing to repair")
+        broken = find_break(view, found)
+        if broken is None:
+            click.echo("no hole and no damage between the delivered pointer and the archive's end: nothing to repair")
             return
-        for line in _told(found, hole, view, copies=chosen.copy.enabled):
+        for line in _told(found, broken, view, copies=chosen.copy.enabled):
             click.echo(line, err=True)
         if not yes:
             click.confirm("Give this up?", abort=True, err=True)
-        loss = give_up(chosen, store, hole, replace(lock.owner, role="cdcctl"), Narrator())
+        loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), Narrator())
     click.echo(_loss_text(loss))
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables when it starts anew")
 
@@ -80,10 +81,14 @@ def _copied(found: ArchiveState) -> str | None:
         return None
 
 
-def _told(found: ArchiveState, hole: Stretch, view: StateView, *, copies: bool) -> Iterator[str]:
+def _told(found: ArchiveState, broken: Break, view: StateView, *, copies: bool) -> Iterator[str]:
     """Say what is lost, as far as anything knows."""
-    yield f"missing in {found.folder}: WAL from {hole}: {names_text(found, hole)}"
-    names = set(found.names_in(hole))
+    stretch = broken.stretch
+    if broken.damage:
+        yield f"damaged in {found.folder}: WAL from {stretch}: {broken.damage}"
+    else:
+        yield f"missing in {found.folder}: WAL from {stretch}: {names_text(found, stretch)}"
+    names = set(found.names_in(stretch))
     for given_up in (given_up for given_up in found.holes if given_up.name in names):
         yield f"  given up at {clock_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
     if view.delivered is not None:
@@ -91,7 +96,7 @@ def _told(found: ArchiveState, hole: Stretch, view: StateView, *, copies: bool) 
         when = f", committed at {clock_text(at_us / US_PER_S)}" if at_us else ""
         yield f"the last that was delivered: {view.delivered.pointer.position}{when}"
     yield "lost are all changes that committed behind it until now, also those of transactions that began before, and"
-    yield "those whose WAL is there behind the hole: what DDL the hole had is not known, so it cannot be decoded."
+    yield "those whose WAL is there behind it: what DDL it had is not known, so what comes then cannot be decoded."
     if copies:
         yield "The tables are copied again, so that the replicas are right afterwards; the change log keeps the gap."
     else:
@@ -101,6 +106,8 @@ def _told(found: ArchiveState, hole: Stretch, view: StateView, *, copies: bool) 
 def _loss_text(loss: Loss) -> str:
     return (
         f"{clock_text(loss.at_us / US_PER_S)}: lost what committed behind {loss.after} and before "
-        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; missing was WAL from "
-        f"{Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}; {loss.tables} tables to copy again"
+        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; "
+        f"{'damaged' if loss.damage else 'missing'} was WAL from {Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}"
+        f"{f' ({loss.damage})' if loss.damage else ''}; "
+        f"{loss.tables} tables to copy again"
     )

@@ -20,7 +20,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.offline import check_same_cluster, decode_archive
 
@@ -52,7 +52,7 @@ def decode(
     folder = StateFolder(state)
     with StateStore.open(folder) as store:
         view = store.view()
-    segments = ArchiveFolder(archive)
+    segments = ArchiveFolder(archive, of=view.identity.system_identifier)
     check_same_cluster(segments, view.identity.system_identifier)
     with spill_of_command(folder) as spill:
         start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
@@ -64,7 +64,7 @@ def decode(
         )
         only = _oid(database, start.databases) if database else None
         with _progress(start, to_lsn, quiet=as_json) as tell:
-            for decoded in decode_archive(segments, start, LsnRange(from_lsn, to_lsn)):
+            for decoded in decode_archive(segments, start, LsnRange(from_lsn, to_lsn), _tell_end):
                 about = decoded.end if isinstance(decoded, CommittedTransaction) else decoded
                 if only is None or about.database == only:
                     shown.take(decoded, start.decoding.decoder.restart_lsn)
@@ -74,6 +74,10 @@ def decode(
         shown.flush()
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
+
+
+def _tell_end(error: InvalidWal) -> None:
+    click.echo(f"WAL ends here: {error}", err=True)
 
 
 def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:

@@ -1,5 +1,6 @@
 """The archive as a source: a spool that a real server fills is followed byte for byte; holes and branches end it."""
 
+import gzip
 import shutil
 import tempfile
 import time
@@ -139,6 +140,24 @@ def test_a_segment_that_comes_after_its_successor_is_waited_for_a_while(copy: Pa
         time.sleep(1)
         assert drained.source.error is None
         shutil.move(aside, late)
+        drained.until(lambda: len(drained.content) == len(content))
+        assert drained.content == content
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_segment_that_is_written_in_place_is_waited_for_until_it_is_whole(copy: Path, *, is_packed: bool) -> None:
+    archive = ArchiveFolder(copy)
+    *_, last = sorted(path for path in copy.iterdir() if len(path.name) == 24)
+    whole_bytes, content = last.read_bytes(), whole(copy)
+    if is_packed:
+        last.unlink()
+        last, whole_bytes = last.with_name(f"{last.name}.gz"), gzip.compress(whole_bytes)
+    last.write_bytes(whole_bytes[: len(whole_bytes) // 2])
+    with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
+        drained.until(lambda: len(drained.content) >= len(content) - MB)
+        time.sleep(1)
+        assert drained.source.error is None
+        last.write_bytes(whole_bytes)
         drained.until(lambda: len(drained.content) == len(content))
         assert drained.content == content
 

@@ -65,9 +65,10 @@ class Holed:
         return str(name)
 
     def take(self, *without: str) -> None:
-        """Archive what the node has, but for these."""
+        """Archive the whole segments that the node has, but for these."""
+        ((current,),) = self.node.sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")
         for path in (self.node.data / "pg_wal").iterdir():
-            if len(path.name) == 24 and path.name not in without:
+            if len(path.name) == 24 and path.name < str(current) and path.name not in without:
                 shutil.copy(path, self.archive)
 
     def set_stage(self, stage: Stage) -> None:

@@ -102,6 +102,13 @@ def test_a_folder_that_a_killed_process_left_is_emptied_when_it_is_used_again(tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_strangers_file_in_the_folder_is_left_alone(tmp_path: Path) -> None:
+    for name in ("notes.spill", "-.spill", "7.spill"):
+        (tmp_path / name).write_bytes(b"mine")
+    assert SpillFolder(tmp_path).byte_count == 0
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_what_cannot_be_read_back_names_its_file(tmp_path: Path) -> None:
     spill = SpillFolder(tmp_path)
     handle = spill.write(b"content")

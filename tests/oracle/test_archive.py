@@ -55,7 +55,7 @@ class Archived:
         start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES)
         dialects = {oid: mirror.dialect for oid, mirror in start.mirrors.items()}
         renderer = TestDecodingRenderer(view.identity.server_major, dialects, (FENCE,))
-        decoded = decode_archive(ArchiveFolder(self.archive), start, wanted)
+        decoded = decode_archive(ArchiveFolder(self.archive), start, wanted, lambda _: None)
         return [line for each in decoded for _, line in rendered(renderer, each, str)]
 
 

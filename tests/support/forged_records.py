@@ -260,7 +260,7 @@ class Wal:
 
 
 def block_of(raws: Sequence[tuple[Lsn, Lsn, bytes]]) -> RecordBlock:
-    """Return records as framing would give them out."""
+    """Return records as framing would give them out, of 15 as all that is forged here."""
     block = RecordBlock(FORMAT, bytearray(b"".join(raw for _, _, raw in raws)))
     at = 0
     for index, (lsn, end, raw) in enumerate(raws):

@@ -151,7 +151,9 @@ class BatchBuilder:
     def _bad(self, side: "_Side", row: int, error: Exception, slot: int | None = None) -> BadDatum:
         """Say where `error` was met."""
         column = "" if slot is None else f"column {self._relation.live_columns[slot].name!r}: "
-        return BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
+        bad = BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
+        bad.lsn = side.lsn[row]
+        return bad
 
     def _expand(self, side: "_Side") -> None:
         """Put decompressed and missing values behind the arena's end."""

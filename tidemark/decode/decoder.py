@@ -20,12 +20,13 @@ from tidemark.decode.ports import Catalog, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
 from tidemark.decode.skim import Skimmer
 from tidemark.decode.transactions import CommittedTransaction, Ended, OpenTransaction, TransactionTable
+from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage, TransactionEnd
 from tidemark.model.errors import CorruptWal, NodeUnfit
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
-from tidemark.wal.record import Record
+from tidemark.wal.record import BadRecord, Record
 from tidemark.wal.rmgr import (
     RM_HEAP,
     RM_HEAP2,
@@ -217,9 +218,14 @@ class Decoder:
         try:
             add()
         except CorruptWal as error:
-            if record.lsn >= self._wanted_from:
+            # NB: a datum knows nothing of the record that it stands in.
+            told = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
+            if record.lsn < self._wanted_from:
+                transaction.give_up(told, self.transactions.port)
+            elif told is error:
                 raise
-            transaction.give_up(error, self.transactions.port)
+            else:
+                raise told from error
 
     def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
         end = TransactionEnd(

@@ -83,6 +83,9 @@ XACT_HAS_INFO = 0x80
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
 COMMIT_HAS_DATABASE = 0x01
 COMMIT_SAYS_MORE = 0x3FFFFFBE  # all flags but database, locks and what a waiter wants
+NO_ORDINARY_TIME = (
+    0x7FF00000  # of a time's high 32 bits: before 2000, or so late that 64 bits cannot hold it since 1970
+)
 OP_INSERT = 0x69  # i
 OP_UPDATE = 0x75  # u
 OP_DELETE = 0x64  # d
@@ -319,6 +322,8 @@ class RowExtractor:
             return 0
         low = read_u32(linear, at + 2)
         high = read_u32(linear, at + 6)
+        if high >= NO_ORDINARY_TIME:
+            return 0
         run = self.run_count
         self.begin_run(self.xid)
         self.run_records[run] = self.index

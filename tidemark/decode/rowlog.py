@@ -119,7 +119,7 @@ class RowChunk:
     @classmethod
     def load(cls, content: bytes) -> "RowChunk":
         """Return the chunk of which `dump` gave the parts."""
-        entries, tuples = _SPILLED.unpack_from(content)
+        entries, tuples = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0)
         if len(content) != _SPILLED.size + entries + tuples:
             raise StateError("a spilled part of a transaction came back with another length than it was written")
         chunk, view = cls(), memoryview(content)

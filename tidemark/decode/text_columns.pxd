@@ -26,7 +26,7 @@ cdef inline long long write_word(const unsigned char[::1] word, long long length
 
 @cython.locals(head="unsigned int", first="long long", negative="unsigned int", scale="long long", weight="long long",
                groups="long long", start="long long", index="long long", group="unsigned int", divisor="unsigned int",
-               digit="unsigned int", left="long long")
+               digit="unsigned int", left="long long", rest="long long")
 cdef inline long long write_numeric(const unsigned char[::1] data, long long place, long long size,
                                     unsigned char[::1] out, long long at) except? -9 nogil
 

@@ -143,10 +143,10 @@ def write_numeric(data: Buffer, place: int, size: int, out: bytearray, at: int) 
     if at == start:
         out[at] = 48
         at += 1
+    index = weight + 1
     if scale > 0:
         out[at] = 46  # .
         at += 1
-        index = weight + 1
         left = scale
         while left > 0:
             group = read_u16(data, first + index * 2) if 0 <= index < groups else 0
@@ -159,6 +159,10 @@ def write_numeric(data: Buffer, place: int, size: int, out: bytearray, at: int) 
                 left -= 1
                 divisor = divisor // 10
             index += 1
+    for rest in range(max(index, 0), groups):  # not shown, and digits all the same
+        group = read_u16(data, first + rest * 2)
+        if group > GROUP_MAX:
+            return BAD
     return at
 
 

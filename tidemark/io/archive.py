@@ -11,12 +11,12 @@ is missing or recycled at the end is the end of WAL; one with real WAL behind it
 
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.segment_file import open_segment, skip, wal_name
+from tidemark.io.segment_file import DamagedFile, open_segment, skip, wal_name
 from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
@@ -71,16 +71,25 @@ class SegmentHeader:
 class ArchiveFolder:
     """The segments of a folder as one contiguous stream along one history of timelines."""
 
-    def __init__(self, folder: Path, timeline: TimelineId | None = None, *, whole_only: bool = False) -> None:
-        """Take stock of `folder`; follow `timeline`, or the latest one that it knows; `whole_only`: nothing `.partial`.
+    def __init__(
+        self,
+        folder: Path,
+        timeline: TimelineId | None = None,
+        *,
+        whole_only: bool = False,
+        of: SystemIdentifier | None = None,
+    ) -> None:
+        """Take stock of `folder`; follow `timeline`, or the latest one that it knows.
 
-        What is being received is a partial segment, and its end is not WAL yet.
+        `whole_only`: an archive, whose segments are whole: nothing `.partial`, which is being received and whose end
+        is not WAL yet, and nothing recycled. `of`: the cluster, if it is known: a damaged segment cannot speak for it.
         """
         self.folder = folder
+        self._whole_only = whole_only
         names = _names(folder)
         kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
         segments = [names[name] for name in names if file_kind(name) in kinds]
-        first = next((header for file in segments if (header := _header(folder / file))), None)
+        first = _speaker(folder, segments, of)
         if first is None:
             for file in segments:
                 _check_major(folder / file)
@@ -123,11 +132,14 @@ class ArchiveFolder:
 
     def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
         """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
-        if self.next_wal_after(lsn) is None:
+        if not self._whole_only and self.next_wal_after(lsn) is None:
             return None
+        return BadSegment(f"{self.name_at(lsn)}: invalid WAL at {format_lsn(lsn)}: {reason}")
+
+    def name_at(self, lsn: Lsn) -> str:
+        """Return the name of the file that holds the byte at `lsn`, the folder's if none does."""
         found = self._file_at(lsn)
-        name = found[0].name if found else str(self.folder)
-        return BadSegment(f"{name}: invalid WAL at {format_lsn(lsn)}: {reason}")
+        return found[0].name if found else str(self.folder)
 
     def next_wal_after(self, lsn: Lsn) -> Lsn | None:
         """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
@@ -171,13 +183,13 @@ class ArchiveFolder:
             head = file.read(LONG_PAGE_HEADER_BYTES)
             if not self._is_real(path, head, start_lsn):
                 return
-            data = head[lsn - start_lsn :]
+            ahead = head[lsn - start_lsn :]
             skip(file, lsn - start_lsn - len(head))
             while lsn < end_lsn:
                 at_timeline = self.history.timeline_at(lsn)
                 switch_lsn = self.history.switch_lsn(at_timeline) or end_lsn
                 size = min(READ_BYTES, end_lsn - lsn, switch_lsn - lsn)
-                data = data[:size] or file.read(size)
+                data, ahead = ahead[:size] or file.read(size), ahead[size:]
                 if not data:
                     if wal_name(path.name).endswith(".partial"):
                         return
@@ -187,7 +199,6 @@ class ArchiveFolder:
                     )
                 yield ReadSegment(lsn, data, at_timeline)
                 lsn = Lsn(lsn + len(data))
-                data = b""
 
     def _is_real(self, path: Path, head: bytes, start_lsn: Lsn) -> bool:
         """Tell if a segment holds WAL of its name; raise `BadSegment` if it should but does not."""
@@ -196,10 +207,11 @@ class ArchiveFolder:
             raise BadSegment(f"{path.name} is of the cluster {header.system_identifier}, not {self.system_identifier}")
         if header is not None and header.page_lsn == start_lsn:
             return True
-        if len(head) == LONG_PAGE_HEADER_BYTES and self.next_wal_after(start_lsn) is None:
+        is_short = len(head) < LONG_PAGE_HEADER_BYTES
+        if not is_short and not self._whole_only and self.next_wal_after(start_lsn) is None:
             return False  # recycled or preallocated: the end of WAL in a copy of pg_wal
         reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
-        if len(head) < LONG_PAGE_HEADER_BYTES:
+        if is_short:
             reason = f"it is truncated: {len(head)} of {self.segment_bytes} bytes"
         raise BadSegment(f"{path.name} does not hold the WAL at {format_lsn(start_lsn)}: {reason}")
 
@@ -216,6 +228,20 @@ def parse_segment_header(head: bytes) -> SegmentHeader | None:
     except UnsupportedMajor:
         return None
     return SegmentHeader(fmt, TimelineId(timeline), Lsn(page_lsn), SystemIdentifier(identifier), segment_bytes)
+
+
+def _speaker(folder: Path, segments: Sequence[str], of: SystemIdentifier | None) -> SegmentHeader | None:
+    """Return the header that tells of which cluster the folder is, and how large its segments are."""
+    first = None
+    for file in segments:
+        try:
+            header = _header(folder / file)
+        except DamagedFile:
+            continue  # whoever has to read it says so
+        if header is not None and of in (None, header.system_identifier):
+            return header
+        first = first or header
+    return first
 
 
 def _header(path: Path) -> SegmentHeader | None:

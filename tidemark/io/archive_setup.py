@@ -33,7 +33,7 @@ def archive_kind(folder: Path, system_identifier: SystemIdentifier) -> ArchiveKi
     if spool.is_ours or spool.is_vacant:
         spool.check_owner(system_identifier)
         return ArchiveKind.SPOOL
-    found = ArchiveFolder(folder).system_identifier
+    found = ArchiveFolder(folder, of=system_identifier).system_identifier
     if found != system_identifier:
         raise ConfigError(
             f"{folder} has WAL of the cluster {found}, not of {system_identifier}",

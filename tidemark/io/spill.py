@@ -77,5 +77,7 @@ class SpillFolder:
 
 def _is_left_over(name: str) -> bool:
     """Tell if a file is nobody's: a process that was replaced, and does not know it yet, still reads its own."""
-    pid = int(name.partition("-")[0])
-    return pid == os.getpid() or process_start_ticks(pid) is None
+    pid, _, rest = name.partition("-")
+    if not pid.isdecimal() or not rest:
+        return False  # a stranger
+    return int(pid) == os.getpid() or process_start_ticks(int(pid)) is None

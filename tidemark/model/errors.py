@@ -87,6 +87,7 @@ class CorruptWal(TidemarkError):
     """Bytes that no server writes; names the LSN and, where there is one, the file."""
 
     exit_code = ExitCode.CORRUPT_WAL
+    lsn: int | None = None  # of the record or page, where the error is of one
 
 
 class ConsumerFailed(TidemarkError):

@@ -1,7 +1,7 @@
 """Where the ring's WAL comes from in the archiver: a folder, segment by segment, as they arrive.
 
-A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread; one that is missing at
-the end is waited for.
+A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread, and so does one that is
+not whole for as long: some tools write in place. One that is missing at the end is waited for.
 The folder is listed again only when it changed. Timelines are followed as recovery would: the latest one that came from
 ours. One that left ours before what was read already is another branch, and ends the thread, too.
 """
@@ -11,10 +11,11 @@ from pathlib import Path
 
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
-from tidemark.io.archive import ArchiveFolder, Hole, NoWal
+from tidemark.io.archive import ArchiveFolder, BadSegment, Hole, NoWal
 from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
+from tidemark.io.segment_file import DamagedFile
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.network import Reached, WalDiverged
@@ -71,14 +72,14 @@ class ArchiveInput(SourceThread):
                 for piece in archive.read_what_is_there(self._ring.write_lsn):
                     if not self._put(piece):
                         return
-            except Hole:
-                if self._is_lasting_hole():
+            except (Hole, BadSegment, DamagedFile):
+                if self._is_lasting():
                     raise
                 self._changes.forget()
                 self._stopping.wait(LOOK_S)
 
-    def _is_lasting_hole(self) -> bool:
-        """Tell if what is missing at the ring's end has had its time to come."""
+    def _is_lasting(self) -> bool:
+        """Tell if what is missing or not whole at the ring's end has had its time to come."""
         now_s = time.monotonic()
         if self._hole_lsn != self._ring.write_lsn:
             self._hole_lsn, self._hole_since_s = self._ring.write_lsn, now_s
@@ -89,7 +90,7 @@ class ArchiveInput(SourceThread):
         if not self._changes.may_be_new():
             return None
         try:
-            archive = ArchiveFolder(self._folder, whole_only=True)
+            archive = ArchiveFolder(self._folder, whole_only=True, of=self._system_identifier)
         except NoWal:
             return None  # not yet
         check_same_cluster(archive, self._system_identifier)

@@ -1,9 +1,9 @@
-"""Repair of an archive with a hole: what is lost is given up by an operator's word, and said (I29).
+"""Repair of an archive with a hole or with damage: what is lost is given up by an operator's word, and said (I29).
 
 Behind a hole the catalogs are not known: DDL inside it is lost as well, and nothing tells if there was any. So decoding
-cannot go on at the hole's end. A new seed is taken from the running node, the delivered pointer moves to it under a new
-epoch, and all that committed in between is lost as changes: also what stands in WAL behind the hole, and transactions
-that began before it.
+cannot go on at the hole's end, nor behind a record that cannot be read. A new seed is taken from the running node, the
+delivered pointer moves to it under a new epoch, and all that committed in between is lost as changes: also what stands
+in WAL behind the hole, and transactions that began before it.
 
 The replicas become right again all the same: every table that was captured whole waits to be copied anew, as its next
 generation, and tables that came up inside the hole are found by planning as for a changed configuration. A table that
@@ -37,6 +37,7 @@ from tidemark.model.lsn import Oid, Xid, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
+from tidemark.runtime.archive_damage import find_damage
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.initialise import base_of, beginning_of, databases_of, place_before, settled
 from tidemark.runtime.seeding import Seed, SeedObserver, take_seed
@@ -72,21 +73,33 @@ class Tables:
     gone: tuple[TableKey, ...]
 
 
-def find_hole(view: StateView, archive: ArchiveState) -> Stretch | None:
+@dataclass(frozen=True, slots=True)
+class Break:
+    """WAL that the archiver cannot pass."""
+
+    stretch: Stretch
+    damage: str = ""  # what is wrong with it, and in which file; empty: it is missing
+
+
+def find_break(view: StateView, archive: ArchiveState) -> Break | None:
     """Return what the archiver would stop at; raise `NotRepairable` where it is not the one that delivers."""
     if view.stage not in REPAIRED_IN:
         raise NotRepairable(f"the capture is in stage {view.stage.value}: the archive is not what it goes on from")
     if view.start is None or view.beginning is None:
         raise NotRepairable("nothing was begun yet", hint="finish it by cdcctl init")
-    return archive.gap_after(view.start.restart_lsn)
+    damage = find_damage(archive.folder, view.identity.system_identifier, view.start.restart_lsn)
+    if damage is not None:
+        return Break(Stretch(damage.start_lsn, damage.end_lsn), damage.reason)
+    gap = archive.gap_after(view.start.restart_lsn)
+    return None if gap is None else Break(gap)
 
 
 def give_up(
-    config: Config, store: StateStore, hole: Stretch, owner: Owner, observer: SeedObserver | None = None
+    config: Config, store: StateStore, broken: Break, owner: Owner, observer: SeedObserver | None = None
 ) -> Loss:
     """Go on from a new seed, and record what is lost. `owner`: who holds the archiver's lock."""
     before = store.view()
-    assert before.start is not None, "found by `find_hole`"
+    assert before.start is not None, "found by `find_break`"
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
         databases = databases_of(node, config)
@@ -98,11 +111,12 @@ def give_up(
     loss = Loss(
         at_us=SystemClock().wall_us(),
         after=before.start.position,
-        hole_start_lsn=hole.start_lsn,
-        hole_end_lsn=hole.end_lsn,
+        hole_start_lsn=broken.stretch.start_lsn,
+        hole_end_lsn=broken.stretch.end_lsn,
         resumed_timeline=seed.timeline,
         resumed_lsn=seed.lsn,
         tables=len(tables.copies),
+        damage=broken.damage,
     )
     group = _group(config, seed, [*_messages(loss, seed), *tables.items])
     with store.transaction(None) as moving:
@@ -187,6 +201,7 @@ def _messages(loss: Loss, seed: Seed) -> Iterator[LogicalMessage]:
         "after": str(loss.after),
         "hole": [format_lsn(loss.hole_start_lsn), format_lsn(loss.hole_end_lsn)],
         "resumed": f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}",
+        "damage": loss.damage,
         "tables_copied_anew": loss.tables,
     }
     at = place_before(seed)

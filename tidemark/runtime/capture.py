@@ -24,10 +24,11 @@ from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
 from tidemark.io.trimming import history_horizon_lsn
-from tidemark.model.errors import ConsumerFailed, StateError
+from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_snapshot
+from tidemark.runtime.archive_damage import in_archive
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
@@ -156,10 +157,19 @@ class Capture:
         if marks.start is not None:
             self._inflow.input.tend(marks.start.restart_lsn)
         self._report()
-        decoding_error = self._decoding.error if self._decoding is not None else None
+        decoding_error = self._decoding_error() if self._error is None else None
         consumer_error = self._liveness.error() if self._liveness is not None else None
         self._tell(self._application.error or consumer_error or decoding_error or self._inflow.input.error)
         return self._error
+
+    def _decoding_error(self) -> BaseException | None:
+        """Return what ended decoding: damage with the file that it is in, where the WAL comes from an archive."""
+        decoding, archive = self._decoding, self._inflow.archive
+        if decoding is None or archive is None or not isinstance(decoding.error, CorruptWal):
+            return decoding.error if decoding is not None else None
+        lsn = decoding.reader.last_record_lsn if decoding.error.lsn is None else Lsn(decoding.error.lsn)
+        read_lsn = decoding.reader.read_lsn
+        return in_archive(archive, self._store.identity.system_identifier, decoding.error, lsn, read_lsn)
 
     @property
     def record_bytes(self) -> int:

@@ -41,6 +41,7 @@ class InvalidWal(CorruptWal):
     def __init__(self, invalid: Invalid) -> None:
         super().__init__(str(invalid))
         self.invalid = invalid
+        self.lsn = invalid.lsn
 
 
 class WalDecoding:

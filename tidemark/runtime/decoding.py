@@ -25,7 +25,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.model.position import Pointer, Position
-from tidemark.runtime.decode_run import WalDecoding
+from tidemark.runtime.decode_run import InvalidWal, WalDecoding
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.inflow import Slices
 from tidemark.runtime.signal import Signal
@@ -127,6 +127,11 @@ class WalReader:
         self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))
 
     @property
+    def read_lsn(self) -> Lsn:
+        """Up to where WAL was taken."""
+        return self._decoding.framer.fed_lsn or INVALID_LSN
+
+    @property
     def last_record_lsn(self) -> Lsn:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
@@ -197,8 +202,23 @@ class DecodeThread:
             while not self._stopping.is_set() and self.halted_at is None:
                 if not self._step():
                     self._arrived.wait(QUIET_S)
+        except InvalidWal as error:
+            self._deliver_what_precedes()
+            self.error = error
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
             self.error = error
+
+    def _deliver_what_precedes(self) -> None:
+        """Have delivered what stands before WAL that is none, if the consumer takes it in time.
+
+        NB: only framing fails between two transactions; of any other error nobody knows what the grouper holds.
+        """
+        waiting = self.reader.flush(also_empty=False)
+        if waiting is not None:
+            self._hand_over(waiting)
+        until_s = self._clock.monotonic_s() + STOP_S
+        while not (self._handoff.is_wanted or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
+            self._arrived.wait(QUIET_S)
 
     def _step(self) -> bool:
         """Take one slice, or hand over what waits; tell if there was a slice."""

@@ -21,7 +21,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.replication import NodeIdentity, WalStream
 from tidemark.io.state import StateStore
 from tidemark.io.wal_spool import WalSpool
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.inputs import SpooledInput, WalInput
@@ -50,6 +50,7 @@ class Inflow:
     arrived: Signal
     progress: Progress
     input: WalInput
+    archive: Path | None = None  # that the WAL comes from, or the first of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def from_archive(
         log=around.log,
         delivered=delivered,
     )
-    return Inflow(ring, ring, arrived, progress, source)
+    return Inflow(ring, ring, arrived, progress, source, Path(around.config.archive.folder))
 
 
 def where_the_node_is(around: Surroundings) -> NodeIdentity:
@@ -174,8 +175,9 @@ class LiveBuffer:
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
             return Inflow(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
-        earlier = read_between(Path(self._around.config.archive.folder), page_lsn, self.start_lsn)
-        return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network)
+        archive = Path(self._around.config.archive.folder)
+        earlier = read_between(archive, page_lsn, self.start_lsn, self._around.store.identity.system_identifier)
+        return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network, archive)
 
 
 class Later:
@@ -223,10 +225,10 @@ class CatchUp:
             self._piece = None
 
 
-def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[ReadSegment]:
+def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[ReadSegment]:
     """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` where it is not whole."""
     lsn = start_lsn
-    for piece in ArchiveFolder(folder, whole_only=True).read(start_lsn):
+    for piece in ArchiveFolder(folder, whole_only=True, of=of).read(start_lsn):
         data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
         for at in range(0, len(data), SLICE_BYTES_MAX):
             yield ReadSegment(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)

@@ -12,7 +12,8 @@ from tidemark.io.folder_changes import FolderChanges
 from tidemark.io.logs import describe_error
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
-from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.runtime.archive_damage import in_archive
 from tidemark.runtime.decode_run import InvalidWal
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.offline import check_same_cluster
@@ -53,7 +54,7 @@ class MarkerScan(SourceThread):
 
     def _read_on(self) -> None:
         try:
-            archive = ArchiveFolder(self._folder, whole_only=True)
+            archive = ArchiveFolder(self._folder, whole_only=True, of=self._around.store.identity.system_identifier)
         except NoWal:
             return  # not yet
         check_same_cluster(archive, self._around.store.identity.system_identifier)
@@ -63,10 +64,22 @@ class MarkerScan(SourceThread):
                 if self._stopping.is_set():
                     return
         except (WalGap, CorruptWal) as error:
-            self.broken = error
+            self.broken = self._placed(error)
             self._around.metrics.errors.inc()
-            self._around.log.warning("the archive is broken here", **describe_error(error))
+            self._around.log.warning("the archive is broken here", **describe_error(self.broken))
             self._pass(archive)
+
+    def _placed(self, error: TidemarkError) -> TidemarkError:
+        """Return an error with the file that it is in."""
+        if not isinstance(error, InvalidWal):
+            return error
+        identity = self._around.store.identity
+        return in_archive(self._folder, identity.system_identifier, error, error.invalid.lsn, self.fed_lsn)
+
+    @property
+    def fed_lsn(self) -> Lsn:
+        """Up to where WAL was looked at."""
+        return self._framer.fed_lsn or INVALID_LSN
 
     def _take(self, piece: ReadSegment) -> None:
         if piece.timeline != self._timeline:

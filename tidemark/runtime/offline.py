@@ -1,6 +1,6 @@
 """Decoding an archive with a state folder's catalog history and no server running (N04, N05, N06)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.transactions import CommittedTransaction
@@ -32,8 +32,14 @@ def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifi
         )
 
 
-def decode_archive(archive: ArchiveFolder, start: HistoryStart, wanted: LsnRange) -> Iterator[Decoded]:
-    """Yield what lies in the range, to its end or the archive's."""
+def decode_archive(
+    archive: ArchiveFolder, start: HistoryStart, wanted: LsnRange, tell_end: Callable[[InvalidWal], None]
+) -> Iterator[Decoded]:
+    """Yield what lies in the range, to its end or the archive's.
+
+    `tell_end`: of bytes in the last segment that are no WAL. In a copy of pg_wal its unused rest begins there; nobody
+    can tell that from damage.
+    """
     to_lsn = wanted.to_lsn
     for segment in archive.read(Lsn(start.lsn // PAGE_BYTES * PAGE_BYTES)):
         try:
@@ -46,7 +52,8 @@ def decode_archive(archive: ArchiveFolder, start: HistoryStart, wanted: LsnRange
             damage = archive.damage(error.invalid.lsn, error.invalid.reason)
             if damage is not None:
                 raise damage from error
-            break  # the unused rest of the last segment
+            tell_end(error)
+            break
         if to_lsn is not None and start.decoded_lsn >= to_lsn:
             return
     if to_lsn is not None and start.decoded_lsn < to_lsn:

@@ -73,12 +73,24 @@ class BlockImage(NamedTuple):
                 case "lz4":
                     packed = lz4.block.decompress(self.data, uncompressed_size=packed_bytes)
                 case _:
-                    packed = zstandard.ZstdDecompressor().decompress(self.data, max_output_size=packed_bytes)
+                    packed = _expand_zstd(self.data, packed_bytes)
         except (pglz.BadCompression, lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
             raise ValueError(f"{self.compression} image does not decompress: {error}") from error
         if len(packed) != packed_bytes:
             raise ValueError(f"image has {len(packed)} bytes where {packed_bytes} are promised")
         return packed[: self.hole_offset] + bytes(self.hole_bytes) + packed[self.hole_offset :]
+
+
+def _expand_zstd(data: bytes, packed_bytes: int) -> bytes:
+    """Return what `data` was made from, `packed_bytes` at most.
+
+    NB: the library takes memory for what the frame announces, whatever bound it is given.
+    """
+    announced = zstandard.frame_content_size(data)
+    if announced > packed_bytes:
+        raise ValueError(f"image announces {announced} bytes where {packed_bytes} are promised")
+    expanded: bytes = zstandard.ZstdDecompressor().decompress(data, max_output_size=packed_bytes)
+    return expanded
 
 
 class BlockRef(NamedTuple):

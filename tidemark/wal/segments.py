@@ -3,6 +3,7 @@
 A segment number counts from LSN 0 on every timeline. Nothing here opens a file: a source does.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -16,6 +17,7 @@ SEGMENT_BYTES_DEFAULT = 16 << 20
 _NAME_DIGITS = 24
 _HEX = frozenset("0123456789ABCDEF")
 _UNSIGNED_32 = 1 << 32
+_TIMELINE = re.compile("[0-9]{1,10}")
 
 
 class BadHistory(CorruptWal):
@@ -147,7 +149,7 @@ def parse_history(text: str, timeline: int) -> TimelineHistory:
             continue
         where = f"{history_name(timeline)}, line {number}"
         match content.split(None, 2):
-            case [parent_text, lsn_text, *_] if parent_text.isascii() and parent_text.isdigit():
+            case [parent_text, lsn_text, *_] if _TIMELINE.fullmatch(parent_text):
                 parent = int(parent_text)
             case _:
                 raise BadHistory(f"{where}: not a timeline and an LSN")

@@ -30,7 +30,7 @@ def decode_line(line: bytes) -> dict[str, Json]:
         raise BadRequest(f"{len(line)} bytes are no line of the control protocol")
     try:
         content = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"no JSON: {error}") from error
     if not isinstance(content, dict):
         raise BadRequest("not a JSON object")

@@ -172,10 +172,10 @@ def _decode_batch(payload: bytes) -> ChangeBatch:
         with pa.ipc.open_stream(payload) as stream:
             rows = stream.read_next_batch()
         metadata = rows.schema.metadata
-        relation, database = metadata[RELATION_METADATA], metadata[DATABASE_METADATA]
-    except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError) as error:
+        relation, database = metadata[RELATION_METADATA], Oid(int(metadata[DATABASE_METADATA]))
+    except (pa.ArrowException, OSError, StopIteration, KeyError, TypeError, ValueError) as error:
         raise DamagedValue("outbox value (batch)", str(error)) from error
-    return ChangeBatch(Oid(int(database)), decode_relation(relation), rows.replace_schema_metadata(None))
+    return ChangeBatch(database, decode_relation(relation), rows.replace_schema_metadata(None))
 
 
 def _encode_message(item: LogicalMessage) -> bytes:

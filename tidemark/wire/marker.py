@@ -93,7 +93,7 @@ def read_marker(content: bytes, instance: Instance, key: bytes) -> Marker | Igno
         if not hmac.compare_digest(mac, _mac(line, key)):
             return Ignored.FORGED
         return _marker(fields, instance)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidLsn):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidLsn):
         return Ignored.MALFORMED
 
 

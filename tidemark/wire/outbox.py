@@ -34,6 +34,7 @@ FORMAT_VERSION = 1
 CHUNK_BYTES = 1 << 20  # larger values cost LMDB long searches for contiguous free pages (measured: 1 MB is best)
 _HEADER = struct.Struct(">BB QQQ IQQ IQQ IQQQ IIIIq QI")
 _CRC = struct.Struct(">I")
+KINDS = frozenset(ValueKind)
 HEADER_BYTES = _HEADER.size + _CRC.size
 NO_SCHEMA_VERSION = SchemaVersion(0)
 PAYLOAD_BYTES_MAX = CHUNK_BYTES * CHUNK_MAX - HEADER_BYTES
@@ -122,6 +123,8 @@ def decode_header(chunk: bytes, sequence: Sequence) -> ValueHeader:
     fields = _HEADER.unpack(packed)
     if fields[0] != FORMAT_VERSION:
         raise NewerValue(name, fields[0], FORMAT_VERSION)
+    if fields[1] not in KINDS:
+        raise DamagedValue(name, f"its kind {fields[1]} is unknown")
     header = ValueHeader(
         kind=ValueKind(fields[1]),
         sequence=Sequence(fields[2]),

@@ -116,11 +116,12 @@ class Loss:
 
     at_us: int  # wall clock
     after: Position  # the last that was delivered before it
-    hole_start_lsn: Lsn  # what is missing of the archive
+    hole_start_lsn: Lsn  # what is missing of the archive, or damaged
     hole_end_lsn: Lsn
     resumed_timeline: TimelineId
     resumed_lsn: Lsn  # decoding goes on here, by a new seed
     tables: int  # to be copied again
+    damage: str = ""  # what is wrong with the WAL, and in which file; empty: it is missing
 
 
 @dataclass(frozen=True, slots=True)

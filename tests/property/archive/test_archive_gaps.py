@@ -43,6 +43,7 @@ def read_gap(folder: Path, lsn: Lsn) -> Stretch | None:
 @given(first=SEGMENTS, second=SEGMENTS, fork=st.integers(2 * MB, 8 * MB), lsn=st.integers(MB, 10 * MB - 1))
 @example(first={1, 2, 3}, second={4}, fork=3 * MB, lsn=MB)
 @example(first={1, 2}, second={3}, fork=2 * MB + 100, lsn=MB)
+@example(first={1}, second={1, 2}, fork=2 * MB + 1, lsn=MB)
 def test_a_gap_by_names_is_where_a_reader_stops(first: set[int], second: set[int], fork: int, lsn: int) -> None:
     if not first | second:
         return

@@ -12,9 +12,9 @@ from tests.support.forged_records import Wal, packed_chunk, packed_row, told
 from tests.support.groups import relation
 from tidemark.decode.heap_changes import UnknownFile
 from tidemark.decode.transactions import UnseenStart
-from tidemark.decode.varlena import BadDatum
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Xid
+from tidemark.wal.record import BadRecord
 
 ACCOUNT = 16385
 TOAST = 16399
@@ -73,7 +73,7 @@ def known_to_be_open(wal: Wal) -> None:
 
 CASES: dict[Callable[[Wal], None], type[CorruptWal]] = {
     unknown_file: UnknownFile,
-    toast_from_mid_air: BadDatum,
+    toast_from_mid_air: BadRecord,
     truncate_of_the_unknown: UnknownFile,
     savepoint_under_its_own_name: UnseenStart,
     savepoints_alone: UnseenStart,

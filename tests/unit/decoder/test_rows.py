@@ -7,10 +7,11 @@ from tests.support.groups import relation
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.transactions import RowRun
 from tidemark.decode.tuples import TupleLayout, deform
-from tidemark.decode.varlena import BadDatum, ExternalPointer
+from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.change import BeforeKind
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
+from tidemark.wal.record import BadRecord
 from tidemark.wal.rmgr import heap
 
 ACCOUNT, TOAST = 16385, 16388
@@ -80,14 +81,14 @@ def test_chunks_of_a_rolled_back_savepoint_are_gone() -> None:
 
 def test_a_toasted_value_with_its_first_chunk_missing_stops_decoding() -> None:
     stream = wal()
-    with pytest.raises(BadDatum, match="chunk 1 of TOAST value 77 follows 0 chunks"):
+    with pytest.raises(BadRecord, match="chunk 1 of TOAST value 77 follows 0 chunks"):
         stream.insert(701, TOAST, packed_chunk(77, 1, b"y"))
 
 
 def test_a_toasted_value_with_its_last_chunk_missing_stops_decoding() -> None:
     stream = wal()
     toast_value(stream, last=2)
-    with pytest.raises(BadDatum, match="TOAST value 77 has 2000 bytes where 3000 belong"):
+    with pytest.raises(BadRecord, match="TOAST value 77 has 2000 bytes where 3000 belong"):
         stream.insert(701, ACCOUNT, packed_row(1, external(POINTER)))
 
 

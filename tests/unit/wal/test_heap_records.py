@@ -108,9 +108,12 @@ def test_a_confirm_and_an_inplace_name_their_row() -> None:
     confirm = heap.parse(forged(RM_HEAP, heap.CONFIRM, pack("<H", 3), [ForgedBlock()]))
     assert isinstance(confirm, HeapConfirm)
     assert confirm.offset == 3
-    inplace = heap.parse(forged(RM_HEAP, heap.INPLACE, pack("<H", 3), [ForgedBlock(data=b"OLD")]))
+    inplace = heap.parse(forged(RM_HEAP, heap.INPLACE, pack("<H", 3), [ForgedBlock(data=b"OLD values")]))
     assert isinstance(inplace, HeapInplace)
     assert heap.apply_inplace(OLD, inplace) == packed(b"OLD values", infomask=1, bitmap=b"\x03")
+    for other in (OLD + b"!", OLD[:-1], b""):
+        with pytest.raises(BadRecord, match="10 bytes over the values of a row"):
+            heap.apply_inplace(other, inplace)
 
 
 def test_a_lock_says_nothing() -> None:

@@ -1,5 +1,6 @@
 """Values, headers, chunks and keys of the outbox."""
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +72,14 @@ def test_a_value_under_a_wrong_sequence_is_noticed() -> None:
     _, stored = stored_group()[0]
     with pytest.raises(DamagedValue, match="its header says 11"):
         decode_header(stored[0], Sequence(99))
+
+
+def test_a_kind_that_there_is_not_is_named_though_the_checksum_holds() -> None:
+    sequence, stored = stored_group()[0]
+    packed = bytearray(stored[0][: HEADER_BYTES - 4])
+    packed[1] = 99
+    with pytest.raises(DamagedValue, match="kind 99 is unknown"):
+        decode_header(bytes(packed) + google_crc32c.value(bytes(packed)).to_bytes(4, "big"), sequence)
 
 
 sequences = st.tuples(st.integers(0, 2**64 - 1).map(Sequence), st.integers(0, 2**16 - 1))

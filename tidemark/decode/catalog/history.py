@@ -25,7 +25,7 @@ from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, PendingFile, Subject
-from tidemark.model.errors import InternalError, StateError
+from tidemark.model.errors import InternalError, NodeUnfit, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import Record, parse_record
@@ -40,6 +40,10 @@ _BASE_HEAD = struct.Struct("<8sHxxQQI")  # magic, version, bytes packed and unpa
 _JOURNAL_HEAD = struct.Struct("<8sHHQ")  # magic, version, major, system identifier
 _ENTRY_HEAD = struct.Struct("<IIQQII")  # CRC-32C of the rest, bytes of the record, lsn, end, timeline, top-level xid
 _CRC_BYTES = 4
+_MISSHAPEN = (
+    *(LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
+    *(struct.error, zlib.error, NodeUnfit),
+)
 _U32 = struct.Struct("<I")
 _COMPRESSION = 1  # zlib's fastest: a base is written while decoding waits
 
@@ -210,10 +214,14 @@ def load_base(data: bytes, where: str) -> Base:
     packed = memoryview(data)[_BASE_HEAD.size :]
     if len(packed) != packed_bytes or unpacked_bytes > BASE_BYTES_MAX or google_crc32c.value(bytes(packed)) != crc:
         raise DamagedHistory(f"{where}: the base is cut off or fails its checksum")
-    unpacked = zlib.decompress(packed, bufsize=unpacked_bytes)
-    (text_bytes,) = _U32.unpack_from(unpacked)
-    document: _BaseJson = json.loads(unpacked[_U32.size : _U32.size + text_bytes])
-    return _Loader(document, unpacked, _U32.size + text_bytes).load()
+    try:
+        # NB: bounded by what is announced, and never taken at once for it: the checksum does not cover the head.
+        unpacked = zlib.decompressobj().decompress(packed, max(1, unpacked_bytes))
+        (text_bytes,) = _U32.unpack_from(unpacked)
+        document: _BaseJson = json.loads(unpacked[_U32.size : _U32.size + text_bytes])
+        return _Loader(document, unpacked, _U32.size + text_bytes).load()
+    except _MISSHAPEN as error:  # its checksum holds, so it was written like this
+        raise DamagedHistory(f"{where}: the base is misshapen: {type(error).__name__}: {error}") from error
 
 
 class _Loader:
@@ -285,6 +293,8 @@ class _Loader:
 
     def _take(self, count: int) -> bytes:
         begin, self._at = self._at, self._at + count
+        if not begin <= self._at <= len(self._unpacked):
+            raise ValueError(f"section of {count} bytes at {begin} of {len(self._unpacked)}")
         return self._unpacked[begin : self._at]
 
 

@@ -45,7 +45,8 @@ class ArrayShape:
         self.bitmap_at = bounds_end if data_offset else -1
         header = bounds_end + PLAIN_HEADER_BYTES
         self.data_at = (data_offset or header + -header % MAX_ALIGN) - PLAIN_HEADER_BYTES
-        if self.count and not bounds_end <= self.data_at <= len(payload):
+        bitmap_end = bounds_end + ((self.count + 7) // 8 if data_offset else 0)
+        if self.count and not bitmap_end <= self.data_at <= len(payload):
             raise BadDatum(f"array data at {data_offset} in {len(payload)} bytes")
 
 

@@ -50,8 +50,8 @@ class InetCodec(TextCodec):
 
     def text(self, payload: bytes) -> str:
         """Return the address, and the bits of its network."""
-        length = ADDRESS_BYTES.get(payload[0], -1) if payload else -1
-        if len(payload) != length + 2 or payload[1] > length * 8:
+        length = ADDRESS_BYTES.get(payload[0]) if payload else None
+        if length is None or len(payload) != length + 2 or payload[1] > length * 8:
             raise BadDatum(f"network address of {len(payload)} bytes")
         address = payload[2:]
         text = _dotted(address) if length == 4 else ipv6_text(address)

@@ -224,9 +224,11 @@ def apply_update(old: bytes, update: HeapUpdate) -> bytes:
 
 
 def apply_inplace(old: bytes, update: HeapInplace) -> bytes:
-    """Return the packed row `old` with its values overwritten."""
-    values_at = old[_HOFF_AT] - PACKED_AT
-    return old[:values_at] + update.values + old[values_at + len(update.values) :]
+    """Return the packed row `old` with its values overwritten: all of them (`heap_xlog_inplace`)."""
+    values_at = old[_HOFF_AT] - PACKED_AT if old else 0
+    if len(old) - values_at != len(update.values):
+        raise BadRecord(update.block.lsn, f"{len(update.values)} bytes over the values of a row of {len(old)}")
+    return old[:values_at] + update.values
 
 
 def page_tuple(page: bytes, offset: int) -> tuple[bytes, Xid, Xid] | None:

@@ -42,6 +42,7 @@ _PREPARE_HEAD = Struct("<IIIIqIi")  # magic, total_len, xid, database, prepared_
 _PREPARE_TAIL = Struct("<BxHQq")  # initfileinval, gidlen, origin_lsn, origin_timestamp
 _PREPARE_MAGIC = 0x57F94534  # TWOPHASE_MAGIC
 _POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
+_TIME_MAX_US = (1 << 63) - 1 - _POSTGRES_EPOCH_US  # what 64 bits hold since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def _check_prepared(record: Record, parts: _Parts, prepared_opcode: int) -> bool
 
 def _parse_parts(record: Record, fmt: WalFormat) -> _Parts:
     (time,) = record.read(_TIME)
-    parts = _Parts(_unix_us(time))
+    parts = _Parts(_unix_us(record, time))
     at = _TIME.size
     if not record.info & _HAS_INFO:
         return parts
@@ -190,7 +191,7 @@ def _parse_parts(record: Record, fmt: WalFormat) -> _Parts:
             parts.gid, at = _gid(record, at)
     if flags & _HAS_ORIGIN:
         origin_lsn, origin_time = record.read(_ORIGIN, at)
-        parts.origin_lsn, parts.origin_time_us = Lsn(origin_lsn), _unix_us(origin_time)
+        parts.origin_lsn, parts.origin_time_us = Lsn(origin_lsn), _unix_us(record, origin_time)
     return parts
 
 
@@ -206,10 +207,12 @@ def _parse_prepare(record: Record, fmt: WalFormat) -> Prepare:
     if gid_end != gid_at + gid_bytes:
         raise BadRecord(record.lsn, f"identifier of {gid_end - gid_at} bytes where {gid_bytes} are promised")
     subxids = _xids(record, gid_at + (gid_bytes + 7 & ~7), subxid_count)
-    return Prepare(Xid(xid), Oid(database), _unix_us(prepared_at), subxids, gid)
+    return Prepare(Xid(xid), Oid(database), _unix_us(record, prepared_at), subxids, gid)
 
 
-def _unix_us(postgres_us: int) -> int:
+def _unix_us(record: Record, postgres_us: int) -> int:
+    if postgres_us > _TIME_MAX_US:
+        raise BadRecord(record.lsn, f"time {postgres_us} lies behind the end of time")
     return postgres_us + _POSTGRES_EPOCH_US
 
 
