@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypeVar
 
-from tidemark.decode.copy_rows import CopyBatchBuilder
+from tidemark.decode.copied import CopyBatchBuilder
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
