@@ -78,6 +78,26 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
 * **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
   `integer`) leaves the lake's rows converted from what they were there: a NaN that was NULL stays NULL.
 
+## Other forms
+
+By the section `[types]` of the configuration, for all tables of a capture, arrays and domains included; fixed by
+`cdcctl init`, since the tables have these forms. The text form never changes.
+
+| key | value | what comes |
+|---|---|---|
+| `decimals` | `precise` | as in the table above |
+| | `string` | `numeric` and `money` as text with all their digits, NaN and infinities |
+| | `double` | `numeric` and `money` as double, rounded; infinite or 0 beyond its range |
+| `binary` | `bytes` | `bytea` as it is |
+| | `base64`, `hex` | as text |
+| `intervals` | `postgres`, `iso_8601` | text, as the server prints it with that IntervalStyle |
+| | `microseconds` | int64, as `extract(epoch from ...)` counts: a year has 365.25 days, a month 30; beyond 64 bits, and infinities: the greatest or least there is |
+| `time_precision` | `microseconds` | as in the table above |
+| | `milliseconds` | `time` in milliseconds; timestamps without what is finer (their Arrow type stays) |
+| `out_of_range` | `clamp` | as in the table above |
+| | `null` | `date` and timestamps that are infinite, BC or after the year 9999 are NULL, also in columns that are NOT NULL |
+| | `string` | `date` and timestamps as text, nothing is lost |
+
 Database encodings other than UTF8 are transcoded: {encodings}. Others are refused by name.
 """
 

@@ -10,7 +10,7 @@ Parquet, gets U+FFFD in their place.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.errors import NodeUnfit
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 
 ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | None
 """What `pyarrow` takes for one value; dates and times are integers."""
@@ -73,18 +74,23 @@ INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What output functions depend on beside the value: the database's encoding and the server's major."""
+    """What values come out as, beside what they are: the database's encoding, the server's major, the Arrow forms."""
 
     encoding: str = "utf-8"  # Python's name
     char_escapes: bool = True
     infinite_intervals: bool = True
+    mapping: TypeMapping = DEFAULT_MAPPING
 
     @classmethod
-    def of(cls, encoding: str, major: int) -> "Dialect":
+    def of(cls, encoding: str, major: int, mapping: TypeMapping = DEFAULT_MAPPING) -> "Dialect":
         """Return the dialect of a database; `encoding` is PostgreSQL's name."""
         if encoding not in PYTHON_ENCODINGS:
             raise UnsupportedEncoding(f"database encoding {encoding} is not supported")
-        return cls(PYTHON_ENCODINGS[encoding], major >= CHAR_ESCAPES_SINCE, major >= INFINITE_INTERVALS_SINCE)
+        return cls(PYTHON_ENCODINGS[encoding], major >= CHAR_ESCAPES_SINCE, major >= INFINITE_INTERVALS_SINCE, mapping)
+
+    def mapped(self, mapping: TypeMapping) -> "Dialect":
+        """Return the dialect with other Arrow forms."""
+        return replace(self, mapping=mapping)
 
     def decode(self, data: bytes) -> str:
         """Return `data` as text; invalid bytes stay, as surrogate escapes."""

@@ -5,25 +5,32 @@ a row of samples in tests/support/type_samples.py; docs/types.md is generated.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
 from tidemark.decode.codecs.arrays import ArrayCodec, CatalogVectorCodec
 from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, without_escapes
 from tidemark.decode.codecs.composites import CompositeCodec
-from tidemark.decode.codecs.datetimes import DateCodec, TimeCodec, TimestampCodec, TimetzCodec
+from tidemark.decode.codecs.datetimes import TimetzCodec
 from tidemark.decode.codecs.extensions import CubeCodec, HstoreCodec, LtreeCodec
 from tidemark.decode.codecs.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
 from tidemark.decode.codecs.internals import LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
-from tidemark.decode.codecs.intervals import IntervalCodec
 from tidemark.decode.codecs.json_binary import JsonbCodec
+from tidemark.decode.codecs.mapped import (
+    bytea_codec,
+    date_codec,
+    interval_codec,
+    money_codec,
+    numeric_codec,
+    time_codec,
+    timestamp_codec,
+)
 from tidemark.decode.codecs.network import InetCodec, MacAddressCodec
-from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec, MoneyCodec, Xid8Codec
-from tidemark.decode.codecs.numeric import DecimalCodec, NumericCodec, declared_digits
+from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
 from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec
 from tidemark.decode.codecs.strings import (
     BitsCodec,
-    ByteaCodec,
     CharCodec,
     EnumCodec,
     NameCodec,
@@ -38,6 +45,7 @@ from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
 
 UTF8 = Dialect()
 VARLENA = -1
+NO_TYPMOD = -1
 NUMERIC = 1700
 INT2VECTOR = 22
 OIDVECTOR = 30
@@ -46,7 +54,7 @@ FIRST_USER_OID = 16384  # FirstNormalObjectId
 # By OID (`pg_type.dat`, PG 18): name, codec. OIDs below 16384 never change.
 BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     16: ("boolean", lambda _: BoolCodec()),
-    17: ("bytea", lambda _: ByteaCodec()),
+    17: ("bytea", bytea_codec),
     18: ('"char"', CharCodec),
     19: ("name", NameCodec),
     20: ("bigint", lambda _: IntegerCodec("<q", pa.int64())),
@@ -71,20 +79,20 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     701: ("double precision", lambda _: FloatCodec(8)),
     718: ("circle", lambda _: CircleCodec()),
     774: ("macaddr8", lambda _: MacAddressCodec(8)),
-    790: ("money", lambda _: MoneyCodec()),
+    790: ("money", money_codec),
     829: ("macaddr", lambda _: MacAddressCodec(6)),
     869: ("inet", lambda _: InetCodec(always_bits=False)),
     1042: ("character", StringCodec),
     1043: ("character varying", StringCodec),
-    1082: ("date", lambda _: DateCodec()),
-    1083: ("time without time zone", lambda _: TimeCodec()),
-    1114: ("timestamp without time zone", lambda _: TimestampCodec(zone=False)),
-    1184: ("timestamp with time zone", lambda _: TimestampCodec(zone=True)),
-    1186: ("interval", IntervalCodec),
+    1082: ("date", date_codec),
+    1083: ("time without time zone", time_codec),
+    1114: ("timestamp without time zone", partial(timestamp_codec, zone=False)),
+    1184: ("timestamp with time zone", partial(timestamp_codec, zone=True)),
+    1186: ("interval", interval_codec),
     1266: ("time with time zone", lambda _: TimetzCodec()),
     1560: ("bit", lambda _: BitsCodec()),
     1562: ("bit varying", lambda _: BitsCodec()),
-    NUMERIC: ("numeric", lambda _: NumericCodec()),
+    NUMERIC: ("numeric", partial(numeric_codec, NO_TYPMOD)),
     1790: ("refcursor", StringCodec),
     2202: ("regprocedure", lambda _: ObjectNameCodec()),
     2203: ("regoper", lambda _: ObjectNameCodec()),
@@ -118,7 +126,7 @@ OF_EXTENSIONS: dict[str, Callable[[Dialect], Codec]] = {
 }
 
 
-def codec_for(description: TypeDescription, typmod: int = -1, dialect: Dialect = UTF8) -> Codec:
+def codec_for(description: TypeDescription, typmod: int = NO_TYPMOD, dialect: Dialect = UTF8) -> Codec:
     """Return the codec of a type; `typmod` is the column's. A type that has none gets `RawCodec`."""
     raw = RawCodec(fixed_length=description.length != VARLENA)
     match description.kind:
@@ -154,9 +162,8 @@ def _innermost(codec: Codec) -> Codec:
 def _base_codec(description: TypeDescription, typmod: int, dialect: Dialect) -> Codec | None:
     if description.element is not None and description.length == VARLENA:
         return _array_codec(description.oid, description.element, typmod, dialect)
-    digits = declared_digits(typmod) if description.oid == NUMERIC else None
-    if digits:
-        return DecimalCodec(*digits)
+    if description.oid == NUMERIC:
+        return numeric_codec(typmod, dialect)
     if description.oid in BUILT_IN:
         return BUILT_IN[description.oid][1](dialect)
     if description.oid >= FIRST_USER_OID and description.length == VARLENA and description.name in OF_EXTENSIONS:
