@@ -10,8 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tidemark.decode.codecs.arrays import ArrayCodec  # noqa: E402 - found by the line above
-from tidemark.decode.codecs.codec import PYTHON_ENCODINGS, Dialect  # noqa: E402
+from tidemark.decode.codecs.codec import Dialect  # noqa: E402
 from tidemark.decode.codecs.composites import CompositeCodec  # noqa: E402
+from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS  # noqa: E402
 from tidemark.decode.codecs.numeric import DecimalCodec  # noqa: E402
 from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec  # noqa: E402
 from tidemark.decode.codecs.registry import BUILT_IN, NUMERIC, OF_EXTENSIONS  # noqa: E402
@@ -91,14 +92,17 @@ By the section `[types]` of the configuration, for all tables of a capture, arra
 | `binary` | `bytes` | `bytea` as it is |
 | | `base64`, `hex` | as text |
 | `intervals` | `postgres`, `iso_8601` | text, as the server prints it with that IntervalStyle |
-| | `microseconds` | int64, as `extract(epoch from ...)` counts: a year has 365.25 days, a month 30; beyond 64 bits, and infinities: the greatest or least there is |
+| | `microseconds` | int64, as `extract(epoch from ...)` counts (a year has 365.25 days, a month 30), clamped |
 | `time_precision` | `microseconds` | as in the table above |
 | | `milliseconds` | `time` in milliseconds; timestamps without what is finer (their Arrow type stays) |
 | `out_of_range` | `clamp` | as in the table above |
-| | `null` | `date` and timestamps that are infinite, BC or after the year 9999 are NULL, also in columns that are NOT NULL |
+| | `null` | infinities, BC and years over 9999 are NULL, also in columns that are NOT NULL |
 | | `string` | `date` and timestamps as text, nothing is lost |
 
-Database encodings other than UTF8 are transcoded: {encodings}. Others are refused by name.
+## Encodings
+
+Database encodings other than UTF8 are transcoded, each character as the server itself would: {encodings}.
+Others (EUC_TW, MULE_INTERNAL) are refused by name.
 """
 
 
