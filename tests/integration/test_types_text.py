@@ -33,6 +33,7 @@ def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
         yield opened
 
 
+@pytest.mark.feature("P12")
 @pytest.mark.parametrize("declaration", SAMPLES)
 def test_text_equals_the_servers_output_function(
     cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str

@@ -28,6 +28,7 @@ def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
         yield opened
 
 
+@pytest.mark.feature("P12")
 @pytest.mark.parametrize("declaration", VECTOR_SAMPLES)
 def test_vectors_equal_the_servers_output_function(
     cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str

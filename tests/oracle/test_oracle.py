@@ -26,6 +26,7 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.feature("P01")
 @pytest.mark.feature("P07")
+@pytest.mark.feature("P12")
 @pytest.mark.parametrize(
     "script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values", "mapped", "types", "contrib"]
 )

@@ -42,7 +42,7 @@ TIMETZ = base_type(1266, "timetz", 12, Align.DOUBLE)
 NUMERIC = base_type(1700, "numeric", -1, Align.INT)
 UUID = base_type(2950, "uuid", 16, Align.CHAR)
 JSONB = base_type(3802, "jsonb", -1, Align.INT)
-UNKNOWN = base_type(99_999, "geometry", -1, Align.DOUBLE)
+UNKNOWN = base_type(99_999, "unknown", -1, Align.DOUBLE)
 MOOD = TypeDescription(
     Oid(50_000), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT,
     labels=(EnumLabel(Oid(50_001), 1.0, "sad"), EnumLabel(Oid(50_002), 2.0, "very happy")),
@@ -91,7 +91,7 @@ BUILT_IN_OTHERS = [
         (3614, "tsvector", -1), (3615, "tsquery", -1),
     )
 ]  # fmt: skip
-EXTENSIONS = ("citext", "cube", "halfvec", "hstore", "ltree", "sparsevec", "vector")
+EXTENSIONS = ("citext", "cube", "geometry", "halfvec", "hstore", "ltree", "sparsevec", "vector")
 OF_EXTENSIONS = [base_type(20_000, name, -1, Align.INT) for name in EXTENSIONS]
 OTHERS = [*RANGES, *MULTIRANGES, ROW, *BUILT_IN_OTHERS, *OF_EXTENSIONS]
 BY_NAME = {described.name: described for described in OTHERS}

@@ -91,6 +91,7 @@ def test_an_encoding_without_a_codec_is_refused_by_name() -> None:
         Dialect.of("MULE_INTERNAL", 15)
 
 
+@pytest.mark.feature("P12")
 def test_a_type_without_a_codec_arrives_as_its_bytes() -> None:
     codec = codec_for(forms.array_of(forms.UNKNOWN))
     payload = b"\1\2\3"

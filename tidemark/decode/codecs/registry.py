@@ -28,6 +28,7 @@ from tidemark.decode.codecs.mapped import (
 )
 from tidemark.decode.codecs.network import InetCodec, MacAddressCodec
 from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
+from tidemark.decode.codecs.postgis import GeometryCodec
 from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec
 from tidemark.decode.codecs.strings import (
     BitsCodec,
@@ -118,6 +119,8 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
 OF_EXTENSIONS: dict[str, Callable[[Dialect], Codec]] = {
     "citext": StringCodec,
     "cube": lambda _: CubeCodec(),
+    "geography": lambda _: GeometryCodec(),
+    "geometry": lambda _: GeometryCodec(),
     "halfvec": lambda _: VectorCodec("e"),
     "hstore": HstoreCodec,
     "ltree": LtreeCodec,
