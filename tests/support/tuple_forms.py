@@ -88,7 +88,7 @@ BUILT_IN_OTHERS = [
         (24, "regproc", 4), (27, "tid", 6), (142, "xml", -1), (600, "point", 16), (601, "lseg", 32), (602, "path", -1),
         (603, "box", 32), (604, "polygon", -1), (628, "line", 24), (718, "circle", 24), (774, "macaddr8", 8),
         (790, "money", 8), (829, "macaddr", 6), (1560, "bit", -1), (2970, "txid_snapshot", -1), (3220, "pg_lsn", 8),
-        (3614, "tsvector", -1), (3615, "tsquery", -1),
+        (3614, "tsvector", -1), (3615, "tsquery", -1), (4072, "jsonpath", -1),
     )
 ]  # fmt: skip
 EXTENSIONS = ("citext", "cube", "geometry", "halfvec", "hstore", "ltree", "sparsevec", "vector")

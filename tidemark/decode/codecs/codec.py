@@ -23,6 +23,7 @@ from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | None
 """What `pyarrow` takes for one value; dates and times are integers."""
 
+NUMBER_BRACKETS_SINCE = 15  # jsonpath_out prints (1).type()
 CHAR_ESCAPES_SINCE = 16  # charout prints bytes over 7Fh as \ooo
 INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
 
@@ -32,6 +33,7 @@ class Dialect:
     """What values come out as, beside what they are: the database's encoding, the server's major, the Arrow forms."""
 
     encoding: str = "utf-8"  # Python's name
+    number_brackets: bool = True
     char_escapes: bool = True
     infinite_intervals: bool = True
     mapping: TypeMapping = DEFAULT_MAPPING
@@ -41,7 +43,13 @@ class Dialect:
         """Return the dialect of a database; `encoding` is PostgreSQL's name."""
         if encoding not in PYTHON_ENCODINGS:
             raise UnsupportedEncoding(f"database encoding {encoding} is not supported")
-        return cls(PYTHON_ENCODINGS[encoding], major >= CHAR_ESCAPES_SINCE, major >= INFINITE_INTERVALS_SINCE, mapping)
+        return cls(
+            PYTHON_ENCODINGS[encoding],
+            number_brackets=major >= NUMBER_BRACKETS_SINCE,
+            char_escapes=major >= CHAR_ESCAPES_SINCE,
+            infinite_intervals=major >= INFINITE_INTERVALS_SINCE,
+            mapping=mapping,
+        )
 
     def mapped(self, mapping: TypeMapping) -> "Dialect":
         """Return the dialect with other Arrow forms."""

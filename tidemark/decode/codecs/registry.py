@@ -17,6 +17,7 @@ from tidemark.decode.codecs.extensions import CubeCodec, HstoreCodec, LtreeCodec
 from tidemark.decode.codecs.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
 from tidemark.decode.codecs.internals import LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
 from tidemark.decode.codecs.json_binary import JsonbCodec
+from tidemark.decode.codecs.json_path import JsonPathCodec
 from tidemark.decode.codecs.mapped import (
     bytea_codec,
     date_codec,
@@ -108,6 +109,7 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     3734: ("regconfig", lambda _: ObjectNameCodec()),
     3769: ("regdictionary", lambda _: ObjectNameCodec()),
     3802: ("jsonb", JsonbCodec),
+    4072: ("jsonpath", JsonPathCodec),
     4089: ("regnamespace", lambda _: ObjectNameCodec()),
     4096: ("regrole", lambda _: ObjectNameCodec()),
     4191: ("regcollation", lambda _: ObjectNameCodec()),
