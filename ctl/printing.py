@@ -26,6 +26,7 @@ from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.relation import Relation
 
 FORMATS = ("jsonl", "test_decoding", "arrow", "null")
@@ -49,9 +50,15 @@ class Databases:
     names: Mapping[Oid, str]
 
     @classmethod
-    def of(cls, major: int, mirrors: Mapping[Oid, CatalogMirror], names: Mapping[Oid, str]) -> Self:
+    def of(
+        cls,
+        major: int,
+        mirrors: Mapping[Oid, CatalogMirror],
+        names: Mapping[Oid, str],
+        types: TypeMapping = DEFAULT_MAPPING,
+    ) -> Self:
         """Return the databases that `mirrors` are of."""
-        return cls(major, {oid: mirror.dialect for oid, mirror in mirrors.items()}, names)
+        return cls(major, {oid: mirror.dialect.mapped(types) for oid, mirror in mirrors.items()}, names)
 
 
 def _cpu_s() -> float:

@@ -10,9 +10,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tidemark.decode.codecs.arrays import ArrayCodec  # noqa: E402 - found by the line above
-from tidemark.decode.codecs.codec import PYTHON_ENCODINGS, Codec, Dialect  # noqa: E402
+from tidemark.decode.codecs.codec import Dialect  # noqa: E402
+from tidemark.decode.codecs.composites import CompositeCodec  # noqa: E402
+from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS  # noqa: E402
 from tidemark.decode.codecs.numeric import DecimalCodec  # noqa: E402
-from tidemark.decode.codecs.registry import BUILT_IN, NUMERIC  # noqa: E402
+from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec  # noqa: E402
+from tidemark.decode.codecs.registry import BUILT_IN, NUMERIC, OF_EXTENSIONS  # noqa: E402
 from tidemark.decode.codecs.strings import EnumCodec, RawCodec  # noqa: E402
 
 PAGE = ROOT / "docs" / "types.md"
@@ -27,8 +30,16 @@ SPARK = {
     pa.string(): "STRING",
     pa.binary(): "BINARY",
     pa.date32(): "DATE",
+    pa.list_(pa.float32()): "ARRAY<FLOAT>",
     pa.timestamp("us"): "TIMESTAMP_NTZ",
     pa.timestamp("us", tz="UTC"): "TIMESTAMP",
+}
+
+MADE = {
+    "enums": EnumCodec,
+    "ranges": RangeCodec,
+    "multiranges": MultirangeCodec,
+    "composite types, and tables' row types": CompositeCodec,
 }
 
 HEAD = """\
@@ -38,7 +49,8 @@ HEAD = """\
 
 What a column of each PostgreSQL type is in a change batch (Arrow), and so in Spark and in the Delta tables.
 The text form (`--format test_decoding`) is what PostgreSQL's own output function prints, to the byte, for every type
-in this table.
+in this table but the `reg` types, which print as numbers (`docs/test-decoding.md`). Where a type's Arrow form is a
+string and nothing is said of it, it is this text.
 
 | PostgreSQL | Arrow | Spark, Delta | |
 |---|---|---|---|
@@ -53,6 +65,10 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
 * **Arrays** of any number of dimensions arrive as one flat list, because one column has one type and PostgreSQL does
   not enforce the number of dimensions.
 * **Domains** are what they stand on.
+* **Composite types** print in the shape that they have when a row is written. `ALTER TYPE ... ADD ATTRIBUTE` and its
+  like write no rows: those that are in the lake keep the text that they had.
+* **Types of extensions** are known by their name, in whatever schema they are.
+* **`money`** has as many fractional digits as the node's `lc_monetary` says, which is not in WAL: two are taken.
 * **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set.
 * **Virtual generated columns** (PostgreSQL 18) are not stored, and are NULL.
 * **Text that is not valid in the database's encoding** (possible in SQL_ASCII) has U+FFFD in place of the invalid
@@ -63,33 +79,59 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
 * **A type that changes without a rewrite of the rows** (`numeric(p, s)` to `numeric`, `cidr` to `inet`, `oid` to
   `integer`) leaves the lake's rows converted from what they were there: a NaN that was NULL stays NULL.
 
-Database encodings other than UTF8 are transcoded: {encodings}. Others are refused by name.
+## Other forms
+
+By the section `[types]` of the configuration, for all tables of a capture, arrays and domains included; fixed by
+`cdcctl init`, since the tables have these forms. The text form never changes.
+
+| key | value | what comes |
+|---|---|---|
+| `decimals` | `precise` | as in the table above |
+| | `string` | `numeric` and `money` as text with all their digits, NaN and infinities |
+| | `double` | `numeric` and `money` as double, rounded; infinite or 0 beyond its range |
+| `binary` | `bytes` | `bytea` as it is |
+| | `base64`, `hex` | as text |
+| `intervals` | `postgres`, `iso_8601` | text, as the server prints it with that IntervalStyle |
+| | `microseconds` | int64, as `extract(epoch from ...)` counts (a year has 365.25 days, a month 30), clamped |
+| `time_precision` | `microseconds` | as in the table above |
+| | `milliseconds` | `time` in milliseconds; timestamps without what is finer (their Arrow type stays) |
+| `out_of_range` | `clamp` | as in the table above |
+| | `null` | infinities, BC and years over 9999 are NULL, also in columns that are NOT NULL |
+| | `string` | `date` and timestamps as text, nothing is lost |
+
+## Encodings
+
+Database encodings other than UTF8 are transcoded, each character as the server itself would: {encodings}.
+Others (EUC_TW, MULE_INTERNAL) are refused by name.
 """
 
 
-def rows() -> list[tuple[str, Codec]]:
-    """Return what the table shows, in its order: by name, then what is made of other types."""
+def rows() -> list[str]:
+    """Return the table's rows, in its order: by name, extensions' types, then what is made of other types."""
     dialect = Dialect()
     found = [(f"`{name}`", make(dialect)) for oid, (name, make) in BUILT_IN.items() if oid != NUMERIC]
-    found.append(("`numeric(p, s)`", DecimalCodec(10, 2)))
     found.append(("`numeric`", BUILT_IN[NUMERIC][1](dialect)))
-    found.sort(key=lambda row: row[0].strip('`"'))
-    return [*found, ("enums", EnumCodec("", ())), ("any other type, and arrays of it", RawCodec(fixed_length=False))]
+    lines = [row(name, codec.arrow_type, codec.note) for name, codec in found]
+    lines.append(f"| `numeric(p, s)` | decimal128(p, s) | DECIMAL(p, s) | {DecimalCodec.note} |\n")
+    lines.sort(key=lambda line: line.split("|")[1].strip('`" '))
+    for name in sorted(OF_EXTENSIONS):
+        codec = OF_EXTENSIONS[name](dialect)
+        lines.append(row(f"`{name}` (extension)", codec.arrow_type, codec.note))
+    for name, made in MADE.items():
+        lines.append(row(name, made.arrow_type, made.note))
+    lines.append(f"| arrays of all these | list | ARRAY | {ArrayCodec.note} |\n")
+    return [*lines, row("any other type, and what is made of it", RawCodec.arrow_type, RawCodec.note)]
 
 
-def line(name: str, codec: Codec) -> str:
+def row(name: str, arrow: pa.DataType, note: str) -> str:
     """Return one row of the table."""
-    if isinstance(codec, DecimalCodec):
-        return f"| {name} | decimal128(p, s) | DECIMAL(p, s) | {codec.note} |\n"
-    arrow = codec.arrow_type
     spark = f"DECIMAL({arrow.precision},{arrow.scale})" if pa.types.is_decimal(arrow) else SPARK[arrow]
-    return f"| {name} | {arrow} | {spark} | {codec.note} |\n"
+    return f"| {name} | {arrow} | {spark} | {note} |\n"
 
 
 def page() -> str:
     """Return docs/types.md."""
-    table = [line(name, codec) for name, codec in rows()]
-    table.insert(-1, f"| arrays of all these | list | ARRAY | {ArrayCodec.note} |\n")
+    table = rows()
     others = sorted(set(PYTHON_ENCODINGS) - {"UTF8"})
     return HEAD + "".join(table) + TAIL.format(encodings=", ".join(others))
 

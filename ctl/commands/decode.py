@@ -58,7 +58,7 @@ def decode(
         start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
         shown = printer(
             Format(form),
-            Databases.of(view.identity.server_major, start.mirrors, start.databases),
+            Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types),
             sys.stdout.buffer,
             Selection(tables=tables).selects,
         )

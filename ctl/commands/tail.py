@@ -111,7 +111,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         start = begin_from_history(
             view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill
         )
-        shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases))
+        shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types))
         identifier = view.identity.system_identifier
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, Narrator().away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:

@@ -1,19 +1,23 @@
 """COPY's text beside the heap's bytes: both give the same Arrow columns, whatever stands in them."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import describe_relation, load_values, packed_tuples
+from tests.support.made_samples import TYPES_DDL
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
-from tests.support.type_samples import SAMPLES, TYPES_DDL
+from tests.support.type_samples import SAMPLES
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.io.copy_source import CopySource
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
+from tidemark.wal.versions import wal_format
 
 DATABASE = "types_copy"
 
@@ -44,3 +48,22 @@ def test_a_copied_row_equals_the_streamed_one(
     assert repr(copied.rows.column("_after").to_pylist()) == repr(streamed.rows.column("_after").to_pylist())
     first = copied.rows.slice(0, 1).to_pylist()[0]
     assert (first["_op"], first["_commit_lsn"], first["_ordinal"], first["_before"]) == ("c", 77, 5, None)
+
+
+def test_names_are_copied_as_the_oids_that_they_stand_for(
+    cluster: Cluster, session: psycopg.Connection[TupleRow]
+) -> None:
+    session.execute("CREATE DOMAIN some_class AS regclass")
+    session.execute("CREATE TABLE named (a regclass, b regtype, c regproc[], d some_class, e regrole)")
+    session.execute(
+        "INSERT INTO named VALUES ('pg_class', 'int', '{now,NULL}', 'named', 'postgres'), (0, 0, NULL, NULL, NULL)"
+    )
+    with closing(CopySource(cluster.dsn(DATABASE), DATABASE, wal_format(cluster.major))) as source:
+        table = next(table for table in source.tables() if table.name == "named")
+        with source.held(table) as snapshot:
+            relation, lines = snapshot.relation, list(source.rows(snapshot.relation))
+    copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
+    (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "named")))
+    assert copied.rows.column("_after").equals(streamed.rows.column("_after"))
+    first, second = copied.rows.column("_after").to_pylist()
+    assert (first["a"], first["b"], first["e"], second["a"]) == (1259, 23, 10, 0)

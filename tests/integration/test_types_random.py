@@ -134,6 +134,61 @@ def instant(rng: random.Random) -> str:
     return str(rng.choice([rng.randrange(-211813488000000000, 9223371331200000000), rng.randrange(-(10**17), 10**17)]))
 
 
+def part(rng: random.Random) -> str:
+    """A bound of a range, an attribute of a row: quoted as either wants it."""
+    return '"' + plain_text(rng).replace("\\", "\\\\").replace('"', '""') + '"'
+
+
+def row(rng: random.Random) -> str:
+    inner = f"({rng.choice(['', rng.randrange(99)])},{rng.choice(['', part(rng)])})"
+    doubled = inner.replace("\\", "\\\\").replace('"', '""')
+    numbers = rng.choice(["", f'"{{{rng.randrange(9)},NULL}}"'])
+    return f'({rng.choice(["", small_numeric(rng)])},"{doubled}",{numbers},{rng.choice(["t", "f", ""])},{part(rng)})'
+
+
+def word_range(rng: random.Random) -> str:
+    low, high = sorted(text for text in (f"{rng.randrange(9)}{plain_text(rng)}" for _ in range(2)))
+    bounds = [text.replace("\\", "\\\\").replace('"', '""') for text in (low, high)]
+    return f'{rng.choice("[(")}"{bounds[0]}",{rng.choice([f"{chr(34)}{bounds[1]}{chr(34)}", ""])}{rng.choice("])")}'
+
+
+def multirange(rng: random.Random) -> str:
+    edges = sorted(rng.sample(range(-1000, 1000), 2 * rng.randrange(9)))
+    spans = [f"[{low}.{rng.randrange(99)},{high}.5)" for low, high in zip(edges[::2], edges[1::2], strict=True)]
+    return "{" + ",".join(spans) + "}"
+
+
+def amount(rng: random.Random) -> str:
+    cents = rng.randrange(10 ** rng.randrange(1, 19))
+    return f"{rng.choice(['', '-'])}{cents // 100}.{cents % 100:02d}"
+
+
+def shape(rng: random.Random) -> str:
+    return ",".join(f"({double(rng)},{double(rng)})" for _ in range(rng.randrange(1, 6)))
+
+
+def lexemes(rng: random.Random) -> str:
+    words = (plain_text(rng).replace("\\", "\\\\").replace("'", "''") for _ in range(rng.randrange(6)))
+    return " ".join(f"'{word}x':{rng.randrange(1, 16384)}{rng.choice('ABCD')},{rng.randrange(1, 99)}" for word in words)
+
+
+def search(rng: random.Random, depth: int = 0) -> str:
+    if depth > 4 or rng.random() < 0.3:
+        word = plain_text(rng).replace("\\", "\\\\").replace("'", "''")
+        return f"'{word}x'{rng.choice(['', ':*', ':AB', ':*D'])}"
+    if rng.random() < 0.2:
+        return f"!({search(rng, depth + 1)})"
+    sign = rng.choice(["&", "|", "<->", f"<{rng.randrange(50)}>"])
+    return f"({search(rng, depth + 1)}) {sign} ({search(rng, depth + 1)})"
+
+
+def pairs(rng: random.Random) -> str:
+    def text() -> str:
+        return '"' + plain_text(rng).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    return ",".join(f"{text()}=>{rng.choice([text(), 'NULL'])}" for _ in range(rng.randrange(8)))
+
+
 INSTANT = (
     "'2000-01-01 00:00:00+00' + (value / 86400000000) * INTERVAL '1 day'"
     " + (value % 86400000000) * INTERVAL '1 microsecond'"
@@ -154,6 +209,17 @@ CASES: dict[str, tuple[Callable[[random.Random], str], str, str]] = {
     "uuid": (uuid, "", ""),
     "inet": (address, "", ""),
     "time with time zone": (time_with_zone, "", ""),
+    "random_row": (row, "", ""),
+    "random_row[]": (lambda rng: '{"' + row(rng).replace("\\", "\\\\").replace('"', '\\"') + '",NULL}', "", ""),
+    "random_range": (word_range, "", ""),
+    "nummultirange": (multirange, "", ""),
+    "polygon": (shape, "", ""),
+    "path": (lambda rng: f"[{shape(rng)}]", "", ""),
+    "tsvector": (lexemes, "", ""),
+    "tsquery": (search, "", ""),
+    "hstore": (pairs, "", ""),
+    "money": (amount, "", ""),
+    "bit varying": (lambda rng: f"{rng.randrange(1 << rng.randrange(1, 70)):b}", "", ""),
     "date": (day, "integer", "DATE '2000-01-01' + value"),
     "timestamp": (instant, "bigint", f"TIMESTAMP {INSTANT}"),
     "timestamp with time zone": (instant, "bigint", f"TIMESTAMPTZ {INSTANT}"),
@@ -165,6 +231,10 @@ def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
     cluster.sql(f"CREATE DATABASE {DATABASE}")
     with cluster.connect(DATABASE) as opened:
         opened.prepare_threshold = None  # the table changes its types under equal statements
+        opened.execute("CREATE EXTENSION hstore")
+        opened.execute("CREATE TYPE random_pair AS (a int, b text)")
+        opened.execute("CREATE TYPE random_row AS (a numeric, b random_pair, c int[], d bool, e text)")
+        opened.execute('CREATE TYPE random_range AS RANGE (subtype = text, collation = "C")')
         yield opened
 
 

@@ -7,29 +7,42 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import load_values, output_texts, stored_values
-from tests.support.postgres import Cluster
-from tests.support.type_samples import SAMPLES, TYPES_DDL
+from tests.support.made_samples import TYPES_DDL
+from tests.support.postgres import Cluster, new_cluster
+from tests.support.servers import MAJORS
+from tests.support.type_samples import SAMPLES
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import column_codec
 
-DATABASE = "types_text"
+# Scales below zero and over the precision, and an interval that overflows on the way in.
+REFUSED_BY_14 = frozenset({"numeric(5,-2)", "numeric(3,5)", "2562047788:00:54.775807"})
+
+
+@pytest.fixture(scope="module", params=MAJORS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with new_cluster(request.param) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
+    with cluster.connect() as opened:
         opened.prepare_threshold = None  # the table changes its types under equal statements
         for statement in TYPES_DDL:
             opened.execute(statement)
         yield opened
 
 
+@pytest.mark.feature("P12")
 @pytest.mark.parametrize("declaration", SAMPLES)
 def test_text_equals_the_servers_output_function(
     cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str
 ) -> None:
-    load_values(session, "one_type", declaration, [*SAMPLES[declaration], None])
+    refused = REFUSED_BY_14 if cluster.major == 14 else frozenset()
+    if declaration in refused:
+        pytest.skip("not a type of 14")
+    values = [value for value in SAMPLES[declaration] if value not in refused]
+    load_values(session, "one_type", declaration, [*values, None])
     column, datums = stored_values(cluster.data, session, "one_type")
     codec = column_codec(column, Dialect.of("UTF8", cluster.major))
     texts = [codec.text(datum) if isinstance(datum, bytes) else datum for datum in datums]

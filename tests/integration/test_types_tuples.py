@@ -9,9 +9,9 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import describe_relation, packed_tuples
+from tests.support.made_samples import TYPES_DDL
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
-from tests.support.type_samples import TYPES_DDL
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.decode.tuples import TupleLayout, deform, external_pointers, replace_external

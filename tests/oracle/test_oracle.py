@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.support.oracle import Oracle, without_raw_values
+from tests.support.oracle import Oracle, without_other_values
 from tests.support.postgres import Cluster
 from tests.support.workloads import choices, pgbench, run_script, savepoint_storm
 
@@ -26,17 +26,20 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.feature("P01")
 @pytest.mark.feature("P07")
-@pytest.mark.parametrize("script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values", "mapped"])
+@pytest.mark.feature("P12")
+@pytest.mark.parametrize(
+    "script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values", "mapped", "types", "contrib"]
+)
 def test_scripts_print_the_same_lines(oracle_cluster: Cluster, database: str, script: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
         run_script(oracle_cluster, database, script)
         assert oracle.check(script)
 
 
-def test_types_that_are_raw_so_far_change_nothing_else_on_their_lines(oracle_cluster: Cluster, database: str) -> None:
+def test_types_on_the_closed_list_change_nothing_else_on_their_lines(oracle_cluster: Cluster, database: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
-        run_script(oracle_cluster, database, "other_types")
-        assert oracle.check("other types", without_raw_values)
+        run_script(oracle_cluster, database, "closed_list")
+        assert oracle.check("closed list", without_other_values)
 
 
 def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, database: str) -> None:

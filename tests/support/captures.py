@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.support.postgres import Cluster
-from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
+from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
 from tidemark.io.control import request
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
@@ -54,7 +54,8 @@ class Sidecar:
         self.process: subprocess.Popen[bytes] | None = None
         self.program: tuple[str, ...] = ("-m", self.role)  # what Python runs
         self._config_path = root / "tidemark.toml"
-        self.config = config_for(cluster, database, copy=copy)
+        types = parse_config("", options, where="options").types  # fixed by init
+        self.config = replace(config_for(cluster, database, copy=copy), types=types)
         self.options = {
             "TIDEMARK_CAPTURE__DSN": cluster.dsn(database),
             "TIDEMARK_SELECT__DATABASES": database,

@@ -30,6 +30,10 @@ COLUMN_TYPES = (
     "uuid",
     "float8",
     "date",
+    "int4range",
+    "point",
+    "tsvector",
+    "pair",
 )
 CATALOGS = ("pg_class", "pg_attribute", "pg_type", "pg_index", "pg_enum", "pg_namespace", "pg_inherits", "pg_range")
 JOIN_TIMEOUT_S = 30
@@ -202,6 +206,8 @@ class FuzzSession:
                 "'true'",
                 "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
                 "'ok'",
+                "'[1,5)'",
+                "'(1,2)'",
             )
         )
 
@@ -249,6 +255,7 @@ def prepare(cluster: Cluster, database: str) -> None:
     """Make what the sessions start from."""
     cluster.sql("DROP TYPE IF EXISTS mood CASCADE", database)
     cluster.sql("CREATE TYPE mood AS ENUM ('sad', 'ok')", database)
+    cluster.sql("CREATE TYPE pair AS (a int, b text)", database)
     for number in range(TABLES // 2):
         cluster.sql(f"CREATE TABLE IF NOT EXISTS t{number} (id bigint PRIMARY KEY, c0 text, c1 text, c2 int)", database)
 

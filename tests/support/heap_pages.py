@@ -60,12 +60,12 @@ def stored_values(data: Path, session: psycopg.Connection[TupleRow], table: str)
 def output_texts(session: psycopg.Connection[TupleRow], table: str) -> list[str | None]:
     """Return what the type's output function prints for each value.
 
-    NB: a cast to text is not the output function: it says true for t, and trims blanks.
+    NB: a cast to text is not the output function: it says true for t, and trims blanks. Nor is a row of NULLs a NULL.
     """
     return [
         row[0]
         for row in session.execute(
-            f"SELECT CASE WHEN value IS NOT NULL THEN format('%s', value) END FROM {table} ORDER BY number"
+            f"SELECT CASE WHEN value IS DISTINCT FROM NULL THEN format('%s', value) END FROM {table} ORDER BY number"
         )
     ]
 
@@ -88,12 +88,14 @@ def describe_type(session: psycopg.Connection[TupleRow], oid: int) -> TypeDescri
         "SELECT n.nspname, t.typname, format_type(t.oid, NULL), t.typtype, t.typlen, t.typbyval, t.typalign,"
         " t.typdelim,"
         " CASE WHEN t.typsubscript = 'array_subscript_handler'::regproc THEN t.typelem ELSE 0 END,"
-        " t.typbasetype, t.typtypmod"
+        " t.typbasetype, t.typtypmod, t.typrelid,"
+        " (SELECT CASE t.typtype WHEN 'r' THEN rngsubtype ELSE rngtypid END FROM pg_range"
+        " WHERE t.oid IN (rngtypid, rngmultitypid))"
         " FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.oid = %s",
         [oid],
     ).fetchone()
     assert row is not None
-    namespace, name, display, kind, length, by_value, align, delimiter, element, base, base_typmod = row
+    namespace, name, display, kind, length, by_value, align, delimiter, element, base, base_typmod, rows, subtype = row
     labels = session.execute(
         "SELECT oid, enumsortorder, enumlabel FROM pg_enum WHERE enumtypid = %s ORDER BY enumsortorder", [oid]
     ).fetchall()
@@ -111,17 +113,18 @@ def describe_type(session: psycopg.Connection[TupleRow], oid: int) -> TypeDescri
         base=describe_type(session, base) if base else None,
         base_typmod=base_typmod,
         labels=tuple(EnumLabel(Oid(o), order, label) for o, order, label in labels),
+        subtype=describe_type(session, subtype) if subtype else None,
+        attributes=_columns(session, rows) if kind == "c" else (),
     )
 
 
-def describe_relation(session: psycopg.Connection[TupleRow], table: str) -> Relation:
-    """Return the description of a table; missing values as the server's own array datum is not to be had by SQL."""
+def _columns(session: psycopg.Connection[TupleRow], relation: int) -> tuple[Column, ...]:
     rows = session.execute(
         "SELECT attnum, attname, atttypid, atttypmod, attlen, attbyval, attalign, attnotnull, attisdropped,"
-        " attgenerated FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 ORDER BY attnum",
-        [table],
+        " attgenerated FROM pg_attribute WHERE attrelid = %s AND attnum > 0 ORDER BY attnum",
+        [relation],
     ).fetchall()
-    columns = tuple(
+    return tuple(
         Column(
             number=number,
             name=name,
@@ -136,6 +139,11 @@ def describe_relation(session: psycopg.Connection[TupleRow], table: str) -> Rela
         )
         for number, name, type_oid, typmod, length, by_value, align, not_null, dropped, generated in rows
     )
+
+
+def describe_relation(session: psycopg.Connection[TupleRow], table: str) -> Relation:
+    """Return the description of a table; missing values as the server's own array datum is not to be had by SQL."""
     row = session.execute("SELECT %s::regclass::oid", [table]).fetchone()
     assert row is not None
+    columns = _columns(session, row[0])
     return Relation(Oid(row[0]), "public", table, "r", "p", columns, ReplicaIdentity.DEFAULT)

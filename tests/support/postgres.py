@@ -257,7 +257,19 @@ def new_cluster(
     major: int = 15, settings: Mapping[str, str | int] | None = None, *, initdb: Sequence[str] = (), start: bool = True
 ) -> Iterator[Cluster]:
     """Make a cluster of `major`, started unless told otherwise; it is gone at the end."""
-    programs = server(major)
+    with cluster_of(server(major), settings, initdb=initdb, start=start) as cluster:
+        yield cluster
+
+
+@contextmanager
+def cluster_of(
+    programs: Server,
+    settings: Mapping[str, str | int] | None = None,
+    *,
+    initdb: Sequence[str] = (),
+    start: bool = True,
+) -> Iterator[Cluster]:
+    """Make a cluster of the server whose programs these are."""
     folder = Path(tempfile.mkdtemp(prefix="tm-"))
     if account := _account():
         os.chown(folder, account.pw_uid, account.pw_gid)

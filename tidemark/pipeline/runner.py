@@ -8,6 +8,7 @@ checkpoint, a repeated batch and a killed helper process change nothing but the 
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -97,8 +98,10 @@ class Pipeline:
         identity, beginning = self._outbox.identity, self._beginning
         if beginning is None:
             return Lake(self._settings.lake, identity, shape_of, constants_of)
-        dialects = {oid: Dialect.of(name, identity.server_major) for oid, name in beginning.encodings.items()}
-        return Lake(self._settings.lake, identity, shape_of, constants_of, beginning.databases, dialects=dialects)
+        types = beginning.types
+        dialects = {oid: Dialect.of(name, identity.server_major, types) for oid, name in beginning.encodings.items()}
+        shapes = partial(shape_of, types=types)
+        return Lake(self._settings.lake, identity, shapes, constants_of, beginning.databases, dialects=dialects)
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)

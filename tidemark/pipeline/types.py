@@ -5,12 +5,13 @@ import pyarrow as pa
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
 from tidemark.decode.tuples import missing_value
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.relation import Relation
 
 
-def shape_of(relation: Relation) -> pa.StructType:
+def shape_of(relation: Relation, types: TypeMapping = DEFAULT_MAPPING) -> pa.StructType:
     """Return the live columns of `relation` in Arrow."""
-    return arrow_struct(relation)
+    return arrow_struct(relation, UTF8.mapped(types))
 
 
 def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:

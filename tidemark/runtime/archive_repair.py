@@ -100,6 +100,7 @@ def give_up(
     """Go on from a new seed, and record what is lost. `owner`: who holds the archiver's lock."""
     before = store.view()
     assert before.start is not None, "found by `find_break`"
+    assert before.beginning is not None, "the same"
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
         databases = databases_of(node, config)
@@ -123,7 +124,7 @@ def give_up(
         if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
             raise Fenced("another process went on while the seed was taken", hint="see `cdcctl status`, then try again")
         moving.put(HISTORY, index)
-        moving.put(BEGINNING, beginning_of(seed, snapshot))
+        moving.put(BEGINNING, beginning_of(seed, snapshot, before.beginning.types))
         moving.deliver(group)
         moving.take_epoch(owner)
         for key, progress in tables.copies.items():

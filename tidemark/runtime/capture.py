@@ -34,6 +34,7 @@ from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
 from tidemark.runtime.first_copy import FirstCopy, copied_by
+from tidemark.runtime.fixed_types import check_types
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inflow import MakeInflow, Surroundings, first_page_lsn
@@ -95,6 +96,7 @@ class Capture:
         beginning, start = view.beginning, view.start
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no beginning")
+        check_types(config, beginning)
         self._store = store
         self._epoch = epoch
         self._log = around.log
@@ -282,7 +284,7 @@ class Capture:
         )
         enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
         grouper = Grouper(
-            {oid: mirror.dialect for oid, mirror in base.mirrors.items()},
+            {oid: mirror.dialect.mapped(beginning.types) for oid, mirror in base.mirrors.items()},
             selected=config.select.selection().selects,
             copied=copied_by(self._store.view()),
             after=start.position,

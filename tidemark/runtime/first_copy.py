@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypeVar
 
-from tidemark.decode.copy_rows import CopyBatchBuilder
+from tidemark.decode.copied import CopyBatchBuilder
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
@@ -180,7 +180,8 @@ class FirstCopy:
             if snapshot is None:
                 self._finish(key, replace(before, phase=CopyPhase.LEFT))
                 return
-            builder = CopyBatchBuilder(task.database, snapshot.relation, source.dialect_of(snapshot).dialect)
+            dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
+            builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
             place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
             self._feed(key, place, before.generation + 1, snapshot=snapshot, builder=builder, spool=spool)
 

@@ -20,6 +20,7 @@ from tidemark.io.history_files import NoBase, base_for, load_catalogs
 from tidemark.io.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.mapping import TypeMapping
 from tidemark.runtime.decode_run import WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import wal_format
@@ -52,6 +53,7 @@ class HistoryStart:
     mirrors: Mapping[Oid, CatalogMirror]
     databases: Mapping[Oid, str]
     decoding: WalDecoding
+    types: TypeMapping
 
     @property
     def decoded_lsn(self) -> Lsn:
@@ -94,7 +96,9 @@ def begin_from_history(
     )
     enter_open(decoder.transactions, base, start_lsn, wanted=from_lsn is not None)
     decoding = WalDecoding(framer, decoder, base.timeline)
-    return HistoryStart(start_lsn, base.timeline, base.mirrors, view.beginning.databases, decoding)
+    return HistoryStart(
+        start_lsn, base.timeline, base.mirrors, view.beginning.databases, decoding, view.beginning.types
+    )
 
 
 def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:

@@ -17,6 +17,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn
+from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.runtime.seeding import Seed, SeedObserver, settle, take_seed
@@ -95,7 +96,7 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
     start = Pointer(place_before(seed), seed.lsn)
     with store.transaction(None) as moving:
         moving.put(HISTORY, stored[-1])
-        moving.put(BEGINNING, beginning_of(seed, snapshot))
+        moving.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
         moving.put(DELIVERED, Watermark(start, moving.ledger().head))
 
 
@@ -113,10 +114,10 @@ def base_of(seed: Seed) -> Base:
     )
 
 
-def beginning_of(seed: Seed, snapshot: str) -> Beginning:
+def beginning_of(seed: Seed, snapshot: str, types: TypeMapping) -> Beginning:
     """Return the beginning of a capture that begins with a seed."""
     encodings = {oid: mirror.encoding for oid, mirror in seed.mirrors.items()}
-    return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings)
+    return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings, types)
 
 
 def place_before(seed: Seed, ordinal: int = 0) -> Position:

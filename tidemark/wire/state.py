@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
@@ -56,6 +57,7 @@ class Beginning:
     databases: Mapping[Oid, str]
     snapshot: str = ""  # text form of pg_snapshot; without a first copy the changes begin behind it
     encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, as PostgreSQL calls them
+    types: TypeMapping = DEFAULT_MAPPING  # the Arrow forms that the tables have
 
 
 @dataclass(frozen=True, slots=True)

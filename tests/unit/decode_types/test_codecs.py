@@ -1,15 +1,19 @@
 """What codecs decide for themselves: clamps, NULL for NaN, dialects, fall-backs; the rest is held beside a server."""
 
 import struct
+from dataclasses import replace
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.codecs.codec import PYTHON_ENCODINGS, ArrowValue, Dialect, UnsupportedEncoding
+from tidemark.decode.codecs.codec import ArrowValue, Dialect
+from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS, UnsupportedEncoding
 from tidemark.decode.codecs.numeric import declared_digits
 from tidemark.decode.codecs.registry import codec_for
-from tidemark.model.relation import TypeDescription
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import TypeDescription, TypeKind
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, from 1970-01-01
 DAY_US = 86_400_000_000
@@ -87,6 +91,7 @@ def test_an_encoding_without_a_codec_is_refused_by_name() -> None:
         Dialect.of("MULE_INTERNAL", 15)
 
 
+@pytest.mark.feature("P12")
 def test_a_type_without_a_codec_arrives_as_its_bytes() -> None:
     codec = codec_for(forms.array_of(forms.UNKNOWN))
     payload = b"\1\2\3"
@@ -107,3 +112,33 @@ def test_a_type_without_a_codec_arrives_as_its_bytes() -> None:
 )
 def test_text_is_read_as_the_value_that_it_prints(described: TypeDescription, text: str, value: ArrowValue) -> None:
     assert codec_for(described).parse_text(text) == value
+
+
+def test_a_query_of_any_depth_prints() -> None:
+    terms = 5000  # a & a & a ...: the left side nests as deep; Python's stack ends before
+    operand, operator = struct.pack("<bBbxiI", 1, 0, 0, 0, 1), struct.pack("<bbhI4x", 2, 2, 0, 2)
+    items = (operator + operand) * (terms - 1) + operand
+    payload = struct.pack("<i", terms * 2 - 1) + items + b"a\0"
+    assert codec_for(forms.BY_NAME["tsquery"]).text(payload) == " & ".join(["'a'"] * terms)
+
+
+@pytest.mark.parametrize("text", ["-", "0"])
+def test_no_object_is_the_oid_zero(text: str) -> None:
+    assert codec_for(forms.BY_NAME["regproc"]).parse_text(text) == 0
+
+
+def test_a_name_that_stands_for_an_oid_is_null_where_it_is_all_that_is_known() -> None:
+    assert codec_for(forms.BY_NAME["regproc"]).parse_text("now") is None
+
+
+def test_what_is_made_of_a_type_without_a_codec_arrives_as_its_bytes() -> None:
+    regproc = forms.BY_NAME["regproc"]
+    row = replace(forms.ROW, attributes=(forms.column(1, forms.INT4), forms.column(2, regproc)))
+    for described in (row, forms.array_of(row), forms.made_of(TypeKind.RANGE, "procs", regproc)):
+        assert codec_for(described).arrow_value(b"\1\2\3") == b"\1\2\3", described.name
+
+
+def test_a_type_of_an_extension_is_known_by_its_name_unless_it_is_the_servers_own() -> None:
+    vector = forms.BY_NAME["vector"]
+    assert codec_for(vector).arrow_type == pa.list_(pa.float32())
+    assert codec_for(replace(vector, oid=Oid(16_000))).arrow_type == pa.binary()

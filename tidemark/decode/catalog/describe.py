@@ -25,6 +25,7 @@ from tidemark.decode.catalog.layout import (
 from tidemark.decode.catalog.names import PUBLIC, type_display_name
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
+from tidemark.decode.codecs.encodings import decode_text
 from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 
@@ -355,4 +356,4 @@ class Describer:
         return self._store.heap(catalog, self._top_xid).find(column, key, self._sight)
 
     def _name(self, padded: bytes) -> str:
-        return name_text(padded).decode(self._encoding, "surrogateescape")
+        return decode_text(name_text(padded), self._encoding)

@@ -124,7 +124,7 @@ class ArrayCodec(Codec):
         return values
 
 
-class VectorCodec(TextCodec):
+class CatalogVectorCodec(TextCodec):
     """`int2vector` and `oidvector`: arrays that print as numbers with blanks between."""
 
     def __init__(self, element: TypeDescription, codec: Codec) -> None:

@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 
 EPOCH_2000_DAYS = 10_957  # days from 1970-01-01 to PostgreSQL's epoch, 2000-01-01
+USECS_PER_MILLISECOND = 1_000
 USECS_PER_SECOND = 1_000_000
 USECS_PER_MINUTE = 60 * USECS_PER_SECOND
 USECS_PER_HOUR = 60 * USECS_PER_MINUTE

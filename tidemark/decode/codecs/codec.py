@@ -10,85 +10,54 @@ Parquet, gets U+FFFD in their place.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
 
 import pyarrow as pa
 
+from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS, UnsupportedEncoding, decode_text
 from tidemark.decode.varlena import BadDatum
-from tidemark.model.errors import NodeUnfit
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 
 ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | None
 """What `pyarrow` takes for one value; dates and times are integers."""
 
-
-class UnsupportedEncoding(NodeUnfit):
-    """A database whose encoding has no counterpart here."""
-
-    hint = "capture a database in UTF8, or in one of the encodings listed in docs/types.md"
-
-
-# pg_encoding_to_char's names (`encnames.c`, PG 16) to Python's codecs. SQL_ASCII promises nothing: taken as UTF-8.
-# MULE_INTERNAL and EUC_TW have no codec in Python.
-PYTHON_ENCODINGS = {
-    "UTF8": "utf-8",
-    "SQL_ASCII": "utf-8",
-    "EUC_CN": "gb2312",
-    "EUC_JIS_2004": "euc_jis_2004",
-    "EUC_JP": "euc_jp",
-    "EUC_KR": "euc_kr",
-    "ISO_8859_5": "iso8859_5",
-    "ISO_8859_6": "iso8859_6",
-    "ISO_8859_7": "iso8859_7",
-    "ISO_8859_8": "iso8859_8",
-    "KOI8R": "koi8_r",
-    "KOI8U": "koi8_u",
-    "LATIN1": "iso8859_1",
-    "LATIN2": "iso8859_2",
-    "LATIN3": "iso8859_3",
-    "LATIN4": "iso8859_4",
-    "LATIN5": "iso8859_9",
-    "LATIN6": "iso8859_10",
-    "LATIN7": "iso8859_13",
-    "LATIN8": "iso8859_14",
-    "LATIN9": "iso8859_15",
-    "LATIN10": "iso8859_16",
-    "WIN866": "cp866",
-    "WIN874": "cp874",
-    "WIN1250": "cp1250",
-    "WIN1251": "cp1251",
-    "WIN1252": "cp1252",
-    "WIN1253": "cp1253",
-    "WIN1254": "cp1254",
-    "WIN1255": "cp1255",
-    "WIN1256": "cp1256",
-    "WIN1257": "cp1257",
-    "WIN1258": "cp1258",
-}
-
+NUMBER_BRACKETS_SINCE = 15  # jsonpath_out prints (1).type()
 CHAR_ESCAPES_SINCE = 16  # charout prints bytes over 7Fh as \ooo
 INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What output functions depend on beside the value: the database's encoding and the server's major."""
+    """What values come out as, beside what they are: the database's encoding, the server's major, the Arrow forms."""
 
     encoding: str = "utf-8"  # Python's name
+    number_brackets: bool = True
     char_escapes: bool = True
     infinite_intervals: bool = True
+    mapping: TypeMapping = DEFAULT_MAPPING
 
     @classmethod
-    def of(cls, encoding: str, major: int) -> "Dialect":
+    def of(cls, encoding: str, major: int, mapping: TypeMapping = DEFAULT_MAPPING) -> "Dialect":
         """Return the dialect of a database; `encoding` is PostgreSQL's name."""
         if encoding not in PYTHON_ENCODINGS:
             raise UnsupportedEncoding(f"database encoding {encoding} is not supported")
-        return cls(PYTHON_ENCODINGS[encoding], major >= CHAR_ESCAPES_SINCE, major >= INFINITE_INTERVALS_SINCE)
+        return cls(
+            PYTHON_ENCODINGS[encoding],
+            number_brackets=major >= NUMBER_BRACKETS_SINCE,
+            char_escapes=major >= CHAR_ESCAPES_SINCE,
+            infinite_intervals=major >= INFINITE_INTERVALS_SINCE,
+            mapping=mapping,
+        )
+
+    def mapped(self, mapping: TypeMapping) -> "Dialect":
+        """Return the dialect with other Arrow forms."""
+        return replace(self, mapping=mapping)
 
     def decode(self, data: bytes) -> str:
         """Return `data` as text; invalid bytes stay, as surrogate escapes."""
-        return data.decode(self.encoding, "surrogateescape")
+        return decode_text(data, self.encoding)
 
 
 class ColumnKind(Enum):

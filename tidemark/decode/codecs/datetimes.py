@@ -30,7 +30,7 @@ FIRST_DAY = days_of(1, 1, 1)
 LAST_DAY = days_of(9999, 12, 31)
 FIRST_INSTANT = FIRST_DAY * USECS_PER_DAY
 LAST_INSTANT = (LAST_DAY + 1) * USECS_PER_DAY - 1
-INFINITY_TEXT = {"infinity": 1, "-infinity": -1}
+INFINITY_TEXT = {"infinity": TIMESTAMP_INFINITY, "-infinity": TIMESTAMP_MINUS_INFINITY}
 CLOCK_AT = 1  # of "date clock", split at the blank
 _I32 = struct.Struct("<i")
 _I64 = struct.Struct("<q")
@@ -53,7 +53,11 @@ class DateCodec(Codec):
     note = "infinities, BC and years over 9999 become 0001-01-01 or 9999-12-31"
 
     arrow_type = pa.date32()
-    kind = ColumnKind.DATE
+
+    def __init__(self, *, nulls: bool = False) -> None:
+        """`nulls`: what is out of range is NULL, not clamped."""
+        self._nulls = nulls
+        self.kind = ColumnKind.OBJECTS if nulls else ColumnKind.DATE
 
     def text(self, payload: bytes) -> str:
         """Return the ISO date."""
@@ -64,15 +68,17 @@ class DateCodec(Codec):
             return "-infinity"
         return "".join(date_text(days + EPOCH_2000_DAYS))
 
-    def arrow_value(self, payload: bytes) -> int:
-        """Return the days since 1970-01-01, clamped."""
-        return clamp_day(unpack_exactly(_I32, payload)[0] + EPOCH_2000_DAYS)
+    def arrow_value(self, payload: bytes) -> ArrowValue:
+        """Return the days since 1970-01-01."""
+        return self._fitted(unpack_exactly(_I32, payload)[0] + EPOCH_2000_DAYS)
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return the days since 1970-01-01, clamped."""
-        if text in INFINITY_TEXT:
-            return LAST_DAY if INFINITY_TEXT[text] > 0 else FIRST_DAY
-        return clamp_day(parse_date(text))
+        """Return the days since 1970-01-01."""
+        return self._fitted(INFINITY_TEXT[text] if text in INFINITY_TEXT else parse_date(text))
+
+    def _fitted(self, days: int) -> ArrowValue:
+        clamped = clamp_day(days)
+        return None if self._nulls and clamped != days else clamped
 
 
 class TimestampCodec(Codec):
@@ -80,9 +86,10 @@ class TimestampCodec(Codec):
 
     note = "infinities, BC and years over 9999 become the first or last instant of the years 0001 to 9999"
 
-    kind = ColumnKind.TIMESTAMP
-
-    def __init__(self, *, zone: bool) -> None:
+    def __init__(self, *, zone: bool, nulls: bool = False) -> None:
+        """`nulls`: what is out of range is NULL, not clamped."""
+        self._nulls = nulls
+        self.kind = ColumnKind.OBJECTS if nulls else ColumnKind.TIMESTAMP
         self._suffix = "+00" if zone else ""
         self.arrow_type = pa.timestamp("us", tz="UTC") if zone else pa.timestamp("us")
 
@@ -97,17 +104,21 @@ class TimestampCodec(Codec):
         date, era = date_text(days + EPOCH_2000_DAYS)
         return f"{date} {clock_text(clock)}{self._suffix}{era}"
 
-    def arrow_value(self, payload: bytes) -> int:
-        """Return the microseconds since 1970-01-01, clamped."""
-        return clamp_instant(unpack_exactly(_I64, payload)[0] + EPOCH_2000_DAYS * USECS_PER_DAY)
+    def arrow_value(self, payload: bytes) -> ArrowValue:
+        """Return the microseconds since 1970-01-01."""
+        return self._fitted(unpack_exactly(_I64, payload)[0] + EPOCH_2000_DAYS * USECS_PER_DAY)
 
     def parse_text(self, text: str) -> ArrowValue:
-        """Return the microseconds since 1970-01-01, clamped."""
+        """Return the microseconds since 1970-01-01."""
         if text in INFINITY_TEXT:
-            return LAST_INSTANT if INFINITY_TEXT[text] > 0 else FIRST_INSTANT
+            return self._fitted(INFINITY_TEXT[text])
         clock = text.split(" ")[CLOCK_AT]
         days = parse_date(text)
-        return clamp_instant(days * USECS_PER_DAY + parse_clock(clock) - _zone_usecs(clock))
+        return self._fitted(days * USECS_PER_DAY + parse_clock(clock) - _zone_usecs(clock))
+
+    def _fitted(self, usecs: int) -> ArrowValue:
+        clamped = clamp_instant(usecs)
+        return None if self._nulls and clamped != usecs else clamped
 
 
 def _zone_usecs(clock: str) -> int:

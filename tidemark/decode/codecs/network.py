@@ -1,4 +1,4 @@
-"""`inet` and `cidr` (`network.c`, `inet_net_ntop.c`, PG 16)."""
+"""`inet` and `cidr` (`network.c`, `inet_net_ntop.c`, PG 16), `macaddr` and `macaddr8`."""
 
 from tidemark.decode.codecs.codec import TextCodec
 from tidemark.decode.varlena import BadDatum
@@ -56,3 +56,16 @@ class InetCodec(TextCodec):
         address = payload[2:]
         text = _dotted(address) if length == 4 else ipv6_text(address)
         return f"{text}/{payload[1]}" if self._always_bits or payload[1] != length * 8 else text
+
+
+class MacAddressCodec(TextCodec):
+    """`macaddr` and `macaddr8`: six or eight bytes."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def text(self, payload: bytes) -> str:
+        """Return the bytes in hexadecimal, colons between."""
+        if len(payload) != self._length:
+            raise BadDatum(f"MAC address of {len(payload)} bytes where the type has {self._length}")
+        return payload.hex(":")

@@ -1,4 +1,4 @@
-"""Integers, floats, booleans, OIDs and transaction ids: fixed-length values, stored little-endian."""
+"""Integers, floats, booleans, money, OIDs and transaction ids: fixed-length values, stored little-endian."""
 
 import struct
 from decimal import Decimal
@@ -10,6 +10,9 @@ from tidemark.decode.codecs.float_text import double_text, single_text
 from tidemark.decode.varlena import BadDatum
 
 XID8_DIGITS = 20  # 2 ** 64 - 1 has 20
+MONEY_DIGITS = 19  # 2 ** 63 has 19
+MONEY_SCALE = 2  # of lc_monetary C
+_GROUPING = str.maketrans("", "", "$,")
 
 
 class BoolCodec(Codec):
@@ -72,6 +75,28 @@ class Xid8Codec(Codec):
     def parse_text(self, text: str) -> ArrowValue:
         """Return the number as a decimal."""
         return Decimal(text)
+
+
+class MoneyCodec(Codec):
+    """`money`: an integer of cents, as lc_monetary C sees it."""
+
+    arrow_type = pa.decimal128(MONEY_DIGITS, MONEY_SCALE)
+    note = "as lc_monetary C reads it: two fractional digits"
+    _form = struct.Struct("<q")
+
+    def text(self, payload: bytes) -> str:
+        """Return dollars and cents, a comma before each three digits."""
+        (cents,) = unpack_exactly(self._form, payload)
+        dollars, rest = divmod(abs(cents), 10**MONEY_SCALE)
+        return f"{'-' if cents < 0 else ''}${dollars:,}.{rest:02d}"
+
+    def arrow_value(self, payload: bytes) -> ArrowValue:
+        """Return the amount as a decimal."""
+        return Decimal(unpack_exactly(self._form, payload)[0]).scaleb(-MONEY_SCALE)
+
+    def parse_text(self, text: str) -> ArrowValue:
+        """Return the amount as a decimal."""
+        return Decimal(text.translate(_GROUPING))
 
 
 class FloatCodec(Codec):

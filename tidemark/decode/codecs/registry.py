@@ -1,23 +1,38 @@
-"""Which codec a type has: by OID for the server's own types, by kind for those that users make.
+"""Which codec a type has: by OID for the server's own types, by kind for those of users, by name for extensions'.
 
 Whatever is not here arrives as its raw bytes. How to add a type: a codec in the module of its family, a row here,
 a row of samples in tests/support/type_samples.py; docs/types.md is generated.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
-from tidemark.decode.codecs.arrays import ArrayCodec, VectorCodec
+from tidemark.decode.codecs.arrays import ArrayCodec, CatalogVectorCodec
 from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, without_escapes
-from tidemark.decode.codecs.datetimes import DateCodec, TimeCodec, TimestampCodec, TimetzCodec
-from tidemark.decode.codecs.intervals import IntervalCodec
+from tidemark.decode.codecs.composites import CompositeCodec
+from tidemark.decode.codecs.datetimes import TimetzCodec
+from tidemark.decode.codecs.extensions import CubeCodec, HstoreCodec, LtreeCodec
+from tidemark.decode.codecs.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
+from tidemark.decode.codecs.internals import LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
 from tidemark.decode.codecs.json_binary import JsonbCodec
-from tidemark.decode.codecs.network import InetCodec
+from tidemark.decode.codecs.json_path import JsonPathCodec
+from tidemark.decode.codecs.mapped import (
+    bytea_codec,
+    date_codec,
+    interval_codec,
+    money_codec,
+    numeric_codec,
+    time_codec,
+    timestamp_codec,
+)
+from tidemark.decode.codecs.network import InetCodec, MacAddressCodec
 from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
-from tidemark.decode.codecs.numeric import DecimalCodec, NumericCodec, declared_digits
+from tidemark.decode.codecs.postgis import GeometryCodec
+from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec
 from tidemark.decode.codecs.strings import (
-    ByteaCodec,
+    BitsCodec,
     CharCodec,
     EnumCodec,
     NameCodec,
@@ -25,68 +40,147 @@ from tidemark.decode.codecs.strings import (
     StringCodec,
     UuidCodec,
 )
+from tidemark.decode.codecs.text_search import TsqueryCodec, TsvectorCodec
+from tidemark.decode.codecs.vectors import SparseVectorCodec, VectorCodec
+from tidemark.decode.codecs.xml_text import XmlCodec
 from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
 
 UTF8 = Dialect()
 VARLENA = -1
+NO_TYPMOD = -1
 NUMERIC = 1700
 INT2VECTOR = 22
 OIDVECTOR = 30
+FIRST_USER_OID = 16384  # FirstNormalObjectId
 
 # By OID (`pg_type.dat`, PG 18): name, codec. OIDs below 16384 never change.
 BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     16: ("boolean", lambda _: BoolCodec()),
-    17: ("bytea", lambda _: ByteaCodec()),
+    17: ("bytea", bytea_codec),
     18: ('"char"', CharCodec),
     19: ("name", NameCodec),
     20: ("bigint", lambda _: IntegerCodec("<q", pa.int64())),
     21: ("smallint", lambda _: IntegerCodec("<h", pa.int16())),
     23: ("integer", lambda _: IntegerCodec("<i", pa.int32())),
+    24: ("regproc", lambda _: ObjectNameCodec()),
     25: ("text", StringCodec),
     26: ("oid", lambda _: IntegerCodec("<I", pa.int64(), ColumnKind.UNSIGNED4)),
+    27: ("tid", lambda _: TidCodec()),
     28: ("xid", lambda _: IntegerCodec("<I", pa.int64(), ColumnKind.UNSIGNED4)),
     29: ("cid", lambda _: IntegerCodec("<I", pa.int64(), ColumnKind.UNSIGNED4)),
     114: ("json", StringCodec),
+    142: ("xml", XmlCodec),
+    600: ("point", lambda _: FixedShapeCodec(1)),
+    601: ("lseg", lambda _: FixedShapeCodec(2, "[", "]")),
+    602: ("path", lambda _: PathCodec()),
+    603: ("box", lambda _: FixedShapeCodec(2)),
+    604: ("polygon", lambda _: PolygonCodec()),
+    628: ("line", lambda _: LineCodec()),
     650: ("cidr", lambda _: InetCodec(always_bits=True)),
     700: ("real", lambda _: FloatCodec(4)),
     701: ("double precision", lambda _: FloatCodec(8)),
+    718: ("circle", lambda _: CircleCodec()),
+    774: ("macaddr8", lambda _: MacAddressCodec(8)),
+    790: ("money", money_codec),
+    829: ("macaddr", lambda _: MacAddressCodec(6)),
     869: ("inet", lambda _: InetCodec(always_bits=False)),
     1042: ("character", StringCodec),
     1043: ("character varying", StringCodec),
-    1082: ("date", lambda _: DateCodec()),
-    1083: ("time without time zone", lambda _: TimeCodec()),
-    1114: ("timestamp without time zone", lambda _: TimestampCodec(zone=False)),
-    1184: ("timestamp with time zone", lambda _: TimestampCodec(zone=True)),
-    1186: ("interval", IntervalCodec),
+    1082: ("date", date_codec),
+    1083: ("time without time zone", time_codec),
+    1114: ("timestamp without time zone", partial(timestamp_codec, zone=False)),
+    1184: ("timestamp with time zone", partial(timestamp_codec, zone=True)),
+    1186: ("interval", interval_codec),
     1266: ("time with time zone", lambda _: TimetzCodec()),
-    NUMERIC: ("numeric", lambda _: NumericCodec()),
+    1560: ("bit", lambda _: BitsCodec()),
+    1562: ("bit varying", lambda _: BitsCodec()),
+    NUMERIC: ("numeric", partial(numeric_codec, NO_TYPMOD)),
+    1790: ("refcursor", StringCodec),
+    2202: ("regprocedure", lambda _: ObjectNameCodec()),
+    2203: ("regoper", lambda _: ObjectNameCodec()),
+    2204: ("regoperator", lambda _: ObjectNameCodec()),
+    2205: ("regclass", lambda _: ObjectNameCodec()),
+    2206: ("regtype", lambda _: ObjectNameCodec()),
     2950: ("uuid", lambda _: UuidCodec()),
+    2970: ("txid_snapshot", lambda _: SnapshotCodec()),
+    3220: ("pg_lsn", lambda _: LsnCodec()),
+    3614: ("tsvector", TsvectorCodec),
+    3615: ("tsquery", TsqueryCodec),
+    3734: ("regconfig", lambda _: ObjectNameCodec()),
+    3769: ("regdictionary", lambda _: ObjectNameCodec()),
     3802: ("jsonb", JsonbCodec),
+    4072: ("jsonpath", JsonPathCodec),
+    4089: ("regnamespace", lambda _: ObjectNameCodec()),
+    4096: ("regrole", lambda _: ObjectNameCodec()),
+    4191: ("regcollation", lambda _: ObjectNameCodec()),
+    5038: ("pg_snapshot", lambda _: SnapshotCodec()),
     5069: ("xid8", lambda _: Xid8Codec()),
 }
 
+# Types of extensions, whose OIDs differ from database to database, by name: codec.
+OF_EXTENSIONS: dict[str, Callable[[Dialect], Codec]] = {
+    "citext": StringCodec,
+    "cube": lambda _: CubeCodec(),
+    "geography": lambda _: GeometryCodec(),
+    "geometry": lambda _: GeometryCodec(),
+    "halfvec": lambda _: VectorCodec("e"),
+    "hstore": HstoreCodec,
+    "ltree": LtreeCodec,
+    "sparsevec": lambda _: SparseVectorCodec(),
+    "vector": lambda _: VectorCodec("f"),
+}
 
-def codec_for(description: TypeDescription, typmod: int = -1, dialect: Dialect = UTF8) -> Codec:
+
+def codec_for(description: TypeDescription, typmod: int = NO_TYPMOD, dialect: Dialect = UTF8) -> Codec:
     """Return the codec of a type; `typmod` is the column's. A type that has none gets `RawCodec`."""
-    if description.base is not None:
-        return codec_for(description.base, description.base_typmod, dialect)
+    raw = RawCodec(fixed_length=description.length != VARLENA)
+    match description.kind:
+        case TypeKind.DOMAIN:
+            assert description.base is not None, description.oid
+            return codec_for(description.base, description.base_typmod, dialect)
+        case TypeKind.ENUM:
+            return EnumCodec(description.name, description.labels)
+        case TypeKind.COMPOSITE:
+            live = [column for column in description.attributes if not column.dropped]
+            codecs = [column_codec(column, dialect) for column in live]
+            return CompositeCodec(description.attributes, codecs) if all(map(_has_text, codecs)) else raw
+        case TypeKind.RANGE:
+            assert description.subtype is not None, description.oid
+            codec = codec_for(description.subtype, dialect=dialect)
+            return RangeCodec(description.subtype, codec) if _has_text(codec) else raw
+        case TypeKind.MULTIRANGE:
+            assert description.subtype is not None, description.oid
+            of = codec_for(description.subtype, dialect=dialect)
+            return MultirangeCodec(of) if isinstance(of, RangeCodec) else raw
+    return _base_codec(description, typmod, dialect) or raw
+
+
+def _has_text(codec: Codec) -> bool:
+    """Tell if the codec knows the text that the server prints, which is what rows and ranges consist of."""
+    return not isinstance(_innermost(codec), RawCodec | ObjectNameCodec)
+
+
+def _innermost(codec: Codec) -> Codec:
+    return codec.element_codec if isinstance(codec, ArrayCodec) else codec
+
+
+def _base_codec(description: TypeDescription, typmod: int, dialect: Dialect) -> Codec | None:
     if description.element is not None and description.length == VARLENA:
         return _array_codec(description.oid, description.element, typmod, dialect)
-    digits = declared_digits(typmod) if description.oid == NUMERIC else None
-    if digits:
-        return DecimalCodec(*digits)
-    if description.kind is TypeKind.ENUM:
-        return EnumCodec(description.name, description.labels)
+    if description.oid == NUMERIC:
+        return numeric_codec(typmod, dialect)
     if description.oid in BUILT_IN:
         return BUILT_IN[description.oid][1](dialect)
-    return RawCodec(fixed_length=description.length != VARLENA)
+    if description.oid >= FIRST_USER_OID and description.length == VARLENA and description.name in OF_EXTENSIONS:
+        return OF_EXTENSIONS[description.name](dialect)
+    return None
 
 
-def _array_codec(oid: int, element: TypeDescription, typmod: int, dialect: Dialect) -> Codec:
+def _array_codec(oid: int, element: TypeDescription, typmod: int, dialect: Dialect) -> Codec | None:
     codec = codec_for(element, typmod, dialect)
     if isinstance(codec, RawCodec):
-        return RawCodec(fixed_length=False)
-    return VectorCodec(element, codec) if oid in (INT2VECTOR, OIDVECTOR) else ArrayCodec(element, codec)
+        return None
+    return CatalogVectorCodec(element, codec) if oid in (INT2VECTOR, OIDVECTOR) else ArrayCodec(element, codec)
 
 
 def column_codec(column: Column, dialect: Dialect = UTF8) -> Codec:
@@ -96,9 +190,15 @@ def column_codec(column: Column, dialect: Dialect = UTF8) -> Codec:
     return codec_for(column.type, column.typmod, dialect)
 
 
-def is_raw(column: Column) -> bool:
-    """Tell if the values of a live column come as bytes that nothing here can read."""
-    return isinstance(column_codec(column), RawCodec)
+def fits_key(column: Column) -> bool:
+    """Tell if rows can be told apart by a live column: not by lists, nor by bytes that nobody can read."""
+    codec = column_codec(column)
+    return not isinstance(codec, RawCodec) and not pa.types.is_list(codec.arrow_type)
+
+
+def holds_oids(column: Column) -> bool:
+    """Tell if a live column holds OIDs, or arrays of them, that the server prints as names."""
+    return isinstance(_innermost(column_codec(column)), ObjectNameCodec)
 
 
 def arrow_struct(relation: Relation, dialect: Dialect = UTF8) -> pa.StructType:

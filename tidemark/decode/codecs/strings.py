@@ -1,4 +1,4 @@
-"""The text family, bytea, uuid, enums, and the bytes of types that are not supported."""
+"""The text family, bytea, bit strings, uuid, enums, and the bytes of types that are not supported."""
 
 import re
 from struct import Struct
@@ -75,6 +75,20 @@ class ByteaCodec(Codec):
             return bytes.fromhex(text[2:])
         raw = text.encode("utf-8", "surrogateescape")
         return BYTEA_ESCAPE.sub(lambda m: b"\\" if m[1] == b"\\" else bytes([int(m[1], 8)]), raw)
+
+
+class BitsCodec(TextCodec):
+    """`bit` and `varbit`: a number of bits, then as many, the highest of each byte first."""
+
+    _form = Struct("<i")
+
+    def text(self, payload: bytes) -> str:
+        """Return a digit for each bit."""
+        body = payload[self._form.size :]
+        count = self._form.unpack_from(payload)[0] if len(payload) >= self._form.size else -1
+        if count < 0 or (count + 7) // 8 != len(body):
+            raise BadDatum(f"{count} bits in {len(payload)} bytes")
+        return "".join(f"{byte:08b}" for byte in body)[:count]
 
 
 class RawCodec(Codec):

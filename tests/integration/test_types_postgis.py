@@ -1,0 +1,58 @@
+"""PostGIS's types beside PostGIS, where Debian's postgresql-15-postgis-3 is installed; elsewhere what it printed once.
+
+`recorded` writes what tests/unit/decode_types/postgis.json holds: for each sample the stored bytes and the text.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+
+from tests.support.extension_samples import POSTGIS_SAMPLES
+from tests.support.heap_pages import load_values, output_texts, stored_values
+from tests.support.postgres import Cluster
+from tidemark.decode.codecs.registry import column_codec
+
+DATABASE = "types_postgis"
+RECORD = Path(__file__).parents[1] / "unit" / "decode_types" / "postgis.json"
+
+
+@pytest.fixture(scope="module")
+def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
+    if not cluster.sql("SELECT 1 FROM pg_available_extensions WHERE name = 'postgis'"):
+        pytest.skip("the server has no PostGIS: what it printed is held by tests/unit/decode_types/test_postgis.py")
+    cluster.sql(f"CREATE DATABASE {DATABASE}")
+    with cluster.connect(DATABASE) as opened:
+        opened.prepare_threshold = None  # the table changes its types under equal statements
+        opened.execute("CREATE EXTENSION postgis")
+        yield opened
+
+
+@pytest.mark.parametrize("declaration", POSTGIS_SAMPLES)
+def test_geometries_equal_the_servers_output_function(
+    cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str
+) -> None:
+    load_values(session, "one_type", declaration, [*POSTGIS_SAMPLES[declaration], None])
+    column, datums = stored_values(cluster.data, session, "one_type")
+    codec = column_codec(column)
+    expected = output_texts(session, "one_type")
+    assert [codec.text(datum) if isinstance(datum, bytes) else datum for datum in datums] == expected
+    from_disk = [codec.arrow_value(datum) for datum in datums if isinstance(datum, bytes)]
+    assert from_disk == [codec.parse_text(text) for text in expected if text is not None]
+
+
+def test_what_is_recorded_is_what_the_server_has(cluster: Cluster, session: psycopg.Connection[TupleRow]) -> None:
+    assert json.loads(RECORD.read_text()) == recorded(cluster, session)
+
+
+def recorded(cluster: Cluster, session: psycopg.Connection[TupleRow]) -> dict[str, list[str | None]]:
+    """Return stored bytes and text of the samples of `geometry`."""
+    samples = POSTGIS_SAMPLES["geometry"]
+    load_values(session, "one_type", "geometry", samples)
+    _, datums = stored_values(cluster.data, session, "one_type")
+    texts = output_texts(session, "one_type")
+    stored = [datum.hex() if isinstance(datum, bytes) else None for datum in datums]
+    return {sample: [raw, text] for sample, raw, text in zip(samples, stored, texts, strict=True)}

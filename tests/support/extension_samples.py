@@ -1,0 +1,72 @@
+"""Values of the types of extensions that come with every server, and of those that may be there: pgvector, PostGIS."""
+
+EXTENSION_SAMPLES: dict[str, list[str]] = {
+    "citext": ["", "MiXeD", "ä€😀"],
+    "citext[]": ["{A,b,NULL}"],
+    "hstore": [
+        "",
+        "a=>1",
+        'a=>1,bb=>NULL,"a b"=>"quote \\" backslash \\\\"',
+        '""=>""',
+        "ä=>€",
+        ",".join(f"k{n}=>v{n}" for n in range(300)),
+    ],
+    "hstore[]": ['{"\\"a\\"=>\\"1\\"",NULL}'],
+    "ltree": ["", "Top", "Top.Science.Astronomy", "a_1." + "x" * 200 + ".b", ".".join(["abcdef"] * 60)],
+    "ltree[]": ["{a.b,NULL,c}"],
+    "cube": ["1", "(1,2,3)", "(1,2),(3,4)", "(0.1,-1e20)", "(1,2),(1,2)", "()"],
+    "cube[]": ['{"(1, 2)",NULL}'],
+}
+
+VECTOR_SAMPLES: dict[str, list[str]] = {
+    "vector": ["[1,2,3]", "[0.1,-1e-7,3.4e38]", "[" + ",".join(str(n / 3) for n in range(200)) + "]"],
+    "vector(2)": ["[1,-0]"],
+    "vector[]": ['{"[1,2]",NULL}'],
+    "halfvec": ["[1,2,3]", "[0.1,65504,6e-8]"],
+    "sparsevec": ["{1:1.5,3:-2}/5", "{}/3"],
+}
+
+POSTGIS_SAMPLES: dict[str, list[str]] = {
+    "geometry": [
+        "POINT(1 2)",
+        "POINT EMPTY",
+        "POINT Z (1 2 3)",
+        "POINT M (1 2 3)",
+        "POINT ZM (1 2 3 4)",
+        "POINT ZM EMPTY",
+        "SRID=4326;POINT(-71.06 42.28)",
+        "SRID=4326;POINT EMPTY",
+        "SRID=999999;POINT(1 2)",
+        "LINESTRING(0 0,1 1,2 0.1)",
+        "LINESTRING EMPTY",
+        "POLYGON((0 0,1 0,1 1,0 0))",
+        "POLYGON((0 0,9 0,9 9,0 0),(1 1,2 1,2 2,1 1))",
+        "SRID=3857;POLYGON Z ((0 0 1,9 0 1,9 9 1,0 0 1),(1 1 1,2 1 1,2 2 1,1 1 1),(3 3 1,4 3 1,4 4 1,3 3 1))",
+        "POLYGON EMPTY",
+        "MULTIPOINT(1 2,3 4)",
+        "MULTIPOINT EMPTY",
+        "MULTILINESTRING((0 0,1 1),(2 2,3 3,4 4))",
+        "SRID=4326;MULTIPOLYGON(((0 0,1 0,1 1,0 0)),((5 5,6 5,6 6,5 5)))",
+        "GEOMETRYCOLLECTION(POINT(1 2),LINESTRING(0 0,1 1),GEOMETRYCOLLECTION(POINT EMPTY,POLYGON((0 0,1 0,1 1,0 0))))",
+        "GEOMETRYCOLLECTION EMPTY",
+        "GEOMETRYCOLLECTION(POINT EMPTY)",
+        "CIRCULARSTRING(0 0,1 1,2 0)",
+        "COMPOUNDCURVE(CIRCULARSTRING(0 0,1 1,2 0),(2 0,3 0))",
+        "CURVEPOLYGON(CIRCULARSTRING(0 0,4 0,4 4,0 4,0 0),(1 1,3 3,3 1,1 1))",
+        "MULTICURVE((0 0,5 5),CIRCULARSTRING(4 0,4 4,8 4))",
+        "MULTISURFACE(((0 0,1 0,1 1,0 0)))",
+        "POLYHEDRALSURFACE Z (((0 0 0,0 0 1,0 1 1,0 0 0)),((0 0 0,0 1 0,1 1 0,0 0 0)))",
+        "TRIANGLE((0 0,0 9,9 0,0 0))",
+        "TRIANGLE EMPTY",
+        "TIN Z (((0 0 0,0 0 1,0 1 0,0 0 0)),((0 0 0,0 1 0,1 1 0,0 0 0)))",
+    ],
+    "geography": [
+        "POINT(-110 30)",
+        "LINESTRING(0 0,1 1)",
+        "POINT Z (1 2 3)",
+        "POLYGON((0 0,1 0,1 1,0 0))",
+        "POINT EMPTY",
+    ],
+    "geometry(Point,4326)": ["SRID=4326;POINT(1 2)"],
+    "geometry[]": ["{POINT(1 2):NULL}"],
+}
