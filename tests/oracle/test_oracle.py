@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.support.oracle import Oracle, without_raw_values
+from tests.support.oracle import Oracle, assert_same_lines, without_raw_values
 from tests.support.postgres import Cluster
 from tests.support.workloads import choices, pgbench, run_script, savepoint_storm
 
@@ -45,6 +45,18 @@ def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, data
         assert len(oracle.check("savepoint storm")) > 200
 
 
+def test_a_message_stands_where_wal_has_it(oracle_cluster: Cluster, database: str) -> None:
+    """The server may print the change behind it first (`server_order`); nothing else may change places."""
+    with Oracle(oracle_cluster, database) as oracle:
+        run_script(oracle_cluster, database, "messages")
+        lines = oracle.check("messages")
+        changes = [line for line in lines if line.startswith(("message", "table"))]
+        assert len(changes) == 8
+        swapped = [*lines[:-3], lines[-2], lines[-3], lines[-1]]
+        with pytest.raises(AssertionError, match="differs"):
+            assert_same_lines("swapped", lines, swapped)
+
+
 @pytest.mark.feature("P01")
 def test_pgbench_prints_the_same_lines(oracle_cluster: Cluster, database: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
@@ -58,7 +70,7 @@ def test_a_seed_knows_what_stood_there_before(oracle_cluster: Cluster, database:
         if checkpoint:
             oracle_cluster.sql("CHECKPOINT")
         with Oracle(oracle_cluster, database) as oracle:
-            oracle.check_catalogs("seed")
+            oracle.ours.check_catalogs("seed")
             if not checkpoint:
                 run_script(oracle_cluster, database, "after_seed")
                 assert oracle.check("after the seed")

@@ -16,21 +16,26 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
-from tests.support.postgres import Cluster, sql
+import psycopg
+
+from tests.support.postgres import Cluster, Session, sql
+from tests.support.server_order import in_wal_order
 from tidemark.decode.catalog.layout import LOCAL_CATALOGS, PG_DATABASE
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.decoder import Decoded
+from tidemark.decode.ports import SpillPort
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Oid
-from tidemark.runtime.decode_run import LiveChanges
+from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, LiveChanges
 from tidemark.runtime.seeding import Seed, take_seed
 
 FENCE = "tidemark-test-fence"
 ROLE = "cdc"
 DEADLINE_S = 120
+SERVER_DECODES_S = 900  # for test_decoding to get through all that a long run wrote
 CONTEXT_LINES = 3
 CATALOG_ATTEMPTS = 5
 REGPROC = 24  # printed by name, held as an OID
@@ -47,6 +52,14 @@ RAW_TYPES = (
 _RAW_VALUE = re.compile(rf"\[({RAW_TYPES})((?:\[\])?\]):(?:B?'(?:[^']|'')*')")
 
 _fences = count(1)
+
+
+class ServerCannotDecode(Exception):
+    """The server's own decoder failed on what the server itself wrote; `lines` are those that came before."""
+
+    def __init__(self, told: str, lines: list[str]) -> None:
+        super().__init__(f"test_decoding ended by itself after {len(lines)} lines: {told}")
+        self.lines = lines
 
 
 def ensure_role(cluster: Cluster) -> None:
@@ -73,15 +86,37 @@ class ServerSide:
 
     def lines(self) -> list[str]:
         """Return what was decoded since the last call, fences and our own messages left out."""
+        lines: list[str] = []
         with self.cluster.connect(self.database) as session:
-            for setting in REFERENCE_SETTINGS:
+            for setting in (*REFERENCE_SETTINGS, f"SET statement_timeout = '{SERVER_DECODES_S}s'"):
                 session.execute(setting)
-            rows = sql(
-                session,
-                f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, NULL,"
-                " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')",
-            )
-        return without_own_messages([str(data) for (data,) in rows])
+            try:
+                lines += self._read(session)
+            except psycopg.DatabaseError as error:
+                if session.closed or isinstance(error, psycopg.errors.QueryCanceled):
+                    raise
+                lines += self._read_before(session)
+                raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(lines)) from error
+        return without_own_messages(lines)
+
+    def _read(self, session: Session, changes: str = "NULL") -> list[str]:
+        rows = sql(
+            session,
+            f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {changes},"
+            " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')",
+        )
+        return [str(data) for (data,) in rows]
+
+    def _read_before(self, session: Session) -> list[str]:
+        """Return what can be decoded before an error comes: transactions by many, then by fewer, then one by one."""
+        lines: list[str] = []
+        for changes in (3000, 100, 1):
+            try:
+                while read := self._read(session, str(changes)):
+                    lines += read
+            except psycopg.DatabaseError:
+                continue
+        return lines
 
     def drop(self) -> None:
         self.cluster.sql(f"SELECT pg_drop_replication_slot('{self.slot}')", self.database)
@@ -108,11 +143,15 @@ class OurSide:
     databases: Sequence[str]
     lines: dict[Oid, list[str]] = field(default_factory=dict)
     fences: set[str] = field(default_factory=set)
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    spill: SpillPort | None = None
 
     def __post_init__(self) -> None:
         ensure_role(self.cluster)
         self.seed: Seed = take_seed(self.dsn, self.databases, wait_s=DEADLINE_S)
-        self.changes = LiveChanges(self.dsn, self.seed, wait_s=DEADLINE_S)
+        self.changes = LiveChanges(
+            self.dsn, self.seed, memory_bytes=self.memory_bytes, spill=self.spill, wait_s=DEADLINE_S
+        )
         self.renderer = renderer_of(self.seed)
         self.lines = {oid: [] for oid in self.seed.mirrors}
 
@@ -142,13 +181,30 @@ class OurSide:
 
     def taken_lines(self, database: str) -> list[str]:
         """Return the lines of one database since the last call."""
-        (oid,) = (oid for oid, name in self.seed.databases.items() if name == database)
+        oid = self.oid(database)
         taken, self.lines[oid] = self.lines[oid], []
         return taken
 
-    def mirror(self, database: str) -> CatalogMirror:
+    def oid(self, database: str) -> Oid:
+        """Return the OID of one of the databases."""
         (oid,) = (oid for oid, name in self.seed.databases.items() if name == database)
-        return self.seed.mirrors[oid]
+        return oid
+
+    def mirror(self, database: str) -> CatalogMirror:
+        return self.seed.mirrors[self.oid(database)]
+
+    def check_catalogs(self, what: str) -> None:
+        """Compare the mirror's rows with the server's."""
+        database = self.databases[0]
+        self.cluster.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
+        bad: list[str] = []
+        for _ in range(CATALOG_ATTEMPTS):  # autovacuum changes statistics in between
+            rows = server_catalogs(self.cluster, database, self.mirror(database))
+            self.read_until(emit_fence(self.cluster, database))
+            bad = list(catalog_differences(self.mirror(database), rows))
+            if not bad:
+                return
+        raise AssertionError(f"{what}: the mirror differs from the catalogs:\n" + "\n".join(bad[:20]))
 
 
 def renderer_of(seed: Seed) -> TestDecodingRenderer:
@@ -198,25 +254,14 @@ class Oracle:
         expected = self.server.lines()
         found = self.ours.taken_lines(self.database)
         assert_same_lines(what, list(map(normalise, expected)), list(map(normalise, found)))
-        self.check_catalogs(what)
+        self.ours.check_catalogs(what)
         return expected
-
-    def check_catalogs(self, what: str) -> None:
-        """Compare the mirror's rows with the server's."""
-        self.cluster.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
-        bad: list[str] = []
-        for _ in range(CATALOG_ATTEMPTS):  # autovacuum changes statistics in between
-            rows = server_catalogs(self.cluster, self.database, self.ours.mirror(self.database))
-            self.ours.read_until(emit_fence(self.cluster, self.database))
-            bad = list(catalog_differences(self.ours.mirror(self.database), rows))
-            if not bad:
-                return
-        raise AssertionError(f"{what}: the mirror differs from the catalogs:\n" + "\n".join(bad[:20]))
 
 
 def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) -> None:
     """Fail with the first line that differs, and some around it."""
-    if list(expected) == list(found):
+    expected = in_wal_order(expected, found)
+    if expected == list(found):
         return
     pairs = zip(expected, found, strict=False)
     at = next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(expected), len(found)))
