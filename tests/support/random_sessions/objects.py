@@ -9,7 +9,8 @@ from tests.support.workloads import choices
 
 ORIGINS = ("origin_a", "origin_b")
 KEEPERS = ("account", "claim", "parted", "owner", "pet", "letter")  # tables that stay
-CLAIM_DELAY_S = 0.002  # between looking for a conflict and entering the index: speculative inserts collide
+CLAIM_DELAY_S = 0.005  # between looking for a conflict and entering the index
+CLAIM_EVERY_S = 0.1  # so that sessions do it together: speculative inserts collide
 PREPARATION = (
     *TYPES_DDL,
     "CREATE TYPE raw_pair AS (a int, b text)",
@@ -21,6 +22,10 @@ PREPARATION = (
     (
         "CREATE FUNCTION slow(k text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS"
         f" 'BEGIN PERFORM pg_sleep({CLAIM_DELAY_S}); RETURN $1; END'"
+    ),
+    (
+        f"CREATE VIEW together AS SELECT pg_sleep({CLAIM_EVERY_S}"
+        f" - mod(extract(epoch FROM clock_timestamp())::numeric, {CLAIM_EVERY_S})::float)::text"
     ),
     # Rows that all sessions want: waits, deadlocks, chains of versions, rows that move to another page.
     "CREATE TABLE account (id bigint PRIMARY KEY, n int NOT NULL DEFAULT 0, note text, filler text)",
