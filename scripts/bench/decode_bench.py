@@ -13,8 +13,6 @@ mean anything on a shared machine.
 import argparse
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -25,7 +23,7 @@ from pathlib import Path
 
 from scripts.bench.decode_contestants import OURS, STARTING, Contestant, Cost, contestants, init_state
 from scripts.bench.decode_workloads import SETTINGS, WORKLOADS, Recording, node, record
-from tidemark.wal.kernel import COMPILED
+from scripts.bench.machine import machine
 
 NET = "tidemark, less its start"
 QUICK_ROWS = 100_000
@@ -148,18 +146,6 @@ def show(recording: Recording, results: Sequence[Result]) -> None:
         print(line.format(result.name, f"{wall:.2f}", f"{cpu:.2f}", *told, *ratios), flush=True)
 
 
-def machine() -> dict[str, object]:
-    """Return what the numbers depend on."""
-    return {
-        "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "kernels": "compiled" if COMPILED else "interpreted",
-        "load": [round(load, 1) for load in os.getloadavg()],
-        "settings": SETTINGS,
-    }
-
-
 def main() -> None:
     """Read the arguments, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -174,7 +160,7 @@ def main() -> None:
     if rows < 1 or rounds < 1:
         parser.error("--rows and --rounds are at least 1")
     started = time.monotonic()
-    about = machine()
+    about = {**machine(), "settings": SETTINGS}
     measured = []
     if not arguments.json:
         print(", ".join(f"{name} {value}" for name, value in about.items() if name != "settings"))

@@ -10,8 +10,6 @@ Only the comparison means anything on a shared machine.
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -24,10 +22,10 @@ from pathlib import Path
 from typing import Self
 
 from scripts.bench.latency_readers import DATABASE, END, READY, TABLE, config_of
+from scripts.bench.machine import machine
 from tests.support.postgres import SUPERUSER, Cluster, new_cluster
 from tidemark.io.state_folder import StateFolder
 from tidemark.runtime.initialise import initialise
-from tidemark.wal.kernel import COMPILED
 
 ROOT = Path(__file__).resolve().parents[2]
 MAJOR = 15
@@ -224,11 +222,7 @@ def main() -> None:
         parser.error(f"rates and turns are at least 1, seconds above 0 and at most {SECONDS_MAX}")
     started = time.monotonic()
     about: dict[str, object] = {
-        "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "kernels": "compiled" if COMPILED else "interpreted",
-        "load": [round(load, 1) for load in os.getloadavg()],
+        **machine(),
         "seconds": seconds,
         "turns": turns,
         "together": arguments.together,

@@ -13,8 +13,6 @@ ratios within a round mean anything on a shared machine.
 import argparse
 import json
 import math
-import os
-import platform
 import random
 import re
 import statistics
@@ -28,11 +26,11 @@ from pathlib import Path
 
 import psutil
 
+from scripts.bench.machine import machine
 from scripts.bench.overhead_companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
 from tests.support.postgres import new_cluster, sql
 from tidemark.io.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn
-from tidemark.wal.kernel import COMPILED
 
 MAJOR = 15
 SETTINGS: Mapping[str, str | int] = {
@@ -252,11 +250,7 @@ def main() -> None:
         parser.error("rounds, seconds, clients and scale are at least 1, rate is not negative")
     names = [name for name in COMPANIONS if name in (NONE, AGAIN) or not given.only or name in given.only]
     about: dict[str, object] = {
-        "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "kernels": "compiled" if COMPILED else "interpreted",
-        "load": [round(load, 1) for load in os.getloadavg()],
+        **machine(),
         "rounds": rounds,
         "seconds": seconds,
         "clients": given.clients,

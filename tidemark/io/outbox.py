@@ -7,21 +7,19 @@ Ranges are written (after, upto]: both are sequences at group ends, 0 stands bef
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 from tidemark.io.clock import SystemClock
-from tidemark.io.environment import Environment, StateMissing, Transaction
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.environment import Environment, Transaction
+from tidemark.io.opened_state import OpenedState
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import Oid
-from tidemark.model.position import NO_SEQUENCE, Partition, Sequence
+from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, unseal
 from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import CHUNK_MAX, Scope, named, numbered, parse_slot, slot
 from tidemark.wire.outbox import HEADER_BYTES, EncodedGroup, OutboxValue, ValueHeader, chunks, decode_header, join
-from tidemark.wire.state import IDENTITY, LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
+from tidemark.wire.state import LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
 
 READERS_REGISTERED_MAX = 64
 SCHEMA_FORMAT_VERSION = 1
@@ -115,53 +113,13 @@ class OutboxTable:
         return OutboxLedger(last, Sequence(first - 1), byte_count) if last else None
 
 
-def capture_scope(environment: Environment) -> tuple[Scope, Identity]:
-    """Return the scope and the identity of the capture that the state belongs to."""
-    with environment.read() as transaction, transaction.cursor(environment.database("state")) as cursor:
-        found = cursor.first()
-        while found:
-            scope, name = Scope.parse(cursor.key())
-            if name == IDENTITY.name.encode():
-                return scope, IDENTITY.decode(cursor.value())
-            found = cursor.next()
-    raise StateMissing(f"no capture in the state of {environment.folder.root}")
-
-
-def scope_of(identity: Identity) -> Scope:
-    """Return the scope of what is the whole capture's."""
-    return Scope(identity.capture, Partition(identity.system_identifier))
-
-
-class OutboxReader:
+class OutboxReader(OpenedState):
     """A reader's view of the outbox. Any number of processes may hold one; writing, they wait for each other."""
 
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
-        self._environment = environment
-        self._scope = scope
-        self.identity = identity
+        super().__init__(environment, scope, identity)
         self._clock = SystemClock()
         self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
-
-    @classmethod
-    def open(cls, folder: StateFolder) -> Self:
-        """Open the outbox of a state folder."""
-        environment = Environment.open(folder)
-        try:
-            scope, identity = capture_scope(environment)
-        except BaseException:
-            environment.close()
-            raise
-        return cls(environment, scope, identity)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the environment back."""
-        self._environment.close()
 
     @property
     def outbox_id(self) -> str:
@@ -175,7 +133,7 @@ class OutboxReader:
 
     def ledger(self) -> OutboxLedger:
         """Return what the outbox holds: sequences trimmed+1..head."""
-        with self._environment.read() as transaction:
+        with self.environment.read() as transaction:
             return self._ledger(transaction)
 
     def head(self) -> Sequence:
@@ -184,10 +142,10 @@ class OutboxReader:
 
     def plan(self, after: Sequence, bytes_max: int) -> Sequence:
         """Return a group end behind `after`: at least one group, then as many as fit into `bytes_max`."""
-        with self._environment.read() as transaction:
+        with self.environment.read() as transaction:
             ledger = self._ledger(transaction)
             self._check_start(ledger, after)
-            table = OutboxTable(transaction, self._environment, self._scope)
+            table = OutboxTable(transaction, self.environment, self.scope)
             end, byte_count = after, 0
             while end < ledger.head:
                 group_end, group_bytes = self._measure_group(table, Sequence(end + 1))
@@ -199,24 +157,24 @@ class OutboxReader:
 
     def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
         """Return the headers of a range, to be cut into partitions."""
-        with self._environment.read() as transaction:
+        with self.environment.read() as transaction:
             self._check_start(self._ledger(transaction), after)
-            table = OutboxTable(transaction, self._environment, self._scope)
+            table = OutboxTable(transaction, self.environment, self.scope)
             return [self._header(table, Sequence(sequence)) for sequence in range(after + 1, upto + 1)]
 
     def read(self, after: Sequence, upto: Sequence) -> Iterator[OutboxValue]:
         """Yield the values of (after, upto], each copied out in a transaction of its own."""
         for sequence in range(after + 1, upto + 1):
-            with self._environment.read() as transaction:
+            with self.environment.read() as transaction:
                 self._check_start(self._ledger(transaction), Sequence(sequence - 1))
-                value = OutboxTable(transaction, self._environment, self._scope).value(Sequence(sequence))
+                value = OutboxTable(transaction, self.environment, self.scope).value(Sequence(sequence))
             yield value
 
     def relation(self, version: SchemaVersion) -> Relation:
         """Return the relation version that headers number so."""
         if version not in self._relations:
-            with self._environment.read() as transaction:
-                stored = transaction.get(numbered(self._scope, version), db=self._environment.database("schemas"))
+            with self.environment.read() as transaction:
+                stored = transaction.get(numbered(self.scope, version), db=self.environment.database("schemas"))
             if stored is None:
                 raise DamagedValue(f"schema version {version}", "it is not there")
             payload = unseal(f"schema version {version}", stored, SCHEMA_FORMAT_VERSION)
@@ -227,8 +185,8 @@ class OutboxReader:
         """Register a reader, or return what it confirmed before; a new one holds what is already trimmed."""
         if not is_reader_name(reader):
             raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
-        key, database = named(self._scope, reader), self._environment.database("readers")
-        with self._environment.write() as transaction:
+        key, database = named(self.scope, reader), self.environment.database("readers")
+        with self.environment.write() as transaction:
             stored = transaction.get(key, db=database)
             if stored is not None:
                 return READER.decode(stored)
@@ -244,11 +202,11 @@ class OutboxReader:
 
         Neither moves back: what a zombie writes late changes nothing.
         """
-        key, database = named(self._scope, reader), self._environment.database("readers")
-        with self._environment.write() as transaction:
+        key, database = named(self.scope, reader), self.environment.database("readers")
+        with self.environment.write() as transaction:
             stored = transaction.get(key, db=database)
             if stored is None:
-                raise UnknownReader(f"reader {reader!r} is not registered in {self._environment.folder.root}")
+                raise UnknownReader(f"reader {reader!r} is not registered in {self.environment.folder.root}")
             ledger = self._ledger(transaction)
             if max(held, replayable) > ledger.head:
                 raise StateError(
@@ -260,7 +218,7 @@ class OutboxReader:
             return confirmed
 
     def _ledger(self, transaction: Transaction) -> OutboxLedger:
-        stored = transaction.get(named(self._scope, LEDGER.name), db=self._environment.database("state"))
+        stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
         return OutboxLedger() if stored is None else LEDGER.decode(stored)
 
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:

@@ -7,11 +7,11 @@ a switch fails in it, with nothing written. Positions never move back on a timel
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from tidemark.io.environment import Environment, StateMissing, Transaction, map_bytes_for
-from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, capture_scope, scope_of
+from tidemark.io.opened_state import OpenedState, capture_scope, scope_of
+from tidemark.io.outbox import SCHEMA_FORMAT_VERSION
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction, Versions
 from tidemark.io.state_views import StateMarks, StateView
@@ -33,13 +33,11 @@ class NotDeliverer(Fenced):
     hint = "switch by `cdcctl realtime on` or `off`"
 
 
-class StateStore:
-    """The open state of one capture."""
+class StateStore(OpenedState):
+    """The state of one capture as those see it who move it."""
 
     def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
-        self.environment = environment
-        self.identity = identity
-        self._scope = scope
+        super().__init__(environment, scope, identity)
         self._versions: Versions = {}
 
     @classmethod
@@ -66,32 +64,6 @@ class StateStore:
             raise
         return cls(environment, scope, found)
 
-    @classmethod
-    def open(cls, folder: StateFolder) -> Self:
-        """Open the state that is there."""
-        environment = Environment.open(folder)
-        try:
-            scope, identity = capture_scope(environment)
-        except BaseException:
-            environment.close()
-            raise
-        return cls(environment, scope, identity)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give the environment back."""
-        self.environment.close()
-
-    @property
-    def folder(self) -> StateFolder:
-        """The state folder."""
-        return self.environment.folder
-
     def view(self) -> StateView:
         """Read all the small values at once."""
         with self.environment.read() as transaction:
@@ -110,7 +82,7 @@ class StateStore:
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""
         found: dict[SchemaVersion, tuple[Oid, Relation]] = {}
-        prefix = self._scope.prefix()
+        prefix = self.scope.prefix()
         database = self.environment.database("schemas")
         with self.environment.read() as transaction, transaction.cursor(database) as cursor:
             more = cursor.set_range(prefix)
@@ -148,13 +120,8 @@ class StateStore:
         """Read the schema versions again, as whoever owned an earlier epoch has left them."""
         self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
 
-    @property
-    def scope(self) -> Scope:
-        """The scope of what is the whole capture's."""
-        return self._scope
-
     def _inside(self, transaction: Transaction) -> StateTransaction:
-        return StateTransaction(self.environment, transaction, self._scope, self.identity, self._versions)
+        return StateTransaction(self.environment, transaction, self.scope, self.identity, self._versions)
 
 
 def _check_same(folder: StateFolder, found: Identity, wanted: Identity) -> None:
