@@ -1,15 +1,21 @@
 """Sessions in threads, from `with` to its end."""
 
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from tests.support.postgres import Cluster
 from tests.support.random_sessions.draw import Load
-from tests.support.random_sessions.objects import prepare
+from tests.support.random_sessions.objects import load_for, prepare
 from tests.support.random_sessions.session import RandomSession
 
+STORM_SESSIONS = 3
+STORM_DEFINITIONS = 0.8
+POLL_S = 0.05
+STATEMENTS_TIMEOUT_S = 60
 JOIN_TIMEOUT_S = 90  # the statements of a script, each within its time-out
 
 
@@ -40,6 +46,13 @@ class Crew:
         """How many scripts were begun."""
         return sum(session.transactions for session in self.sessions)
 
+    def wait_for(self, statements: int) -> None:
+        """Wait until all of them together have run so many statements, failed ones too."""
+        deadline = time.monotonic() + STATEMENTS_TIMEOUT_S
+        while sum(len(session.log) for session in self.sessions) < statements:
+            assert time.monotonic() < deadline, [session.log[-3:] for session in self.sessions]
+            time.sleep(POLL_S)
+
     def log(self) -> Iterator[str]:
         """Yield what all of them did, in the order in which it was over."""
         yield from sorted(line for session in self.sessions for line in session.log)
@@ -57,3 +70,9 @@ class Crew:
             query = f"SELECT gid FROM pg_prepared_xacts WHERE database = '{self.database}' ORDER BY gid"
             for number, (gid,) in enumerate(self.cluster.sql(query, self.database)):
                 self.cluster.sql(f"{('COMMIT', 'ROLLBACK')[number % 2]} PREPARED '{gid}'", self.database)
+
+
+def storm(cluster: Cluster, database: str, seed: int, *, rewrites: float = 0.0) -> Crew:
+    """Return a crew that changes little but catalogs."""
+    load = load_for(cluster, f"storm {seed}", rewrites=rewrites)
+    return Crew(cluster, database, replace(load, definitions=STORM_DEFINITIONS), STORM_SESSIONS)

@@ -5,7 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from tests.support.random_sessions.draw import COLUMNS, Draw, Step
 from tests.support.random_sessions.objects import KEEPERS
 
-CATALOGS = ("pg_class", "pg_attribute", "pg_type", "pg_index", "pg_enum", "pg_namespace", "pg_inherits", "pg_range")
+FOLLOWED = ("pg_class", "pg_attribute", "pg_type", "pg_index", "pg_enum", "pg_namespace", "pg_inherits", "pg_range")
+OTHERS = ("pg_proc", "pg_depend", "pg_constraint", "pg_attrdef", "pg_statistic", "pg_largeobject")
+SHARED = ("pg_database", "pg_authid", "pg_shdepend")
+CATALOGS = (*FOLLOWED, *FOLLOWED, *FOLLOWED, *OTHERS, *SHARED)
 CLUSTERED = {
     "pg_class": "pg_class_oid_index",
     "pg_attribute": "pg_attribute_relid_attnum_index",
@@ -147,6 +150,31 @@ def around(draw: Draw) -> Step:
     )
 
 
+def behaviour(draw: Draw) -> Step:
+    """Change functions, triggers, rules, constraints and roles: rows of catalogs that are not followed."""
+    table, number = draw.table(), draw.number(3)
+    body = draw.pick(("NEW.note := upper(NEW.note); RETURN NEW;", "RETURN NEW;", "RETURN NULL;"))
+    return Step(
+        draw.pick(
+            (
+                f"CREATE OR REPLACE FUNCTION act_{number}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {body} END'",
+                f"CREATE OR REPLACE FUNCTION act_{number}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {body} END'",
+                f"ALTER FUNCTION act_{number}() COST {1 + draw.number(99)}",
+                f"CREATE TRIGGER act BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION act_{number}()",
+                f"DROP TRIGGER IF EXISTS act ON {table}",
+                f"CREATE RULE also AS ON DELETE TO {table} DO ALSO INSERT INTO owner (note) VALUES ('rule')",
+                f"DROP RULE IF EXISTS also ON {table}",
+                f"ALTER TABLE {table} ADD CONSTRAINT odd_{number} CHECK (id <> {draw.number(9)}) NOT VALID",
+                f"CREATE STATISTICS IF NOT EXISTS both_{number} ON id, note FROM {table}",
+                f"CREATE ROLE role_{draw.name}",
+                f"{draw.pick(('GRANT pg_monitor TO', 'REVOKE pg_monitor FROM'))} cdc",
+                f"CREATE PUBLICATION publication_{draw.name} FOR TABLE account",
+                f"COMMENT ON DATABASE postgres IS '{draw.name}'",
+            )
+        )
+    )
+
+
 DEFINITIONS: Mapping[Callable[[Draw], Step], float] = {
     volatile_table: 6,
     column: 6,
@@ -155,6 +183,7 @@ DEFINITIONS: Mapping[Callable[[Draw], Step], float] = {
     partition: 1,
     type_: 1.5,
     around: 2,
+    behaviour: 2,
 }
 
 

@@ -41,6 +41,7 @@ class Load:
     compressions: tuple[str, ...] = ("pglz",)  # of TOAST, as the server was built
     messages: bool = True
     rewrites: float = 0.02  # share of transactions that rewrite catalogs
+    definitions: float = 0.25  # share of DDL in what the others do
 
     @property
     def columns(self) -> Mapping[str, str]:

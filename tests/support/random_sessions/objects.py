@@ -73,7 +73,8 @@ def prepare(cluster: Cluster, database: str, load: Load) -> None:
         if not sql(session, "SELECT 1 FROM pg_tablespace WHERE spcname = 'side'"):
             sql(session, "CREATE TABLESPACE side LOCATION ''")
         for origin in ORIGINS:
-            sql(session, f"SELECT pg_replication_origin_create('{origin}')")
+            if not sql(session, f"SELECT 1 FROM pg_replication_origin WHERE roname = '{origin}'"):
+                sql(session, f"SELECT pg_replication_origin_create('{origin}')")
 
 
 def _volatile(load: Load) -> Iterator[str]:

@@ -9,7 +9,6 @@ from tests.support.random_sessions.objects import ORIGINS
 from tests.support.random_sessions.row_changes import row_change
 
 BEGIN, COMMIT, ROLLBACK = Step("BEGIN"), Step("COMMIT"), Step("ROLLBACK")
-DEFINITION_SHARE = 0.25  # of statements in a block
 GUARDED_SHARE = 0.6  # of blocks
 ROLLBACK_SHARE = 0.12
 LINGER_SHARE = 0.3  # of prepared transactions: their session ends them later, if no crash comes in between
@@ -64,7 +63,7 @@ def _begin(draw: Draw) -> Step:
 
 
 def _statement(draw: Draw) -> Step:
-    return definition(draw) if draw.chance(DEFINITION_SHARE) else row_change(draw)
+    return definition(draw) if draw.chance(draw.load.definitions) else row_change(draw)
 
 
 def _body(draw: Draw) -> tuple[Step, ...]:
