@@ -131,6 +131,25 @@ def test_a_rewrite_that_begins_while_an_abort_is_logged_but_not_over(quiet: Clus
     assert not observed.mirror.store.marks.aborted, "RUNNING_XACTS told that nobody takes it for running any more"
 
 
+@pytest.mark.parametrize("catalog", ["pg_class", "pg_type"])
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_a_seed_knows_what_a_copy_before_it_carried_along_of_open_transactions(
+    quiet: Cluster, catalog: str, end: str
+) -> None:
+    database = new_database(quiet)
+    for table in ("changed", "dropped"):
+        quiet.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, a int)", database)
+    quiet.sql("CHECKPOINT")  # the seed reads from here on, and waits for nothing younger
+    with quiet.connect(database) as session:
+        for statement in ("BEGIN", "CREATE TABLE new (id int PRIMARY KEY)", "SAVEPOINT a", "DROP TABLE dropped"):
+            sql(session, statement)
+        sql(session, "ALTER TABLE changed DROP COLUMN a, ADD COLUMN b int")
+        quiet.sql(f"VACUUM FULL {catalog}", database)
+        observed = observe(quiet, database)
+        sql(session, end)
+    assert_equal(observed)
+
+
 def seed_in_storm(cluster: Cluster, database: str) -> Observed:
     for _ in range(SEED_ATTEMPTS):
         try:
