@@ -429,7 +429,7 @@ def test_what_a_transaction_sees_in_a_storm_of_ddl_is_what_a_look_from_scratch_s
     with storm(cluster, database, seed, rewrites=rewrites) as crew:
         crew.wait_for(20)
         observed = seed_in_storm(cluster, database)
-        crew.wait_for(500)
+        crew.wait_for(1000)
     witness = Witness(observed.mirror, seed)
     with cluster.connect(database) as session:
         until = flush_lsn(session)

@@ -33,7 +33,11 @@ def verdicts(major: int, seed: int, seconds: float, number: int | None) -> Itera
     end_s = time.monotonic() + seconds
     for at in count() if number is None else (number,):
         plan = planned(seed, at, major, min(LOAD_S, seconds))
-        verdict = run_round(plan, (KEEP_IN / f"{major}-seed{seed}-round{at}").resolve())
+        try:
+            verdict = run_round(plan, (KEEP_IN / f"{major}-seed{seed}-round{at}").resolve())
+        except BaseException:
+            sys.stderr.write(f"oracle: {plan} was broken off; again: {plan.command}\n")
+            raise
         yield verdict
         if verdict.is_ours or time.monotonic() >= end_s:
             return

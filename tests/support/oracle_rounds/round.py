@@ -62,10 +62,12 @@ class Verdict:
         return self.outcome in (Outcome.DIFFERENT, Outcome.WE_CANNOT_DECODE)
 
     def __str__(self) -> str:
-        done = f"{self.plan}: {self.outcome.value}, {self.lines} lines of {self.transactions} transactions"
-        if self.kept is None:
-            return done
-        return f"{done}\n{self.told}\n  again: {self.plan.command}\n  the same WAL: scripts/oracle --replay {self.kept}"
+        told = [f"{self.plan}: {self.outcome.value}, {self.lines} lines of {self.transactions} transactions"]
+        if self.outcome is not Outcome.IDENTICAL:
+            told += [self.told, f"  again: {self.plan.command}"]
+        if self.kept is not None:
+            told.append(f"  the same WAL: scripts/oracle --replay {self.kept}")
+        return "\n".join(told)
 
 
 @dataclass
@@ -163,7 +165,10 @@ def run_round(plan: Plan, keep_in: Path) -> Verdict:
             stack.enter_context(crew)
             time.sleep(plan.seconds * LOAD_BEFORE_SEED)
         spill = SpillFolder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-spill-"))))
-        ours = OurSide(node, [DATABASE], memory_bytes=plan.memory_bytes, spill=spill)
+        try:
+            ours = OurSide(node, [DATABASE], memory_bytes=plan.memory_bytes, spill=spill)
+        except TidemarkError as error:
+            return Verdict(plan, Outcome.WE_CANNOT_DECODE, 0, crew.transactions, f"the seed: {error!r}")
         stack.callback(ours.changes.close)
         base = dump_base(base_of(ours.seed))
         if not plan.under_load:
