@@ -16,7 +16,7 @@ from tests.support.oracle_rounds.round import Outcome, run_round
 from tidemark.decode.heap_changes import HeapChanges
 
 SEED = 1
-SECONDS = 8.0
+SECONDS = 5.0
 ATTEMPTS = 3  # rounds of a kind until the server itself decodes one
 
 

@@ -18,7 +18,7 @@ from typing import Self
 import psycopg
 
 from tests.support.oracle_catalogs import catalog_differences, server_catalogs
-from tests.support.postgres import Cluster, Session, sql
+from tests.support.postgres import Cluster, sql
 from tests.support.server_order import in_wal_order
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.decoder import Decoded
@@ -84,36 +84,36 @@ class ServerSide:
 
     def lines(self) -> list[str]:
         """Return what was decoded since the last call, fences and our own messages left out."""
-        lines: list[str] = []
+        try:
+            return without_own_messages(list(self._read()))
+        except psycopg.errors.QueryCanceled:
+            raise
+        except psycopg.DatabaseError as error:
+            self.cluster.until_it_answers()  # the plugin may have taken the whole server along
+            raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(self._read_before())) from error
+
+    def _read(self, at_a_time: int | None = None) -> Iterator[str]:
+        """Yield what is decoded, in one call, or `at_a_time` changes and the rest of a transaction a call."""
         with self.cluster.connect(self.database) as session:
             for setting in (*REFERENCE_SETTINGS, f"SET statement_timeout = '{SERVER_DECODES_S}s'"):
                 session.execute(setting)
-            try:
-                lines += self._read(session)
-            except psycopg.DatabaseError as error:
-                if session.closed or isinstance(error, psycopg.errors.QueryCanceled):
-                    raise
-                lines += self._read_before(session)
-                raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(lines)) from error
-        return without_own_messages(lines)
+            query = (
+                f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
+                " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')"
+            )
+            while rows := sql(session, query):
+                yield from (str(data) for (data,) in rows)
+                if at_a_time is None:
+                    return
 
-    def _read(self, session: Session, changes: str = "NULL") -> list[str]:
-        rows = sql(
-            session,
-            f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {changes},"
-            " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')",
-        )
-        return [str(data) for (data,) in rows]
-
-    def _read_before(self, session: Session) -> list[str]:
+    def _read_before(self) -> list[str]:
         """Return what can be decoded before an error comes: transactions by many, then by fewer, then one by one."""
         lines: list[str] = []
-        for changes in (3000, 100, 1):
+        for at_a_time in (3000, 100, 1):
             try:
-                while read := self._read(session, str(changes)):
-                    lines += read
+                lines.extend(self._read(at_a_time))  # what came before the error stays
             except psycopg.DatabaseError:
-                continue
+                self.cluster.until_it_answers()
         return lines
 
     def drop(self) -> None:

@@ -268,6 +268,8 @@ SAMPLES: dict[str, list[str]] = {
     "nested_positive": ["7"],
 }
 
+SINCE = {"numeric(5,-2)": 15, "numeric(3,5)": 15}  # majors that know a declaration, if not all do
+
 TYPES_DDL = (
     "CREATE TYPE mood AS ENUM ('sad', 'ok', 'very happy')",
     "CREATE DOMAIN positive AS integer CHECK (VALUE > 0)",

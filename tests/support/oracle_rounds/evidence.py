@@ -37,7 +37,7 @@ class Facts:
 def keep(
     folder: Path, node: Cluster, base: bytes, facts: Facts, *, log: Iterable[str], server: Sequence[str], ours: OurSide
 ) -> None:
-    """Write everything; the server still runs."""
+    """Write everything."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_lines(folder / "server.lines", server)
@@ -50,11 +50,15 @@ def keep(
 
 
 def _keep_wal(folder: Path, node: Cluster, begin_lsn: Lsn, segment_bytes: int) -> None:
+    """Copy the segments from `begin_lsn` on, to where the server has come; if it is down, all that it has."""
     folder.mkdir()
-    last = segment_of(parse_lsn(node.flush_lsn()), segment_bytes)
-    for number in range(segment_of(begin_lsn, segment_bytes), last + 1):
-        name = segment_name(FIRST_TIMELINE, number, segment_bytes)
-        shutil.copy(node.data / "pg_wal" / name, folder / name)
+    first = segment_name(FIRST_TIMELINE, segment_of(begin_lsn, segment_bytes), segment_bytes)
+    last = None
+    if node.running:
+        last = segment_name(FIRST_TIMELINE, segment_of(parse_lsn(node.flush_lsn()), segment_bytes), segment_bytes)
+    for path in (node.data / "pg_wal").iterdir():
+        if path.is_file() and first <= path.name <= (last or path.name):
+            shutil.copy(path, folder / path.name)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

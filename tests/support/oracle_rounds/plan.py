@@ -8,6 +8,7 @@ from tests.support.postgres import StopMode
 
 KINDS = 4  # the first rounds go round: quiet, stopped, seeded under load, stopped and seeded under load
 SMALL_MEMORY_BYTES = 1 << 20  # so that transactions spill
+CHECKED = ("", "", "heap, heap2")  # wal_consistency_checking: images that are not to be applied
 AMPLE_MEMORY_BYTES = 256 << 20
 FIXED: Mapping[str, str] = {
     "autovacuum_naptime": "1s",
@@ -19,7 +20,6 @@ FIXED: Mapping[str, str] = {
 VARIED: Mapping[str, tuple[str, ...]] = {
     "max_wal_size": ("64MB", "1GB"),
     "track_commit_timestamp": ("off", "on"),
-    "wal_consistency_checking": ("", "", "", "heap, heap2"),  # images that are not to be applied
     "logical_decoding_work_mem": ("64kB", "64MB"),
     "synchronous_commit": ("on", "off"),
 }
@@ -70,17 +70,21 @@ def planned(seed: int, number: int, major: int, seconds: float) -> Plan:
     """Return round `number`, from 0 on."""
     dice = random.Random(f"{seed} plan {number}")
     stops = dice.choices((StopMode.IMMEDIATE, StopMode.IMMEDIATE, StopMode.FAST), k=1 + dice.randrange(3))
+    settings = {**FIXED, **{name: dice.choice(values) for name, values in VARIED.items()}}
+    is_stopped = number % 2 == 1
+    if not is_stopped:  # NB: recovery on 16 fails by its own check of pages that are new
+        settings["wal_consistency_checking"] = dice.choice(CHECKED)
     return Plan(
         seed=seed,
         number=number,
         major=major,
         seconds=seconds,
         sessions=dice.choice((3, 4, 6)),
-        stops=tuple(stops) if number % 2 else (),
+        stops=tuple(stops) if is_stopped else (),
         under_load=number % KINDS >= KINDS // 2,
         rewrites=dice.choice((0.0, 0.01, 0.05)),
         memory_bytes=dice.choice((SMALL_MEMORY_BYTES, AMPLE_MEMORY_BYTES)),
-        settings={**FIXED, **{name: dice.choice(values) for name, values in VARIED.items()}},
+        settings=settings,
         initdb=dice.choice(((), ("--wal-segsize=1",), ("--data-checksums",))),
         compression=dice.choice(("off", "pglz", "lz4", "zstd")),
     )

@@ -43,6 +43,7 @@ class Outcome(Enum):
     DIFFERENT = "different"
     WE_CANNOT_DECODE = "our decoder ended by itself"
     SERVER_CANNOT_DECODE = "the server's decoder ended by itself"
+    SERVER_DOWN = "the server did not start again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Round:
         """Let the load run to its end and compare; keep what there is if anything is wrong."""
         wrong, told = self._followed()
         self.crew.stop()
-        expected, failed = self._server_lines()
+        expected, failed = self._server_lines() if self.node.running else ([], None)
         if wrong is None:
             wrong, told = self._compared(expected, is_beginning=failed is not None)
         if wrong is None and failed is not None:
@@ -113,7 +114,7 @@ class Round:
         except TidemarkError as error:
             return Outcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
         except AssertionError as error:
-            return Outcome.DIFFERENT, str(error)
+            return (Outcome.DIFFERENT if self.node.running else Outcome.SERVER_DOWN), str(error)
         return None, ""
 
     def _follow(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from tests.support.type_samples import SAMPLES
+from tests.support.type_samples import SAMPLES, SINCE
 
 T = TypeVar("T")
 
@@ -47,7 +47,8 @@ class Load:
     def columns(self) -> Mapping[str, str]:
         """The types of volatile columns by name."""
         dice = random.Random(f"{self.seed} columns")
-        return {f"c{number}": dice.choice((*SAMPLES, *RAW_SAMPLES)) for number in range(COLUMNS)}
+        known = [name for name in (*SAMPLES, *RAW_SAMPLES) if SINCE.get(name, 0) <= self.major]
+        return {f"c{number}": dice.choice(known) for number in range(COLUMNS)}
 
 
 class Draw:
