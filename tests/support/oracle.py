@@ -105,6 +105,7 @@ class ServerSide:
                 yield from (str(data) for (data,) in rows)
                 if at_a_time is None:
                     return
+                sql(session, "CHECKPOINT")  # writes how far the slot is: a server that dies would begin again
 
     def _read_before(self) -> list[str]:
         """Return what can be decoded before an error comes: transactions by many, then by fewer, then one by one."""
