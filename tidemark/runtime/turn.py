@@ -1,5 +1,7 @@
 """A process's turn at delivering: the epoch, the capture under it, and how both are let go again."""
 
+import gc
+
 from tidemark.decode.decoder import OnMarker
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
@@ -40,6 +42,8 @@ class Turn:
             raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
             self._around.log.warning("the capture did not stop in order", **describe_error(error))
+        del capture
+        gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
 
     def check(self) -> None:
         """Raise what ends the process, whoever was told of it when it came."""
