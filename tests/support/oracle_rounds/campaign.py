@@ -8,6 +8,8 @@ what the decoder did with it can be done again exactly.
 
 The server's own decoder fails now and then, on catalogs that are rewritten while transactions abort: such a round is
 told by a word of its own, what came before is compared, and the campaign goes on. The first other failure ends it.
+
+Exit code: 0; 1, a round failed by our doing; 2, the server's doing kept every round from being compared to its end.
 """
 
 import argparse
@@ -20,11 +22,12 @@ from pathlib import Path
 
 from tests.support.oracle_rounds.plan import planned
 from tests.support.oracle_rounds.replay import replay
-from tests.support.oracle_rounds.round import Verdict, run_round
+from tests.support.oracle_rounds.round import Outcome, Verdict, run_round
 from tests.support.servers import MAJORS
 from tidemark.model.errors import TidemarkError
 
 LOAD_S = 20.0  # of a round, if there is so much time; starting and comparing come on top
+FAILED, NOTHING_PROVEN = 1, 2  # exit codes
 KEEP_IN = Path("build") / "oracle"
 
 
@@ -54,18 +57,20 @@ def main() -> int:
     given = parser.parse_args()
     if given.replay is not None:
         return _replayed(given.replay)
-    outcomes = Counter[str]()
+    outcomes = Counter[Outcome]()
     lines = 0
-    ours = False
+    is_ours = False
     for verdict in verdicts(given.major, given.seed, given.seconds, given.round):
         sys.stdout.write(f"{verdict}\n")
         sys.stdout.flush()
-        outcomes[verdict.outcome.value] += 1
+        outcomes[verdict.outcome] += 1
         lines += verdict.lines
-        ours |= verdict.is_ours
-    told = ", ".join(f"{outcome}: {times}" for outcome, times in outcomes.items())
+        is_ours |= verdict.is_ours
+    told = ", ".join(f"{outcome.value}: {times}" for outcome, times in outcomes.items())
     sys.stdout.write(f"oracle: PostgreSQL {given.major}, seed {given.seed}: {lines} lines; rounds {told}\n")
-    return 1 if ours else 0
+    if is_ours:
+        return FAILED
+    return 0 if outcomes[Outcome.IDENTICAL] else NOTHING_PROVEN
 
 
 def _replayed(folder: Path) -> int:
@@ -73,7 +78,7 @@ def _replayed(folder: Path) -> int:
         replay(folder)
     except (AssertionError, TidemarkError) as error:
         sys.stdout.write(f"oracle: {type(error).__name__}: {error}\n")
-        return 1
+        return FAILED
     sys.stdout.write(f"oracle: {folder}: identical\n")
     return 0
 
