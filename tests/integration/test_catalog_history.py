@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.catalogs import Observed, differences, flush_lsn, observe, play
 from tests.support.ddl_script import REWRITES, STEPS
-from tests.support.ddl_storm import storm, until_done
 from tests.support.postgres import Cluster, new_cluster, sql
+from tests.support.random_sessions.crew import storm
 from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.history import (
     Base,
@@ -101,8 +101,8 @@ def test_any_base_and_the_journal_after_it_lead_to_the_same_mirror(quiet: Cluste
 def test_bases_saved_in_a_storm_hold_what_is_half_done(quiet: Cluster) -> None:
     quiet.sql("CREATE DATABASE stormy")
     observed = observe(quiet, "stormy")
-    with storm(quiet, "stormy", 11, rewriters=1) as sessions:
-        until_done(sessions, 250)
+    with storm(quiet, "stormy", 11, rewrites=0.15) as crew:
+        crew.wait_for(250)
     bases, journal, end = follow_with_history(observed)
     assert differences(observed) == []
     loaded = [load_base(data, "base") for data in bases]

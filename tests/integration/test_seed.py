@@ -13,11 +13,10 @@ from tests.support.oracle import (
     OurSide,
     ServerSide,
     assert_same_lines,
-    catalog_differences,
     emit_fence,
     ensure_role,
-    server_catalogs,
 )
+from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import pgbench, run_script
 from tidemark.io.node import Blocker, RoleLacksReplication

@@ -8,8 +8,9 @@ from itertools import count
 
 import pytest
 
-from tests.support.oracle import Oracle, without_other_values
-from tests.support.postgres import Cluster
+from tests.conftest import NewCluster
+from tests.support.oracle import Oracle, assert_same_lines, without_other_values
+from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.workloads import choices, pgbench, run_script, savepoint_storm
 
 _numbers = count(1)
@@ -48,6 +49,49 @@ def test_a_storm_of_savepoints_keeps_what_was_kept(oracle_cluster: Cluster, data
         assert len(oracle.check("savepoint storm")) > 200
 
 
+@pytest.mark.feature("P02")
+def test_what_is_prepared_outlives_a_crash_and_is_printed_when_it_is_committed(
+    new_cluster: NewCluster, major: int
+) -> None:
+    node = new_cluster(major)
+    with Oracle(node, "postgres") as oracle:
+        node.sql("CREATE TABLE t (a int)")
+        with node.connect() as session:
+            for gid, value in (("kept", 1), ("dropped", 2)):
+                sql(session, "BEGIN")
+                sql(session, f"CREATE TABLE {gid} AS SELECT {value} AS a")
+                sql(session, "SAVEPOINT undone")
+                sql(session, "INSERT INTO t VALUES (0)")
+                sql(session, "ROLLBACK TO undone")
+                sql(session, f"INSERT INTO t VALUES ({value})")
+                sql(session, f"PREPARE TRANSACTION '{gid}'")
+        node.restart(StopMode.IMMEDIATE)
+        node.sql("INSERT INTO t VALUES (3)")
+        assert not [line for line in oracle.check("prepared") if "a[integer]:1" in line]
+        node.restart(StopMode.FAST)
+        node.sql("COMMIT PREPARED 'kept'")
+        node.sql("ROLLBACK PREPARED 'dropped'")
+        node.sql("INSERT INTO kept VALUES (4)")
+        rows = [line for line in oracle.check("ended") if line.startswith("table")]
+        assert rows == [
+            "table public.kept: INSERT: a[integer]:1",
+            "table public.t: INSERT: a[integer]:1",
+            "table public.kept: INSERT: a[integer]:4",
+        ]
+
+
+def test_a_message_stands_where_wal_has_it(oracle_cluster: Cluster, database: str) -> None:
+    """The server may print the change behind it first (`server_order`); nothing else may change places."""
+    with Oracle(oracle_cluster, database) as oracle:
+        run_script(oracle_cluster, database, "messages")
+        lines = oracle.check("messages")
+        changes = [line for line in lines if line.startswith(("message", "table"))]
+        assert len(changes) == 8
+        swapped = [*lines[:-3], lines[-2], lines[-3], lines[-1]]
+        with pytest.raises(AssertionError, match="differs"):
+            assert_same_lines("swapped", lines, swapped)
+
+
 @pytest.mark.feature("P01")
 def test_pgbench_prints_the_same_lines(oracle_cluster: Cluster, database: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
@@ -61,7 +105,7 @@ def test_a_seed_knows_what_stood_there_before(oracle_cluster: Cluster, database:
         if checkpoint:
             oracle_cluster.sql("CHECKPOINT")
         with Oracle(oracle_cluster, database) as oracle:
-            oracle.check_catalogs("seed")
+            oracle.ours.check_catalogs("seed")
             if not checkpoint:
                 run_script(oracle_cluster, database, "after_seed")
                 assert oracle.check("after the seed")

@@ -8,7 +8,6 @@ After the lines come the catalogs: the mirror's rows must be the server's, row b
 """
 
 import re
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,24 +15,28 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
+import psycopg
+
+from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import Cluster, sql
-from tidemark.decode.catalog.layout import LOCAL_CATALOGS, PG_DATABASE
+from tests.support.server_order import in_wal_order
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.decoder import Decoded
+from tidemark.decode.ports import SpillPort
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Oid
-from tidemark.runtime.decode_run import LiveChanges
+from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, LiveChanges
 from tidemark.runtime.seeding import Seed, take_seed
 
 FENCE = "tidemark-test-fence"
 ROLE = "cdc"
 DEADLINE_S = 120
+SERVER_DECODES_S = 900  # for test_decoding to get through all that a long run wrote
 CONTEXT_LINES = 3
 CATALOG_ATTEMPTS = 5
-REGPROC = 24  # printed by name, held as an OID
 
 # The closed list of differences: names, which are not in WAL, and types that only their own C code can read. What the
 # scripts make of these types begins with `raw_`.
@@ -41,6 +44,14 @@ NAME_TYPES = "reg(?:class|type|namespace|proc|procedure|oper|operator|role|confi
 _OTHER_VALUE = re.compile(rf"\[({NAME_TYPES}|aclitem|raw_[a-z]+)((?:\[\])?\]):(?:'(?:[^']|'')*')")
 
 _fences = count(1)
+
+
+class ServerCannotDecode(Exception):
+    """The server's own decoder failed on what the server itself wrote; `lines` are those that came before."""
+
+    def __init__(self, told: str, lines: list[str]) -> None:
+        super().__init__(f"test_decoding ended by itself after {len(lines)} lines: {told}")
+        self.lines = lines
 
 
 def ensure_role(cluster: Cluster) -> None:
@@ -67,15 +78,38 @@ class ServerSide:
 
     def lines(self) -> list[str]:
         """Return what was decoded since the last call, fences and our own messages left out."""
+        try:
+            return without_own_messages(list(self._read()))
+        except psycopg.errors.QueryCanceled:
+            raise
+        except psycopg.DatabaseError as error:
+            self.cluster.until_it_answers()  # the plugin may have taken the whole server along
+            raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(self._read_before())) from error
+
+    def _read(self, at_a_time: int | None = None) -> Iterator[str]:
+        """Yield what is decoded, in one call, or `at_a_time` changes and the rest of a transaction a call."""
         with self.cluster.connect(self.database) as session:
-            for setting in REFERENCE_SETTINGS:
+            for setting in (*REFERENCE_SETTINGS, f"SET statement_timeout = '{SERVER_DECODES_S}s'"):
                 session.execute(setting)
-            rows = sql(
-                session,
-                f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, NULL,"
-                " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')",
+            query = (
+                f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
+                " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')"
             )
-        return without_own_messages([str(data) for (data,) in rows])
+            while rows := sql(session, query):
+                yield from (str(data) for (data,) in rows)
+                if at_a_time is None:
+                    return
+                sql(session, "CHECKPOINT")  # writes how far the slot is: a server that dies would begin again
+
+    def _read_before(self) -> list[str]:
+        """Return what can be decoded before an error comes: transactions by many, then by fewer, then one by one."""
+        lines: list[str] = []
+        for at_a_time in (3000, 100, 1):
+            try:
+                lines.extend(self._read(at_a_time))  # what came before the error stays
+            except psycopg.DatabaseError:
+                self.cluster.until_it_answers()
+        return lines
 
     def drop(self) -> None:
         self.cluster.sql(f"SELECT pg_drop_replication_slot('{self.slot}')", self.database)
@@ -102,11 +136,15 @@ class OurSide:
     databases: Sequence[str]
     lines: dict[Oid, list[str]] = field(default_factory=dict)
     fences: set[str] = field(default_factory=set)
+    memory_bytes: int = MEMORY_BYTES_DEFAULT
+    spill: SpillPort | None = None
 
     def __post_init__(self) -> None:
         ensure_role(self.cluster)
         self.seed: Seed = take_seed(self.dsn, self.databases, wait_s=DEADLINE_S)
-        self.changes = LiveChanges(self.dsn, self.seed, wait_s=DEADLINE_S)
+        self.changes = LiveChanges(
+            self.dsn, self.seed, memory_bytes=self.memory_bytes, spill=self.spill, wait_s=DEADLINE_S
+        )
         self.renderer = renderer_of(self.seed)
         self.lines = {oid: [] for oid in self.seed.mirrors}
 
@@ -136,13 +174,30 @@ class OurSide:
 
     def taken_lines(self, database: str) -> list[str]:
         """Return the lines of one database since the last call."""
-        (oid,) = (oid for oid, name in self.seed.databases.items() if name == database)
+        oid = self.oid(database)
         taken, self.lines[oid] = self.lines[oid], []
         return taken
 
-    def mirror(self, database: str) -> CatalogMirror:
+    def oid(self, database: str) -> Oid:
+        """Return the OID of one of the databases."""
         (oid,) = (oid for oid, name in self.seed.databases.items() if name == database)
-        return self.seed.mirrors[oid]
+        return oid
+
+    def mirror(self, database: str) -> CatalogMirror:
+        return self.seed.mirrors[self.oid(database)]
+
+    def check_catalogs(self, what: str) -> None:
+        """Compare the mirror's rows with the server's."""
+        database = self.databases[0]
+        self.cluster.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
+        bad: list[str] = []
+        for _ in range(CATALOG_ATTEMPTS):  # autovacuum changes statistics in between
+            rows = server_catalogs(self.cluster, database, self.mirror(database))
+            self.read_until(emit_fence(self.cluster, database))
+            bad = list(catalog_differences(self.mirror(database), rows))
+            if not bad:
+                return
+        raise AssertionError(f"{what}: the mirror differs from the catalogs:\n" + "\n".join(bad[:20]))
 
 
 def renderer_of(seed: Seed) -> TestDecodingRenderer:
@@ -192,25 +247,14 @@ class Oracle:
         expected = self.server.lines()
         found = self.ours.taken_lines(self.database)
         assert_same_lines(what, list(map(normalise, expected)), list(map(normalise, found)))
-        self.check_catalogs(what)
+        self.ours.check_catalogs(what)
         return expected
-
-    def check_catalogs(self, what: str) -> None:
-        """Compare the mirror's rows with the server's."""
-        self.cluster.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
-        bad: list[str] = []
-        for _ in range(CATALOG_ATTEMPTS):  # autovacuum changes statistics in between
-            rows = server_catalogs(self.cluster, self.database, self.ours.mirror(self.database))
-            self.ours.read_until(emit_fence(self.cluster, self.database))
-            bad = list(catalog_differences(self.ours.mirror(self.database), rows))
-            if not bad:
-                return
-        raise AssertionError(f"{what}: the mirror differs from the catalogs:\n" + "\n".join(bad[:20]))
 
 
 def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) -> None:
     """Fail with the first line that differs, and some around it."""
-    if list(expected) == list(found):
+    expected = in_wal_order(expected, found)
+    if expected == list(found):
         return
     pairs = zip(expected, found, strict=False)
     at = next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(expected), len(found)))
@@ -221,49 +265,6 @@ def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) 
         + "".join(f"server: {line[:2000]}\n" for line in expected[at : at + CONTEXT_LINES])
         + "".join(f"  ours: {line[:2000]}\n" for line in found[at : at + CONTEXT_LINES])
     )
-
-
-CatalogRows = dict[str, dict[str, dict[str, str]]]
-"""By catalog, then ctid: columns as text."""
-
-
-def server_catalogs(cluster: Cluster, database: str, mirror: CatalogMirror) -> CatalogRows:
-    """Return the rows of the tracked catalogs by SQL, under one snapshot."""
-    found: CatalogRows = {}
-    with cluster.connect(database, autocommit=False) as session:
-        session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        for catalog in (*LOCAL_CATALOGS, PG_DATABASE):
-            store = mirror.shared.store if catalog is PG_DATABASE else mirror.store
-            columns = store.heap(catalog).layout.fixed
-            names = [column.name for column in columns]
-            casts = ["::oid" if column.type_oid == REGPROC else "" for column in columns]
-            selected = ", ".join(f'"{name}"{cast}::text' for name, cast in zip(names, casts, strict=True))
-            where = " WHERE attnum > 0" if catalog.name == "pg_attribute" else ""
-            rows = sql(session, f"SELECT ctid::text, {selected} FROM pg_catalog.{catalog.name}{where}")
-            found[catalog.name] = {str(ctid): dict(zip(names, map(str, values), strict=True)) for ctid, *values in rows}
-    return found
-
-
-def catalog_differences(mirror: CatalogMirror, expected: CatalogRows) -> Iterator[str]:
-    """Yield what the mirror has otherwise than the server."""
-    for name, rows in expected.items():
-        mirrored = {str(row.pop("ctid")): row for row in map(dict, mirror.rows(name))}
-        for ctid in rows.keys() - mirrored.keys():
-            yield f"{name} {ctid}: missing in the mirror: {rows[ctid]}"
-        for ctid in mirrored.keys() - rows.keys():
-            yield f"{name} {ctid}: only in the mirror: {mirrored[ctid]}"
-        for ctid in rows.keys() & mirrored.keys():
-            for column, value in rows[ctid].items():
-                if not _same(mirrored[ctid][column], value):
-                    yield f"{name} {ctid}.{column}: server {value!r}, mirror {mirrored[ctid][column]!r}"
-
-
-def _same(mirrored: object, text: str) -> bool:
-    if isinstance(mirrored, bool):
-        return text == ("true" if mirrored else "false")
-    if isinstance(mirrored, float):
-        return struct.pack("<f", mirrored) == struct.pack("<f", float(text))
-    return str(mirrored) == text
 
 
 def without_other_values(line: str) -> str:

@@ -140,6 +140,10 @@ class Cluster:
             group=_gid(),
             extra_groups=None if _uid() is None else [],
         )
+        self.until_it_answers()
+
+    def until_it_answers(self) -> None:
+        """Wait for a server that starts, or that starts again by itself because a process of its died."""
         self._wait(self._answers, "start")
 
     def _answers(self) -> bool:

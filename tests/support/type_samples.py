@@ -274,3 +274,5 @@ SAMPLES: dict[str, list[str]] = {
     **MADE_SAMPLES,
     **EXTENSION_SAMPLES,
 }
+
+SINCE = {"numeric(5,-2)": 15, "numeric(3,5)": 15}  # majors that know a declaration, if not all do

@@ -105,7 +105,7 @@ class LiveChanges:
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._looked_s = 0.0
         self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
-        self._begin_lsn = Lsn(0)  # of messages outside transactions
+        self.begin_lsn = Lsn(0)  # of messages outside transactions
         self._held: list[Decoded] = []
         self._held_bytes = 0
         framer = Framer(
@@ -156,7 +156,7 @@ class LiveChanges:
             snapshot = self._waiting.look(node)
             if snapshot is None:
                 return
-            self._begin_lsn = node.insert_lsn()
+            self.begin_lsn = node.insert_lsn()
         self.snapshot = snapshot
         held, self._held, self._held_bytes = self._held, [], 0
         for decoded in held:
@@ -175,4 +175,4 @@ class LiveChanges:
                 decoded.release()
                 return False
             return True
-        return decoded.lsn >= self._begin_lsn
+        return decoded.lsn >= self.begin_lsn

@@ -184,6 +184,10 @@ class CatalogHeap:
         elif self.deleter.get(tid) == xid:
             del self.deleter[tid]
 
+    def tells_of(self, tid: Tid) -> bool:
+        """Tell if WAL has told what stands at `tid`, or that nothing does."""
+        return tid in self.rows or (self.learning is not None and tid in self.learning.dead)
+
     def known_bytes(self, tid: Tid) -> bytes | None:
         """Return the bytes of the row at `tid`; None where nothing is known of it."""
         packed = self.rows.get(tid)
@@ -196,7 +200,7 @@ class CatalogHeap:
         learning = self.learning
         assert learning is not None, "rows are adopted while learning"
         for tid, packed in rows:
-            if tid not in self.rows and tid not in learning.dead:
+            if not self.tells_of(tid):
                 # NB: an open deleter's mark is there already, and stays.
                 self.rows[tid] = learning.images.get(tid, packed) if packed else ELIDED
         self._indexes.clear()

@@ -14,8 +14,9 @@ from tidemark.decode.catalog.redo import (
     refresh,
     row_changes,
 )
+from tidemark.decode.catalog.rewrite import CopiedRow, copied_rows
 from tidemark.decode.catalog.transactions import Marks, OpenChanges, Subject, precedes, subject_of
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid, format_lsn
+from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, MAIN_FORK, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_RELMAP, RM_XLOG, xlog
@@ -117,8 +118,33 @@ class CatalogStore:
         on_rows = block.fork == MAIN_FORK  # a record on the visibility map may bring an image of the rows' page, too
         changed = on_rows and record.rmgr != RM_XLOG and self._change_rows(heap, record, top_xid)
         refreshed = refresh(heap, record)
+        if refreshed and heap.learning:
+            self._learn_open(heap, record)
         self._count(changed or refreshed)
         return on_rows or refreshed
+
+    def _learn_open(self, heap: CatalogHeap, record: Record) -> None:
+        """Take the rows on page images that wait for a transaction and were not seen being written here.
+
+        A copy of pg_class that was made before the seed asked for its file carried them along: what was written to the
+        file before it passed by unknown, and SQL does not show what is not committed.
+        """
+        for block in record.blocks:
+            if not block.image_applies or block.fork != MAIN_FORK or block.locator != heap.file:
+                continue
+            for row in copied_rows(block.block, block.restore_page(), heap, self.marks.fate_if_younger):
+                if (row.inserter or row.deleter) and not heap.tells_of(row.tid):
+                    self._learn_row(heap, row)
+
+    def _learn_row(self, heap: CatalogHeap, row: CopiedRow) -> None:
+        subject = subject_of(heap, row.packed)
+        if row.inserter:
+            heap.insert(row.tid, row.packed, row.inserter)
+        if row.deleter:
+            heap.deleter[row.tid] = row.deleter
+        for xid in {row.inserter, row.deleter} - {INVALID_XID}:
+            self._enter(xid, self.top_of.get(xid, xid)).note(subject)
+            self.marks.add(xid, heap, row.tid)
 
     def _count(self, changed: bool) -> bool:  # noqa: FBT001 - the answer is passed on
         self.revision += changed

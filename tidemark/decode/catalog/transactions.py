@@ -146,6 +146,10 @@ class Marks:
             return Fate.OPEN
         return Fate.COMMITTED
 
+    def fate_if_younger(self, xid: Xid) -> Fate:
+        """Tell what became of an xid while learning; one from before has ended, and SQL shows what it did."""
+        return Fate.COMMITTED if self.is_older_than_learning(xid) else self.fate(xid)
+
     def forget_aborted(self, oldest_running: Xid) -> bool:
         """Forget the aborted xids that no copy will meet as running, for none is being made; tell if there were any.
 

@@ -1,0 +1,21 @@
+-- Transactional messages directly before a change of another subtransaction: one row, several of one record, none.
+CREATE TABLE told (a int);
+BEGIN;
+SAVEPOINT a;
+INSERT INTO told VALUES (1);
+RELEASE a;
+SAVEPOINT b;
+SELECT pg_logical_emit_message(true, 'p', 'before one');
+RELEASE b;
+SAVEPOINT c;
+INSERT INTO told VALUES (2);
+RELEASE c;
+SAVEPOINT d;
+SELECT pg_logical_emit_message(true, 'p', 'before two');
+RELEASE d;
+SAVEPOINT e;
+COPY told FROM PROGRAM 'seq 3 4';
+RELEASE e;
+INSERT INTO told VALUES (5);
+INSERT INTO told VALUES (6);
+COMMIT;
