@@ -71,7 +71,7 @@ def test_a_seed_under_load_begins_exactly_at_its_snapshot(
         fuzz.stop()
     ours.read_until(emit_fence(node, "fuzz"))
     snapshot = ours.changes.snapshot
-    assert snapshot is not None
+    assert isinstance(snapshot, Snapshot)
     expected = begun_after(snapshot, server.lines())
     assert expected
     assert_same_lines(f"seed under load, seed {seed}", expected, ours.taken_lines("fuzz"))

@@ -24,7 +24,7 @@ from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid, parse_lsn
 from tidemark.runtime.decode_run import LiveChanges
 from tidemark.runtime.seeding import Seed, take_seed
 
@@ -73,15 +73,19 @@ class ServerSide:
 
     def lines(self) -> list[str]:
         """Return what was decoded since the last call, fences and our own messages left out."""
+        return without_own_messages([line for _, line in self.rows()])
+
+    def rows(self) -> list[tuple[Lsn, str]]:
+        """Return the lines since the last call, all of them; the LSN of a COMMIT is its record's end."""
         with self.cluster.connect(self.database) as session:
             for setting in REFERENCE_SETTINGS:
                 session.execute(setting)
             rows = sql(
                 session,
-                f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, NULL,"
+                f"SELECT lsn::text, data FROM pg_logical_slot_get_changes('{self.slot}', NULL, NULL,"
                 " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')",
             )
-        return without_own_messages([str(data) for (data,) in rows])
+        return [(parse_lsn(str(lsn)), str(data)) for lsn, data in rows]
 
     def drop(self) -> None:
         self.cluster.sql(f"SELECT pg_drop_replication_slot('{self.slot}')", self.database)

@@ -27,7 +27,7 @@ from tidemark.io.trimming import history_horizon_lsn
 from tidemark.model.errors import ConsumerFailed, StateError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
-from tidemark.model.snapshot import parse_snapshot
+from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
@@ -273,7 +273,7 @@ class Capture:
             selected=config.select.selection().selects,
             copied=copied_by(self._store.view()),
             after=start.position,
-            behind=parse_snapshot(beginning.snapshot) if beginning.snapshot else None,
+            behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
         )

@@ -15,7 +15,7 @@ from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.model.snapshot import Snapshot
+from tidemark.model.snapshot import Visibility
 from tidemark.runtime.seeding import (
     POLL_S,
     WAIT_S_DEFAULT,
@@ -23,6 +23,7 @@ from tidemark.runtime.seeding import (
     SeedObserver,
     SilentObserver,
     Waiting,
+    begin_behind,
     decoder_of,
 )
 from tidemark.runtime.steady_stream import SteadyStream
@@ -99,7 +100,7 @@ class LiveChanges:
         away: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
         self.seed = seed
-        self.snapshot: Snapshot | None = None  # S2
+        self.snapshot: Visibility | None = None  # S2
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._looked_s = 0.0
@@ -156,10 +157,10 @@ class LiveChanges:
             if snapshot is None:
                 return
             self._begin_lsn = node.insert_lsn()
-        self.snapshot = snapshot
+            self.snapshot = begin_behind(node, snapshot, self.seed.complete_from)
         held, self._held, self._held_bytes = self._held, [], 0
         for decoded in held:
-            if self._wanted(decoded, snapshot):
+            if self._wanted(decoded, self.snapshot):
                 yield decoded
 
     def _hold(self, decoded: Decoded) -> None:
@@ -168,9 +169,9 @@ class LiveChanges:
         if self._held_bytes > HELD_BYTES_MAX:
             raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
 
-    def _wanted(self, decoded: Decoded, snapshot: Snapshot) -> bool:
+    def _wanted(self, decoded: Decoded, snapshot: Visibility) -> bool:
         if isinstance(decoded, CommittedTransaction):
-            if snapshot.sees(decoded.end.full_xid):
+            if snapshot.shows(decoded.end.full_xid, decoded.end.commit_lsn):
                 decoded.release()
                 return False
             return True

@@ -54,7 +54,7 @@ class Beginning:
         FullXid  # transactions from this one on stand whole in WAL after `lsn`; older ones are never given out
     )
     databases: Mapping[Oid, str]
-    snapshot: str = ""  # text form of pg_snapshot; without a first copy the changes begin behind it
+    snapshot: str = ""  # text form of a `Visibility`; without a first copy the changes begin behind it
     encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, as PostgreSQL calls them
 
 
@@ -219,7 +219,7 @@ class CopyProgress:
 
     phase: CopyPhase
     generation: int
-    snapshot: str = ""  # text form of pg_snapshot
+    snapshot: str = ""  # text form of a `Visibility`
     lx: Lsn = INVALID_LSN
     row_count: int = 0
 

@@ -1,0 +1,119 @@
+"""A hot standby as the source: what its WAL decodes to is what the primary's own test_decoding prints."""
+
+import time
+from typing import IO
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.oracle.test_fuzz import SETTINGS, follow
+from tests.oracle.test_tail import in_transactions, stream, tailing
+from tests.support.fuzz import Fuzz
+from tests.support.oracle import (
+    ROLE,
+    OurSide,
+    ServerSide,
+    assert_same_lines,
+    catalog_differences,
+    emit_fence,
+    ensure_role,
+    server_catalogs,
+    without_own_messages,
+)
+from tests.support.postgres import Cluster
+from tests.support.servers import MAJORS
+from tests.support.standby import promote, standby_of, wait_until_replayed
+from tests.support.workloads import run_script
+from tidemark.model.lsn import FullXid, Lsn
+from tidemark.model.snapshot import ReplayedSnapshot
+
+SEED = 5000
+SECONDS = 6.0  # of load, a test
+
+
+def begun_behind(snapshot: ReplayedSnapshot, rows: list[tuple[Lsn, str]]) -> list[str]:
+    """Return the lines of the transactions that `snapshot` does not show: a young cluster, of epoch 0."""
+    kept: list[str] = []
+    transaction: list[str] = []
+    for lsn, line in rows:
+        transaction.append(line)
+        if line.startswith("COMMIT "):
+            xid = FullXid(int(line.removeprefix("COMMIT ")))
+            if not snapshot.shows(xid, Lsn(lsn - 1)):  # the record ends there, and records meet
+                kept += transaction
+            transaction = []
+    return without_own_messages(kept)
+
+
+def assert_catalogs_equal(primary: Cluster, ours: OurSide, database: str) -> None:
+    primary.sql("CHECKPOINT")
+    bad: list[str] = []
+    for _ in range(5):  # autovacuum changes statistics in between
+        rows = server_catalogs(primary, database, ours.mirror(database))
+        ours.read_until(emit_fence(primary, database))
+        bad = list(catalog_differences(ours.mirror(database), rows))
+        if not bad:
+            return
+    raise AssertionError("\n".join(bad[:20]))
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
+    new_cluster: NewCluster, major: int
+) -> None:
+    primary = new_cluster(major, **SETTINGS)
+    primary.sql("CREATE DATABASE fuzz")
+    ensure_role(primary)
+    with standby_of(primary) as standby:
+        server = ServerSide(primary, "fuzz")
+        with Fuzz(primary, "fuzz", SEED + major, messages=False) as fuzz:
+            time.sleep(SECONDS / 8)
+            primary.sql("CHECKPOINT")
+            standby.sql("CHECKPOINT")  # a restartpoint, in the middle of it all
+            time.sleep(SECONDS / 8)
+            ours = OurSide(standby, ["fuzz"])
+            ours.settle()
+            follow(ours, SECONDS / 2)
+            fuzz.stop()
+        ours.read_until(emit_fence(primary, "fuzz"))
+        snapshot = ours.changes.snapshot
+        assert isinstance(snapshot, ReplayedSnapshot)
+        expected = begun_behind(snapshot, server.rows())
+        assert expected
+        assert_same_lines(f"a standby under load, {major}", expected, ours.taken_lines("fuzz"))
+        assert_catalogs_equal(primary, ours, "fuzz")
+        ours.changes.close()
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_tail_prints_a_standbys_lines_before_and_behind_its_promotion(new_cluster: NewCluster, major: int) -> None:
+    primary = new_cluster(major)
+    primary.sql("CREATE DATABASE stranger")
+    ensure_role(primary)
+    with standby_of(primary) as standby:
+        before = ServerSide(primary, "stranger")
+        with tailing(standby.dsn("stranger", ROLE), "--format", "test_decoding") as tail:
+            run_script(primary, "stranger", "ddl")
+            fence = emit_fence(primary, "stranger")
+            printed = read_to(fence, stream(tail.stdout))
+            expected = "\n".join(before.lines()).split("\n")
+            assert_same_lines("tail", expected, in_transactions(without_own_messages(printed)))
+            wait_until_replayed(standby, primary)
+            primary.stop()
+            promote(standby)
+            behind = ServerSide(standby, "stranger")
+            run_script(standby, "stranger", "two_phase")
+            of_fence, *printed = read_to(emit_fence(standby, "stranger"), stream(tail.stdout))
+            assert of_fence.startswith("COMMIT ")
+            expected = "\n".join(behind.lines()).split("\n")
+            assert_same_lines("promoted", expected, in_transactions(without_own_messages(printed)))
+
+
+def read_to(fence: str, lines: IO[str]) -> list[str]:
+    """Return the lines up to the one with the fence."""
+    printed: list[str] = []
+    for line in lines:
+        printed.append(line.rstrip("\n"))
+        if fence in line:
+            break
+    return printed
