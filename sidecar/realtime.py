@@ -160,7 +160,12 @@ class Realtime:
         self._turn.begin(epoch, make_inflow, self._markers.pass_over)
 
     def _fail_over(self, error: BaseException) -> None:
-        """Give delivering up to the archiver, where there is one and it can do better; else raise `error`."""
+        """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
+
+        What is let go of here with the stage as it was is begun anew by the next step.
+        """
+        if self._turn.goes_back(error):
+            return
         if isinstance(error, Fenced) and self._store.marks().stage is not Stage.REALTIME:
             self._around.log.warning("somebody else delivers now", **describe_error(error))
             self._turn.let_go()

@@ -18,8 +18,10 @@ from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.standby import copy_of, promote, recover_to, standby_of, wait_until_replayed
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.snapshot import ReplayedSnapshot, parse_visibility
+from tidemark.wal.versions import PAGE_BYTES
 
 ROWS = 3000
 SESSIONS = 4
@@ -283,3 +285,32 @@ def test_a_primary_that_writes_too_little_is_refused_at_its_standby_where_it_is_
         config.write_text("")
         done = cdcctl("init", "--state", tmp_path / "state", "--config", config, **named)
         refused(done, ExitCode.NODE_UNFIT, "wal_level = replica", str(primary.folder))
+
+
+@pytest.mark.feature("I33")
+def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork(
+    primary: Cluster, standby: Cluster, tmp_path: Path
+) -> None:
+    with sidecar_at(standby, primary, tmp_path) as sidecar, ExitStack() as stack:
+        primary.sql("INSERT INTO account VALUES (-1, 'before')")
+        sidecar.catch_up()
+        lost = primary.connect(autocommit=False)
+        stack.callback(lost.close)
+        sql(lost, "INSERT INTO account SELECT n, repeat('x', 300) FROM generate_series(100001, 103000) n")
+        # NB: what nobody commits is flushed in whole pages (`XLogBackgroundFlush`), and so is sent up to a page's end.
+        sidecar.wait_until(lambda: received(sidecar) % PAGE_BYTES == 0, "a page's end")
+        primary.stop(StopMode.KILL)
+        torn_lsn = received(sidecar)
+        promote(standby)
+        sidecar.written_to = standby
+        standby.sql("INSERT INTO account VALUES (-2, 'behind')")
+        items = sidecar.catch_up()
+        told = sidecar.wait_for_event("a part of a record is let go of: the timeline ended before it")
+        assert parse_lsn(str(told["at_lsn"])) < torn_lsn == parse_lsn(str(told["received_lsn"]))
+        standby.sql("INSERT INTO account VALUES (-3, 'and on')")
+        items = sidecar.catch_up()
+        assert list(replayed(change_log(items, "account"))) == [-1, -2, -3]
+
+
+def received(sidecar: Sidecar) -> Lsn:
+    return parse_lsn(str(sidecar.status()["received_lsn"]))

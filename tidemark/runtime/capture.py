@@ -25,7 +25,7 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
 from tidemark.io.trimming import history_horizon_lsn
 from tidemark.model.errors import ConsumerFailed, StateError
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
@@ -165,6 +165,11 @@ class Capture:
     def record_bytes(self) -> int:
         """How much WAL was decoded, by its records."""
         return self._decoding.reader.record_bytes if self._decoding is not None else 0
+
+    @property
+    def decoded_lsn(self) -> Lsn:
+        """End of the last record that was decoded; by the decode thread itself, which may be ahead of `progress`."""
+        return self._decoding.reader.decoder.decoded_lsn if self._decoding is not None else INVALID_LSN
 
     @property
     def halted_at(self) -> Pointer | None:

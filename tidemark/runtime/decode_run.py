@@ -14,8 +14,9 @@ from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.snapshot import Visibility
+from tidemark.runtime.network import WalDiverged
 from tidemark.runtime.seeding import (
     POLL_S,
     WAIT_S_DEFAULT,
@@ -61,7 +62,7 @@ class WalDecoding:
     def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
         """Take a slice; yield what it completes. All of it must be drawn before the next slice comes."""
         if segment.timeline != self.timeline:
-            self.framer.follow(segment.timeline)
+            self._follow(segment)
             self.timeline = self.decoder.timeline = segment.timeline
         self.framer.feed(segment.start_lsn, segment.data)
         while not isinstance(block := self.framer.next_block(), NeedMore):
@@ -72,6 +73,25 @@ class WalDecoding:
             yield from self.decoder.decode_block(block, self._journal)
             if self.decoder.is_halted:
                 return
+
+    def _follow(self, segment: ReadSegment) -> None:
+        """Go on along another timeline; where it left the last one, a record may have been sent by half."""
+        framer = self.framer
+        if framer.fed_lsn is None or framer.fed_lsn <= segment.start_lsn:
+            framer.follow(segment.timeline)
+        elif framer.position > segment.start_lsn:
+            raise WalDiverged(
+                f"timeline {segment.timeline} begins at {format_lsn(segment.start_lsn)}, "
+                f"timeline {self.timeline} was decoded up to {format_lsn(framer.position)}"
+            )
+        else:
+            self.framer = Framer(
+                framer.format,
+                system_identifier=framer.system_identifier,
+                segment_bytes=framer.segment_bytes,
+                timeline=segment.timeline,
+                start_lsn=segment.start_lsn,
+            )
 
 
 class TooMuchHeld(NodeUnfit):

@@ -271,6 +271,8 @@ class _Replay:
             self._switch(ended)
 
     def _switch(self, ended: TimelineEnd) -> None:
+        if ended.next_start_lsn < self._next_lsn:  # a record was sent by half
+            raise NodeUnreachable("the node was promoted while the seed was being taken", hint="take the seed again")
         self.timeline = ended.next_timeline
         self._framer.follow(self.timeline)
 
