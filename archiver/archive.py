@@ -162,7 +162,7 @@ class Archive:
         if self._store.view().hand_over.attempt != self._attempt:
             return  # the sidecar asks again by now, and its next marker comes later
         place = halted_at.position
-        reached = HandOver(self._attempt, place.timeline, place.commit_lsn, halted_at.restart_lsn)
+        reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
         self._mover.try_move(Event.MARKER_REACHED, epoch=self._turn.epoch, hand_over=reached, only_from=marks.stage)
 
     # --- PASSIVE

@@ -6,7 +6,7 @@ from tidemark.io.logs import describe_error
 from tidemark.model.errors import TidemarkError
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.inflow import Surroundings
-from tidemark.runtime.spool_tending import tend_spool
+from tidemark.runtime.spool_tending import SpoolTender
 
 TEND_S = 10.0
 
@@ -17,6 +17,7 @@ class Upkeep:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._report = ArchiveReport(around)
+        self._tender = SpoolTender(around.config, around.store)
         self._not_before_s = 0.0
 
     def step(self) -> None:
@@ -27,7 +28,7 @@ class Upkeep:
             return
         self._not_before_s = now_s + TEND_S
         try:
-            tended = tend_spool(self._around.config, self._around.store)
+            tended = self._tender.tend()
         except TidemarkError as error:
             self._around.log.warning("the spool cannot be tended", **describe_error(error))
             return

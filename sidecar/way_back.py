@@ -111,9 +111,10 @@ class WayBack:
             self.failed()
             return
         here = asked.result()
-        behind = here.flush_lsn - (marks.delivered.pointer.position.commit_lsn if marks.delivered else 0)
+        delivered = marks.delivered.pointer.position if marks.delivered else None
+        behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
         if behind <= self._lag_bytes_max:
-            self._buffer = LiveBuffer(self._around, here)
+            self._buffer = LiveBuffer(self._around, here, delivered)
             self._buffer.start()
 
     def _ask(self, buffer: LiveBuffer) -> None:
@@ -132,13 +133,21 @@ class WayBack:
             self.write_marker()
 
     def _arrive(self) -> LiveBuffer | None:
+        """Give out the buffer, once it has come to the marker, and on the timeline on which the archiver met that."""
         buffer, reached = self._buffer, self._store.view().hand_over
+        timeline = buffer.timeline_at(reached.lsn) if buffer is not None else None
+        if buffer is not None and timeline == reached.timeline:
+            self._buffer, self._marker = None, None
+            return buffer
         if buffer is None or buffer.start_lsn > reached.lsn:
             reason = "what was buffered is gone, or begins behind the marker"
             self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
-            return None
-        self._buffer, self._marker = None, None
-        return buffer
+        elif timeline is not None:
+            self.failed()
+            self.drop()
+            reason = f"the marker was met on timeline {reached.timeline}, and timeline {timeline} is buffered there"
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+        return None
 
     def _give_up(self, marks: StateMarks, error: BaseException) -> None:
         """Let the archiver go on: the buffer overflowed, or the node has removed what it needs."""

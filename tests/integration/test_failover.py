@@ -108,7 +108,6 @@ def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
     ]
 
 
-@pytest.mark.feature("I06")
 @pytest.mark.feature("I08")
 def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Archiving, tmp_path: Path) -> None:
     small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18), "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20)}
@@ -240,7 +239,7 @@ def test_the_try_start_marker_carries_the_attempt_and_the_archiver_gives_what_co
         assert marker.sequence == handed_over.attempt == 1
         assert marker.pointer is not None
         assert marker.pointer.position.commit_lsn <= handed_over.lsn
-        assert handed_over.restart_lsn <= handed_over.lsn
+        assert handed_over.timeline == marker.pointer.position.timeline
 
 
 @pytest.mark.feature("I10")
@@ -375,4 +374,17 @@ def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_on
         assert "EXECUTE on pg_switch_wal() is not granted" in cdcctl(*asked, **pair.sidecar.options).err
         node.switch()
         pair.wait_for_stage(Stage.REALTIME)
+        pair.switch_off()
+        granted = "segment switches are granted by now"
+        refused = "segment switches are not granted: in archive mode changes arrive when the server switches by itself"
+        pair.archiver.wait_for_event(refused)
+        node.node.sql("GRANT EXECUTE ON FUNCTION pg_switch_wal() TO plain")
+        numbers = iter(range(30, 1000))
+        pair.wait_for(lambda: forced(pair, next(numbers)) > 0, "a switch, once that is granted")
+        pair.wait_for(lambda: forced(pair, next(numbers)) > 0, "another one")
+        node.node.sql("REVOKE EXECUTE ON FUNCTION pg_switch_wal() FROM plain")
+        pair.wait_for(lambda: forced(pair, next(numbers), next(numbers)) == 0, "an end of it")
+        assert forced(pair, next(numbers), next(numbers)) == 0
+        told = [event["event"] for event in pair.archiver.events() if event["event"] in (granted, refused)]
+        assert told == [refused, granted, refused]
     node.node.sql("DROP ROLE plain")

@@ -1,6 +1,8 @@
 """A node that went on along another timeline, and processes that start anew behind the fork."""
 
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +11,16 @@ import pytest
 from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.failover import Pair, archiving_node, paired
+from tests.support.postgres import Cluster, new_cluster
 from tidemark.io.state import StateStore
+from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import TimelineId
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
+from tidemark.wal.segments import parse_segment_name
 from tidemark.wire.state import DELIVERED
+
+MB = 1 << 20
 
 
 @pytest.fixture
@@ -59,6 +66,90 @@ def test_both_processes_start_anew_behind_a_fork_with_a_catalog_base_from_before
     pair.wait_for_stage(Stage.REALTIME)
     pair.insert(5)
     assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2, 3, 4, 5]
+
+
+@contextmanager
+def lost(node: Archiving, pair: Pair, segment: str) -> Iterator[None]:
+    """Take a segment away for a while: the archiver stops there, and again when it is started anew, with the range."""
+    path, aside = node.spool.folder / segment, node.spool.folder.parent / segment
+    shutil.move(path, aside)
+    key = parse_segment_name(segment, MB)
+    assert key is not None
+    start_lsn, end_lsn = (format_lsn(Lsn(number * MB)) for number in (key[1], key[1] + 1))
+    for _ in range(2):
+        pair.archiver.refuses(ExitCode.GAP, f"WAL from {start_lsn} to {end_lsn} is not in {node.spool.folder}")
+    yield
+    shutil.move(aside, path)
+
+
+def in_order(items: list[GroupItem]) -> list[object]:
+    return list(replayed(change_log(items, "account")))
+
+
+@pytest.mark.feature("I28")
+def test_a_segment_missing_before_or_at_a_fork_stops_the_archiver_at_each_start_and_is_never_skipped(
+    node: Archiving, pair: Pair
+) -> None:
+    pair.insert(1)
+    pair.switch_off()
+    assert in_order(pair.catch_up()) == [1]
+    node.switch()
+    pair.archiver.stop()
+    pair.insert(2)
+    node.switch()
+    pair.insert(3)
+    fork(node)
+    pair.insert(4)
+    (at_fork,) = node.switch()
+    pair.insert(5)
+    node.switch()
+    node.wait_until_archived()
+    before_fork = max(path.name for path in node.spool.folder.glob("00000001*") if len(path.name) == len(at_fork))
+    assert (before_fork[:8], at_fork[:8]) == ("00000001", "00000002")
+    assert int(before_fork[8:], 16) + 1 == int(at_fork[8:], 16)
+    for segment, delivered in ((before_fork, [1, 2]), (at_fork, [1, 2, 3])):
+        with lost(node, pair, segment):
+            assert in_order(pair.delivered()) == delivered
+    pair.archiver.start()
+    assert in_order(pair.catch_up()) == [1, 2, 3, 4, 5]
+
+
+@contextmanager
+def copied(node: Cluster) -> Iterator[Cluster]:
+    """Make a server of a copy of the node as it is now; both run."""
+    with new_cluster(start=False) as copy:
+        node.stop()
+        shutil.rmtree(copy.data)
+        copy.run(Path("/bin/cp"), "-a", str(node.data), str(copy.data))
+        node.start()
+        copy.configure(reload=False, port=copy.port, unix_socket_directories=f"'{copy.folder}'")
+        copy.configure(reload=False, archive_mode="off", restore_command="false")
+        yield copy
+
+
+@pytest.mark.parametrize("forked", ["node", "copy"])
+def test_a_sidecar_does_not_return_to_a_node_that_has_not_what_was_delivered(
+    node: Archiving, tmp_path: Path, forked: str
+) -> None:
+    options = {"TIDEMARK_WATCHDOG__RESTART_S": "20", "TIDEMARK_REALTIME__AUTOMATIC_RETURN": "false"}
+    with paired(node, tmp_path, options=options) as pair, copied(node.node) as copy:
+        pair.switch_off()
+        if forked == "node":
+            fork(node)
+        else:
+            (copy.data / "recovery.signal").touch()
+        copy.start()
+        node.wait_for(lambda: copy.sql("SELECT pg_is_in_recovery()") == [(False,)])
+        pair.insert(1)
+        node.switch()
+        assert in_order(pair.catch_up()) == [1]
+        pair.sidecar.stop()
+        pair.sidecar.options["TIDEMARK_CAPTURE__DSN"] = copy.dsn()
+        pair.sidecar.start()
+        pair.switch_on()
+        pair.sidecar.ended(ExitCode.CORRUPT_WAL, "timeline 1", "timeline 2")
+        assert pair.stage is Stage.ARCHIVE
+        assert pair.archiver.running
 
 
 def test_a_node_that_stayed_behind_on_an_older_timeline_is_refused(node: Archiving, tmp_path: Path) -> None:

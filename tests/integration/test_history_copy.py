@@ -13,7 +13,7 @@ from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster, new_cluster
 from tidemark.decode.catalog.history import DamagedHistory
-from tidemark.io.history_copy import copy_history, history_folder, read_manifest
+from tidemark.io.history_copy import HistoryCopy, history_folder, read_manifest
 from tidemark.io.history_files import load_catalogs
 from tidemark.io.spool import NoSpool, Spool
 from tidemark.io.state import StateStore
@@ -53,7 +53,7 @@ class Shop:
 
     def copy(self) -> Manifest:
         with StateStore.open(self.sidecar.folder) as store:
-            manifest = copy_history(store, self.spool)
+            manifest = HistoryCopy(store, self.spool).bring_up()
         assert manifest is not None
         return manifest
 
@@ -184,6 +184,39 @@ def test_copying_again_writes_nothing_that_is_there_and_follows_what_is_new(shop
     assert "one_more" in {relation.name for relation in mirror.relations()}
 
 
+def test_of_a_journal_that_grows_only_the_growth_is_read_and_written(shop: Shop) -> None:
+    with StateStore.open(shop.sidecar.folder) as store:
+        copy = HistoryCopy(store, shop.spool)
+        first = copy.bring_up()
+        assert first is not None
+        file = first.history.journals[-1].file
+        source, target = store.folder.history / file, history_folder(shop.spool) / file
+        copied, inode = target.read_bytes(), target.stat().st_ino
+        shop.sql("CREATE TABLE one_more (id int PRIMARY KEY)")
+        shop.sidecar.catch_up()
+        whole = source.read_bytes()
+        source.write_bytes(bytes(len(copied)) + whole[len(copied) :])  # what was copied cannot be read once more
+        second = copy.bring_up()
+        assert second is not None
+        assert second.history == first.history
+        assert second.journal.end_lsn > first.journal.end_lsn
+        grown = target.read_bytes()
+        assert (grown[: len(copied)], target.stat().st_ino) == (copied, inode)
+        assert len(copied) < len(grown) <= len(whole)
+        assert grown == whole[: len(grown)]
+        source.unlink()
+        assert copy.bring_up() is not None  # nothing is new, and nothing is looked at
+        source.write_bytes(bytes(len(whole)))
+        with pytest.raises(DamagedHistory, match=file):
+            HistoryCopy(store, shop.spool).bring_up()  # of another process, which holds all of it beside the original
+        assert target.read_bytes() == grown  # and puts nothing worse into its place
+        source.write_bytes(whole)
+        os.truncate(target, len(grown) - 1)  # as a crash may leave it
+        assert HistoryCopy(store, shop.spool).bring_up() is not None
+        assert target.read_bytes() == grown
+        load_catalogs(history_folder(shop.spool), second.history, second.journal, second.journal.end_lsn)
+
+
 def test_a_copy_that_breaks_off_before_its_manifest_leaves_the_one_before_whole(shop: Shop) -> None:
     path = history_folder(shop.spool) / "manifest"
     before, content = read_manifest(shop.spool), path.read_bytes()
@@ -205,11 +238,11 @@ def test_a_foreign_folder_is_never_written_and_a_damaged_copy_is_named(shop: Sho
     foreign.mkdir()
     with StateStore.open(shop.sidecar.folder) as store:
         with pytest.raises(NoSpool):
-            copy_history(store, Spool(foreign))
+            HistoryCopy(store, Spool(foreign)).bring_up()
         other = Spool(tmp_path / "other")
         other.create(5)
-        with pytest.raises(ConfigError, match="another cluster"):
-            copy_history(store, other)
+        with pytest.raises(ConfigError, match="is the spool of cluster 5"):
+            HistoryCopy(store, other).bring_up()
     assert list(foreign.iterdir()) == []
     manifest = shop.copy()
     folder = history_folder(shop.spool)

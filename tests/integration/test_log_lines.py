@@ -51,6 +51,7 @@ def fill_the_ring(archiving: Archiving, both: Pair) -> None:
     both.wait_for_stage(Stage.ARCHIVE)
 
 
+@pytest.mark.feature("I13")
 @pytest.mark.feature("I43")
 def test_restored_full_failed_switched_and_cleared_are_one_line_each_with_their_lsns(pair: Pair) -> None:
     pair.sidecar.wait_for_event("records restored")

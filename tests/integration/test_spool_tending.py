@@ -14,11 +14,14 @@ from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, contents, succeeded
 from tidemark.io.archive_state import archive_state
 from tidemark.io.config import ArchiveConfig, Config
-from tidemark.io.history_copy import history_folder
+from tidemark.io.history_copy import history_folder, read_manifest
 from tidemark.io.history_files import load_catalogs
+from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.trimming import Trimmed
-from tidemark.runtime.spool_tending import Tended, tend_spool
+from tidemark.model.errors import ConfigError
+from tidemark.runtime.spool_tending import SpoolTender, Tended
+from tidemark.wire.manifest import MANIFEST
 
 MB = 1 << 20
 
@@ -44,7 +47,7 @@ def configured(archive: Archiving, **options: int) -> Config:
 
 def tend(archive: Archiving, sidecar: Sidecar, **options: int) -> Tended:
     with StateStore.open(sidecar.folder) as store:
-        tended = tend_spool(configured(archive, **options), store)
+        tended = SpoolTender(configured(archive, **options), store).tend()
     assert tended is not None
     return tended
 
@@ -58,6 +61,7 @@ def deliver_over(archive: Archiving, sidecar: Sidecar, segments: int) -> None:
     sidecar.catch_up()
 
 
+@pytest.mark.feature("I13")
 def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_rest(
     archive: Archiving, sidecar: Sidecar
 ) -> None:
@@ -103,6 +107,66 @@ def test_what_is_trimmed_nobody_needs_and_a_state_made_anew_goes_on_from_the_res
     load_catalogs(sidecar.folder.history, view.history, view.journal, view.start.restart_lsn)
 
 
+@pytest.mark.feature("I13")
+def test_a_registered_reader_keeps_the_wal_behind_what_it_has_confirmed(archive: Archiving, sidecar: Sidecar) -> None:
+    sidecar.start()
+    with OutboxReader.open(sidecar.folder) as reader:
+        reader.register("slow")
+        reader.register("quick")
+        deliver_over(archive, sidecar, 2)
+        confirm(reader, "slow", "quick")
+        deliver_over(archive, sidecar, 3)
+        confirm(reader, "quick")
+        tend(archive, sidecar)
+        kept = tend(archive, sidecar)
+        assert kept.horizon is not None
+        with StateStore.open(sidecar.folder) as store:
+            marks = store.marks()
+        assert marks.confirmed is not None
+        assert marks.start is not None
+        assert kept.horizon.lsn == marks.confirmed.pointer.restart_lsn <= marks.start.restart_lsn - 2 * MB
+        assert kept.trimmed.file_count >= 1
+        assert archive_state(archive.spool.folder, MB).path[0].start_lsn == kept.horizon.lsn // MB * MB
+        assert tend(archive, sidecar).trimmed == Trimmed()
+        confirm(reader, "slow")
+        sidecar.wait_until(lambda: tend(archive, sidecar).trimmed.file_count > 0, "the reader's confirmation")
+        left = archive_state(archive.spool.folder, MB).path
+        assert all(segment.start_lsn > kept.horizon.lsn for segment in left)
+
+
+def confirm(reader: OutboxReader, *names: str) -> None:
+    """Have readers confirm all that there is."""
+    for name in names:
+        reader.confirm(name, reader.head(), reader.head())
+
+
+@pytest.mark.feature("I13")
+def test_the_spool_of_another_cluster_or_capture_is_refused_and_left_as_it_is(
+    archive: Archiving, sidecar: Sidecar
+) -> None:
+    sidecar.start()
+    deliver_over(archive, sidecar, 2)
+    tend(archive, sidecar)
+    deliver_over(archive, sidecar, 3)
+    sidecar.stop()
+    owner, manifest = archive.spool.folder / ".tidemark", history_folder(archive.spool) / "manifest"
+    of_ours = read_manifest(archive.spool)
+    of_another = replace(of_ours, identity=replace(of_ours.identity, capture="other"))
+    for path, content, told in (
+        (owner, b"5\n", "the spool of cluster 5"),
+        (manifest, MANIFEST.encode(of_another), "the spool of capture 'other'"),
+    ):
+        kept = path.read_bytes()
+        path.write_bytes(content)
+        before = contents(archive.spool.folder)
+        with pytest.raises(ConfigError, match=told):
+            tend(archive, sidecar)
+        assert contents(archive.spool.folder) == before
+        path.write_bytes(kept)
+    assert tend(archive, sidecar).trimmed.file_count >= 1
+
+
+@pytest.mark.feature("I13")
 def test_nothing_is_done_to_a_folder_that_is_not_ours_or_not_configured(
     archive: Archiving, sidecar: Sidecar, tmp_path: Path
 ) -> None:
@@ -112,7 +176,7 @@ def test_nothing_is_done_to_a_folder_that_is_not_ours_or_not_configured(
     before = contents(foreign)
     elsewhere = Config(archive=ArchiveConfig(folder=str(foreign)))
     with StateStore.open(sidecar.folder) as store:
-        assert tend_spool(elsewhere, store) is None
-        assert tend_spool(replace(elsewhere, archive=ArchiveConfig()), store) is None
+        assert SpoolTender(elsewhere, store).tend() is None
+        assert SpoolTender(replace(elsewhere, archive=ArchiveConfig()), store).tend() is None
     assert contents(foreign) == before
     assert not history_folder(archive.spool).exists()

@@ -25,6 +25,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import switch
+from tidemark.model.lsn import TimelineId
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.errands import NodeErrands
@@ -32,9 +33,11 @@ from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.runtime.service import Means
+from tidemark.wire.state import HandOver
 
 DEADLINE_S = 30.0
-RING_BYTES = 1 << 20
+RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
+SMALL_RING_BYTES = 1 << 20
 
 
 class SlowErrands(NodeErrands):
@@ -42,6 +45,7 @@ class SlowErrands(NodeErrands):
 
     def __init__(self, around: Surroundings, key: bytes) -> None:
         super().__init__(around, key)
+        self.around = around
         self.was_at = where_the_node_is(around)
         self.asked = 0
 
@@ -54,13 +58,15 @@ class SlowErrands(NodeErrands):
 
 
 @contextmanager
-def made(node: Archiving, root: Path) -> Iterator[tuple[Realtime, StateStore, SlowErrands]]:
+def made(
+    node: Archiving, root: Path, ring_bytes: int = RING_BYTES
+) -> Iterator[tuple[Realtime, StateStore, SlowErrands]]:
     """Give a sidecar's work in a new capture."""
     config = config_for(node.node, "postgres")
     config = replace(
         config,
         archive=replace(config.archive, folder=str(node.spool.folder)),
-        ring=replace(config.ring, bytes_max=RING_BYTES),
+        ring=replace(config.ring, bytes_max=ring_bytes),
         realtime=replace(config.realtime, return_first_s=0.1, return_max_s=0.1),
     )
     folder = StateFolder(root / "state")
@@ -135,8 +141,26 @@ def test_decoding_that_does_not_end_by_the_operators_off_ends_the_process(
             realtime.step()
 
 
-def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_same", [True, False], ids=["same", "other"])
+def test_realtime_goes_on_only_from_the_timeline_on_which_the_archiver_met_the_marker(
+    node: Archiving, tmp_path: Path, *, is_same: bool
+) -> None:
     with made(node, tmp_path) as (realtime, store, errands):
+        realtime.step()
+        fail_over(store)
+        errands.was_at = where_the_node_is(errands.around)
+        step_until(realtime, store, lambda: store.marks().stage is Stage.RETURNING)
+        view = store.view()
+        timeline = errands.was_at.timeline if is_same else TimelineId(errands.was_at.timeline + 1)
+        met = HandOver(view.hand_over.attempt, timeline, errands.was_at.flush_lsn)
+        switch(store, Event.MARKER_REACHED, log=get_log("test"), now_us=SystemClock().wall_us(), hand_over=met)
+        step_until(realtime, store, lambda: store.marks().stage is not Stage.RETURNED)
+        assert store.marks().stage is (Stage.REALTIME if is_same else Stage.ARCHIVE)
+
+
+def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Archiving, tmp_path: Path) -> None:
+    with made(node, tmp_path, SMALL_RING_BYTES) as (realtime, store, errands):
+        realtime.step()
         fail_over(store)
         node.node.sql("CREATE TABLE much AS SELECT n, repeat('x', 500) FROM generate_series(1, 20000) n")
         step_until(realtime, store, lambda: errands.asked > 1)

@@ -26,7 +26,7 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
 
 @pytest.mark.feature("P01")
 @pytest.mark.feature("P07")
-@pytest.mark.parametrize("script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values"])
+@pytest.mark.parametrize("script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values", "mapped"])
 def test_scripts_print_the_same_lines(oracle_cluster: Cluster, database: str, script: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:
         run_script(oracle_cluster, database, script)

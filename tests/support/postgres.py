@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import IO
 
+import psutil
 import psycopg
 from psycopg.rows import TupleRow
 
@@ -158,9 +159,11 @@ class Cluster:
             time.sleep(0.01)
 
     def stop(self, mode: StopMode = StopMode.FAST) -> None:
-        """Stop the server, if it runs, and wait until it is gone."""
+        """Stop the server, if it runs, and wait until it is gone: its backends, too, where they outlive it."""
+        children: list[psutil.Process] = []
         if self._process is not None:
             if self.running:
+                children = psutil.Process(self._process.pid).children()
                 self._process.send_signal(mode.value)
             try:
                 self._process.wait(STOP_TIMEOUT_S)
@@ -170,6 +173,7 @@ class Cluster:
                 raise
             finally:
                 self._process = None
+        _wait_gone(children)
         if self._log is not None:
             self._log.close()
             self._log = None
@@ -277,6 +281,21 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def _wait_gone(processes: Sequence[psutil.Process]) -> None:
+    """Wait for processes that are not ours to reap: a zombie is gone."""
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while any(map(_is_alive, processes)):
+        assert time.monotonic() < deadline, f"backends outlive their server: {processes}"
+        time.sleep(0.01)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _account() -> pwd.struct_passwd | None:

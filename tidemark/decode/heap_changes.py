@@ -178,10 +178,14 @@ class HeapChanges:
             site.forget_chunks()
 
     def _update(self, site: _Site, update: heap.HeapUpdate) -> None:
-        table = self._resolve(site, update.block.locator)
+        locator = update.block.locator
+        is_logical = update.flags & heap.UPDATE_CONTAINS_NEW_TUPLE
+        if not is_logical and site.catalog.resolve(locator, site.transaction.xid) is None:
+            return  # a mapped catalog: pg_proc, or one that is being rewritten
+        table = self._resolve(site, locator)
         if table.role is not _Role.ROWS:
             return
-        new = update.tuple if update.flags & heap.UPDATE_CONTAINS_NEW_TUPLE else None
+        new = update.tuple if is_logical else None
         if new is not None:
             new = site.filled_in(new, table.layout)
         kind = _before_kind(update.flags, heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY)
@@ -197,7 +201,7 @@ class HeapChanges:
                 site.forget_chunks()
             return
         if delete.old_tuple is None and site.catalog.resolve(locator, site.transaction.xid) is None:
-            return  # a mapped catalog that is being rewritten
+            return  # a mapped catalog, as above
         table = self._resolve(site, locator)
         if table.role is not _Role.ROWS:
             return

@@ -61,6 +61,12 @@ class Ring:
         """Room for more."""
         return self.capacity - self.used_bytes
 
+    def timeline_at(self, lsn: Lsn) -> TimelineId | None:
+        """Return the timeline of the byte at `lsn`, None where that is not in the ring; for any thread."""
+        if not self._read_lsn <= lsn < self._write_lsn:
+            return None
+        return next(timeline for begin_lsn, timeline in reversed(tuple(self._timelines)) if begin_lsn <= lsn)
+
     def put(self, segment: ReadSegment) -> None:
         """Copy a slice in; it must begin where the last one ended. The putter sees to it that there is room."""
         length = len(segment.data)
@@ -100,6 +106,10 @@ class Ring:
         if not 0 <= length <= self.used_bytes:
             raise InternalError(f"{length} bytes released of {self.used_bytes} at {format_lsn(self._read_lsn)}")
         self._read_lsn = Lsn(self._read_lsn + length)
+
+    def free(self) -> None:
+        """Let go of the memory: nobody puts or takes any more."""
+        self._buffer = memoryview(b"")
 
     def _timeline(self, length: int) -> TimelineId:
         while len(self._timelines) > 1 and self._timelines[1][0] <= self._read_lsn:

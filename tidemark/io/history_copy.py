@@ -1,19 +1,23 @@
 """The catalog history's second home, in the spool: copied now and then, so that a lost state folder can be made anew.
 
-Files first, then the manifest that names them, each written aside, synced and renamed; what it names no more is removed
-behind it. So the manifest in the spool is always one whose files are there. Only our own spool is written.
+Files first, then the manifest that names them; what it names no more is removed behind it. So the manifest in the spool
+is always one whose files are there. Files are written aside, synced and renamed; the journal that grows is appended to:
+what a crash leaves torn of that is behind all that the manifest relies on. Only our own spool is written.
 """
 
+import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.decode.catalog.history import DamagedHistory, Journal
+from tidemark.decode.catalog.history import DamagedHistory, Journal, entries_from
 from tidemark.io.clock import SystemClock
-from tidemark.io.disk import put_whole, sync, writing
+from tidemark.io.disk import put_whole, sync, write_whole, writing
+from tidemark.io.history_files import check_reached
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
-from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Pointer, Position
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
@@ -36,28 +40,89 @@ def history_folder(spool: Spool) -> Path:
     return spool.folder / FOLDER
 
 
-def copy_history(store: StateStore, spool: Spool) -> Manifest | None:
-    """Bring the copy up to what the state is now; None as long as the state has no beginning. Costs little if it is.
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """How much of the journal that grows stands in the copy: up to the end of an entry."""
 
-    WAL from `start.restart_lsn` of the manifest on is what a state made anew needs. Raise `NoSpool` for a folder that
-    is not ours.
+    file: str
+    byte_count: int
+    end_lsn: Lsn
+
+
+class HistoryCopy:
+    """The copy of one state in one spool. It remembers what it has copied, so that a look costs what is new.
+
+    It forgets that with its process: what an earlier one left is held beside the original once.
     """
-    if spool.system_identifier() != store.identity.system_identifier:
-        raise ConfigError(
-            f"{spool.folder} is the spool of another cluster", hint="give each cluster a spool of its own"
-        )
-    for attempt in range(1, _ATTEMPTS_MAX + 1):
-        manifest = _manifest(store.view())
-        if manifest is None:
-            return None
-        try:
-            _copy(store.folder.history, manifest, spool)
-        except FileNotFoundError as error:
-            if attempt == _ATTEMPTS_MAX:
-                raise DamagedHistory(f"{error.filename} is named by the state and not there") from error
-        else:
-            return manifest
-    raise AssertionError
+
+    def __init__(self, store: StateStore, spool: Spool) -> None:
+        self._store = store
+        self._spool = spool
+        self._grown: _Grown | None = None
+
+    def bring_up(self) -> Manifest | None:
+        """Bring the copy up to what the state is now; None as long as the state has no beginning.
+
+        WAL from `start.restart_lsn` of the manifest on is what a state made anew needs. Raise `NoSpool` for a folder
+        that is not ours, `ConfigError` for the spool of another cluster.
+        """
+        self._spool.system_identifier()
+        self._spool.check_owner(self._store.identity.system_identifier)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            manifest = _manifest(self._store.view())
+            if manifest is None:
+                return None
+            try:
+                self._copy(manifest)
+            except FileNotFoundError as error:
+                if attempt == _ATTEMPTS_MAX:
+                    raise DamagedHistory(f"{error.filename} is named by the state and not there") from error
+            else:
+                return manifest
+        raise AssertionError
+
+    def _copy(self, manifest: Manifest) -> None:
+        source, folder, file_mode = self._store.folder.history, _make_folder(self._spool), self._spool.file_mode
+        for base in manifest.history.bases:
+            _bring(source / base.file, folder / base.file, base.byte_count, file_mode)
+        for journal in manifest.history.journals:
+            path = source / journal.file
+            if journal.end_lsn == INVALID_LSN:
+                self._bring_growing(path, folder / journal.file, journal, manifest.journal.end_lsn)
+            else:
+                _bring(path, folder / journal.file, path.stat().st_size, file_mode)
+        sync(folder)
+        put_whole(folder / _MANIFEST, MANIFEST.encode(manifest), file_mode)
+        sync(folder)
+        named = {*_names(manifest), _MANIFEST}
+        for path in folder.iterdir():
+            if path.name not in named and path.name.startswith(_OURS):
+                path.unlink(missing_ok=True)
+
+    def _bring_growing(self, source: Path, target: Path, journal: JournalEntry, durable_lsn: Lsn) -> None:
+        """Bring what a delivery relied on: what is behind that may be torn by a crash, cut off, written otherwise."""
+        known, self._grown = self._grown, None  # until it is done
+        if known is None or known.file != journal.file or _byte_count(target) != known.byte_count:
+            known = _Grown(journal.file, 0, journal.start_lsn)
+        elif known.end_lsn >= durable_lsn:
+            self._grown = known
+            return
+        with source.open("rb") as file:
+            file.seek(known.byte_count)
+            content = file.read()
+        whole_bytes, end_lsn = 0, known.end_lsn
+        if not known.byte_count:
+            whole_bytes = Journal(content, str(source)).whole_bytes  # its head
+        for entry, end in entries_from(content, whole_bytes):
+            if entry.end_lsn > durable_lsn:
+                break
+            whole_bytes, end_lsn = end, entry.end_lsn
+        check_reached(source, known.byte_count + whole_bytes, end_lsn, durable_lsn)
+        if known.byte_count:
+            _append(target, content[:whole_bytes])
+        elif not target.exists() or target.read_bytes() != content[:whole_bytes]:
+            put_whole(target, content[:whole_bytes], self._spool.file_mode)
+        self._grown = _Grown(journal.file, known.byte_count + whole_bytes, end_lsn)
 
 
 def read_manifest(spool: Spool) -> Manifest:
@@ -106,22 +171,6 @@ def _names(manifest: Manifest) -> list[str]:
     return [*(base.file for base in index.bases), *(journal.file for journal in index.journals)]
 
 
-def _copy(source: Path, manifest: Manifest, spool: Spool) -> None:
-    folder = _make_folder(spool)
-    for base in manifest.history.bases:
-        _bring(source / base.file, folder / base.file, base.byte_count, spool.file_mode)
-    for journal in manifest.history.journals:
-        byte_count = _durable_bytes(source / journal.file, journal, manifest.journal.end_lsn)
-        _bring(source / journal.file, folder / journal.file, byte_count, spool.file_mode)
-    sync(folder)
-    put_whole(folder / _MANIFEST, MANIFEST.encode(manifest), spool.file_mode)
-    sync(folder)
-    named = {*_names(manifest), _MANIFEST}
-    for path in folder.iterdir():
-        if path.name not in named and path.name.startswith(_OURS):
-            path.unlink(missing_ok=True)
-
-
 def _make_folder(spool: Spool) -> Path:
     """Make the folder, with the permissions and, where a group shares the spool, the group of the spool's own."""
     folder = history_folder(spool)
@@ -133,27 +182,28 @@ def _make_folder(spool: Spool) -> Path:
     return folder
 
 
-def _durable_bytes(path: Path, journal: JournalEntry, durable_lsn: Lsn) -> int:
-    """Return how much of a journal is there for good: all of a closed one, of the last what a delivery relied on.
-
-    What is behind that may be torn by a crash, cut off, and written otherwise.
-    """
-    if journal.end_lsn != INVALID_LSN:
-        return path.stat().st_size
-    written = Journal(path.read_bytes(), str(path))
-    for entry in written:
-        if entry.end_lsn > durable_lsn:
-            break
-    return written.whole_bytes  # up to the end of the entry before
-
-
 def _bring(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
     """Copy the first `byte_count` bytes, unless they are there: a file only ever grows."""
-    try:
-        if target.stat().st_size == byte_count:
-            return
-    except FileNotFoundError:
-        pass
+    if _byte_count(target) == byte_count:
+        return
     with source.open("rb") as file:
         content = file.read(byte_count)
     put_whole(target, content, file_mode)
+
+
+def _byte_count(path: Path) -> int | None:
+    """Return the size of a file; None where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _append(target: Path, content: bytes) -> None:
+    with writing(target):
+        descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            write_whole(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

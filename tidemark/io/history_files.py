@@ -77,7 +77,7 @@ def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_
                     break  # of a writer whose epoch was over
                 yield entry
                 reached = entry.end_lsn
-            _check_reached(path, journal, reached, told.end_lsn or mark.end_lsn)
+            check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
 
 
 def _read_journal(path: Path) -> Journal:
@@ -87,12 +87,12 @@ def _read_journal(path: Path) -> Journal:
         raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
 
 
-def _check_reached(path: Path, journal: Journal, reached: Lsn, wanted: Lsn) -> None:
-    """Raise if the entries of a journal, all of them read, end at `reached`, before what was durable."""
+def check_reached(path: Path, whole_bytes: int, reached: Lsn, wanted: Lsn) -> None:
+    """Raise if the whole entries of a journal, all of them read, end at `reached`, before what was durable."""
     if reached < wanted:
         raise DamagedHistory(
             f"{path} was durable up to {format_lsn(wanted)} and ends at {format_lsn(reached)} now: it is cut off or "
-            f"damaged at byte {journal.whole_bytes}"
+            f"damaged at byte {whole_bytes}"
         )
 
 
@@ -237,7 +237,7 @@ class HistoryWriter:
         journal = _read_journal(path)
         for entry in journal:
             self._end_lsn = entry.end_lsn
-        _check_reached(path, journal, self._end_lsn, mark.end_lsn)
+        check_reached(path, journal.whole_bytes, self._end_lsn, mark.end_lsn)
         sync(path)
         self.durable_lsn = self._end_lsn
 

@@ -189,6 +189,9 @@ class Capture:
             self._liveness.stop()
         if self._decoding is not None and not self._decoding.stop():
             raise DecodingStuck("decoding did not stop in time")
+        self._inflow.ring.free()  # an error of the network thread holds on to it by its traceback
+        self._metrics.ring_used.set(0)
+        self._metrics.queue_used.set(0)
         is_idle = self._application.join(self._stop_s)
         self._history.close()
         if not is_idle:

@@ -169,7 +169,7 @@ class NodeErrands:
         return self._mark() if moved and self._switch_segment() else mark
 
     def _switch_segment(self) -> bool:
-        if not self._may_switch or self._session().is_in_recovery():
+        if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
         try:
             self._session().query("SELECT pg_switch_wal()")
@@ -182,3 +182,10 @@ class NodeErrands:
             return False
         self._around.metrics.segment_switches.inc()
         return True
+
+    def _is_granted_by_now(self) -> bool:
+        """Tell if the grant that was missing is there; asked as often as a switch is wanted (`archive.switch_s`)."""
+        self._may_switch = self._session().archiving().may_switch
+        if self._may_switch:
+            self._around.log.info("segment switches are granted by now")
+        return self._may_switch

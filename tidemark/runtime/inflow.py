@@ -139,8 +139,8 @@ def where_the_node_is(around: Surroundings) -> NodeIdentity:
 class LiveBuffer:
     """The node's stream from now on, in a ring that nobody takes from yet (I15)."""
 
-    def __init__(self, around: Surroundings, here: NodeIdentity) -> None:
-        """Make a buffer that begins at `here`, where the node's WAL ends now."""
+    def __init__(self, around: Surroundings, here: NodeIdentity, delivered: Position | None) -> None:
+        """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
         self._around = around
         self.start_lsn = first_page_lsn(here.flush_lsn)
         self._ring, self._arrived = new_ring(around, self.start_lsn), Signal()
@@ -152,6 +152,7 @@ class LiveBuffer:
             here.timeline,
             self._progress,
             self._arrived,
+            delivered=delivered,
             restored_lsn=here.flush_lsn,
         )
 
@@ -160,6 +161,10 @@ class LiveBuffer:
         """What fills it."""
         return self._network
 
+    def timeline_at(self, lsn: Lsn) -> TimelineId | None:
+        """Return the timeline of what is buffered at `lsn`; None where nothing is, yet or at all."""
+        return self._ring.timeline_at(lsn)
+
     def start(self) -> None:
         """Begin to buffer."""
         self._network.start()
@@ -167,6 +172,7 @@ class LiveBuffer:
     def stop(self) -> None:
         """Let go of the node; what is in the buffer is for nobody."""
         self._network.stop()
+        self._ring.free()
 
     def inflow(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
         """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""

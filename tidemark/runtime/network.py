@@ -21,7 +21,7 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.source_thread import Link, SourceThread
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import ReadSegment, TimelineHistory
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
@@ -154,21 +154,25 @@ class NetworkThread(SourceThread):
         identity = stream.identify(self._system_identifier)
         if self._restored_lsn is None:
             self._restored_lsn = identity.flush_lsn
-        if identity.timeline < self._delivered.timeline:
-            raise WalDiverged(
-                f"the node is on timeline {identity.timeline}, and timeline {self._delivered.timeline} was delivered "
-                f"up to {format_lsn(self._delivered.lsn)}",
-                hint="capture.dsn names a node that was replaced: name the one that is written to",
-            )
-        if identity.timeline == self._timeline:
+        if {self._timeline, self._delivered.timeline or self._timeline} == {identity.timeline}:
             return
         history = stream.timeline_history(identity.timeline)
-        received = Reached(self._timeline, self._sink.write_lsn)
-        reached = max(self._delivered, received)
+        self._check_delivered(history)
+        reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
         if reached.timeline in history:  # else `start` says so
-            switch_lsn = history.switch_lsn(reached.timeline)
-            _check_switch(identity.timeline, switch_lsn, reached, is_delivered=reached > received)
+            _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached, is_delivered=False)
             self._timeline = history.timeline_at(self._sink.write_lsn)
+
+    def _check_delivered(self, history: TimelineHistory) -> None:
+        """Raise if what was delivered is no part of how the node came to its timeline."""
+        timeline, delivered = history.timeline, self._delivered
+        if delivered.timeline and delivered.timeline not in history:
+            raise WalDiverged(
+                f"the node is on timeline {timeline}, and timeline {delivered.timeline}, which does not lead there, "
+                f"was delivered up to {format_lsn(delivered.lsn)}",
+                hint="capture.dsn names a node that was replaced: name the one that is written to",
+            )
+        _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
 
     def _stream(self, stream: WalStream) -> None:
         ended = stream.start(self._sink.write_lsn, self._timeline)

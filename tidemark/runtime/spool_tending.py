@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.io.config import Config
-from tidemark.io.history_copy import NoHistoryCopy, copy_history, read_manifest
+from tidemark.io.history_copy import HistoryCopy, NoHistoryCopy, read_manifest
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.trimming import Horizon, Trimmed, horizon_of, trim
+from tidemark.model.errors import ConfigError
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
 
@@ -25,26 +26,44 @@ class Tended:
     manifest: Manifest | None  # as it is now; None as long as the state has no beginning
 
 
-def tend_spool(config: Config, store: StateStore) -> Tended | None:
-    """Trim the configured archive and bring its history up to now; None, and nothing is touched, if it is not ours.
+class SpoolTender:
+    """Tends the configured archive; for whoever holds the archiver's lock."""
 
-    For whoever holds the archiver's lock. Takes moments, and up to a second where 100,000 segments are there.
-    """
-    if not config.has_archive or not (spool := Spool(Path(config.archive.folder))).is_ours:
-        return None
-    before = _manifest(spool)
-    horizon, trimmed = None, Trimmed()
-    if before is not None:
-        copied_lsn = before.start.restart_lsn
-        horizon = horizon_of(store.view(), keep_bytes=config.archive.keep_bytes, copied_lsn=copied_lsn)
-        if horizon is not None:
-            trimmed = trim(spool, horizon, store.identity.segment_bytes)
-    return Tended(horizon, trimmed, copy_history(store, spool))
+    def __init__(self, config: Config, store: StateStore) -> None:
+        self._config = config
+        self._store = store
+        self._spool = Spool(Path(config.archive.folder))
+        self._history = HistoryCopy(store, self._spool)
 
+    def tend(self) -> Tended | None:
+        """Trim the archive and bring its history up to now; None, and nothing is touched, if it is not ours.
 
-def _manifest(spool: Spool) -> Manifest | None:
-    """Return the manifest; one that is damaged is written anew, and nothing is trimmed by it."""
-    try:
-        return read_manifest(spool)
-    except (NoHistoryCopy, DamagedValue):
-        return None
+        Raise `ConfigError` if it is the spool of another cluster or capture. Takes moments, and up to a second where
+        100,000 segments are there.
+        """
+        if not self._config.has_archive or not self._spool.is_ours:
+            return None
+        self._spool.check_owner(self._store.identity.system_identifier)
+        before = self._manifest()
+        horizon, trimmed = None, Trimmed()
+        if before is not None:
+            copied_lsn = before.start.restart_lsn
+            keep_bytes = self._config.archive.keep_bytes
+            horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn)
+            if horizon is not None:
+                trimmed = trim(self._spool, horizon, self._store.identity.segment_bytes)
+        return Tended(horizon, trimmed, self._history.bring_up())
+
+    def _manifest(self) -> Manifest | None:
+        """Return the manifest; one that is damaged is written anew, and nothing is trimmed by it."""
+        try:
+            found = read_manifest(self._spool)
+        except (NoHistoryCopy, DamagedValue):
+            return None
+        capture = self._store.identity.capture
+        if found.identity.capture != capture:
+            raise ConfigError(
+                f"{self._spool.folder} is the spool of capture {found.identity.capture!r}, not of {capture!r}",
+                hint="give each capture a spool of its own: what one needs no more the other may",
+            )
+        return found

@@ -1,5 +1,7 @@
 """A process's turn at delivering: the epoch, the capture under it, and how both are let go again."""
 
+import gc
+
 from tidemark.decode.decoder import OnMarker
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
@@ -41,6 +43,8 @@ class Turn:
             raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
             self._around.log.warning("the capture did not stop in order", **describe_error(error))
+        del capture
+        gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
 
     def goes_back(self, error: BaseException) -> bool:
         """Let go of a capture that received WAL which never happened; tell if it may begin anew, having decoded none.

@@ -84,7 +84,6 @@ class HandOver:
     attempt: int = 0  # the marker carries it as its sequence
     timeline: TimelineId = NO_TIMELINE
     lsn: Lsn = INVALID_LSN  # H, where the marker's record begins; invalid until it is met
-    restart_lsn: Lsn = INVALID_LSN  # from where nothing is missed that commits behind H
 
 
 @dataclass(frozen=True, slots=True)

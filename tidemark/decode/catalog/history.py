@@ -329,16 +329,22 @@ class Journal:
         self._data = data
 
     def __iter__(self) -> Iterator[JournalEntry]:
-        data, at = self._data, _JOURNAL_HEAD.size
-        self.whole_bytes = at
-        while at + _ENTRY_HEAD.size <= len(data):
-            crc, raw_bytes, lsn, end_lsn, timeline, top_xid = _ENTRY_HEAD.unpack_from(data, at)
-            begin = at + _ENTRY_HEAD.size
-            end = begin + raw_bytes
-            if raw_bytes > RECORD_BYTES_MAX or end > len(data) or google_crc32c.value(data[at + 4 : end]) != crc:
-                return
-            yield JournalEntry(Lsn(lsn), Lsn(end_lsn), TimelineId(timeline), Xid(top_xid), data[begin:end])
-            at = self.whole_bytes = end
+        self.whole_bytes = _JOURNAL_HEAD.size
+        for entry, end in entries_from(self._data, _JOURNAL_HEAD.size):
+            yield entry
+            self.whole_bytes = end
+
+
+def entries_from(data: bytes, at: int) -> Iterator[tuple[JournalEntry, int]]:
+    """Yield the whole entries of a journal from where one begins, each with where it ends."""
+    while at + _ENTRY_HEAD.size <= len(data):
+        crc, raw_bytes, lsn, end_lsn, timeline, top_xid = _ENTRY_HEAD.unpack_from(data, at)
+        begin = at + _ENTRY_HEAD.size
+        end = begin + raw_bytes
+        if raw_bytes > RECORD_BYTES_MAX or end > len(data) or google_crc32c.value(data[at + _CRC_BYTES : end]) != crc:
+            return
+        yield JournalEntry(Lsn(lsn), Lsn(end_lsn), TimelineId(timeline), Xid(top_xid), data[begin:end]), end
+        at = end
 
 
 def replay(base: Base, entries: Iterable[JournalEntry], until: Lsn) -> Lsn:

@@ -1,0 +1,57 @@
+"""The archiver while the sidecar delivers: it reads archived WAL for its markers, and gives nothing out (I13)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import Archiving
+from tests.support.failover import paired
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.model.lsn import parse_lsn
+from tidemark.model.mode import Stage
+from tidemark.wal.segments import parse_segment_name
+from tidemark.wire.marker import MarkerKind
+
+MB = 1 << 20
+HOUR = "3600"
+PATIENT = {
+    "TIDEMARK_WATCHDOG__RESTART_S": HOUR,
+    "TIDEMARK_WATCHDOG__WATCHDOG_S": HOUR,
+    "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30),  # so that all markers are there at the end
+}
+
+
+@pytest.mark.feature("I13")
+def test_a_passive_archiver_meets_the_markers_and_delivers_nothing_though_nobody_does(
+    node: Archiving, tmp_path: Path
+) -> None:
+    with paired(node, tmp_path, options=PATIENT) as pair, OutboxReader.open(pair.sidecar.folder) as reader:
+        for number in range(1, 4):
+            pair.insert(number)
+            pair.catch_up()
+            pair.wait_for(lambda: pair.sidecar.metric(by_kind("markers_written", MarkerKind.CONFIRM)) > 0, "a marker")
+        pair.sidecar.kill()
+        with StateStore.open(pair.sidecar.folder) as store:
+            before, head = store.view(), reader.head()
+        written = [marker.kind for marker in pair.markers()]
+        pair.insert(*range(4, 50))
+        (last,) = node.switch()
+        node.wait_until_archived()
+        key = parse_segment_name(last, MB)
+        assert key is not None
+        end_lsn = (key[1] + 1) * MB
+        pair.wait_for(lambda: parse_lsn(str(pair.archiver.status()["read_lsn"])) == end_lsn, "the archive's end")
+        assert pair.archiver.status()["role"] == "passive"
+        met = pair.archiver.metric(by_kind("markers_read", MarkerKind.CONFIRM))
+        assert written.count(MarkerKind.CONFIRM) == met > 0
+        with StateStore.open(pair.sidecar.folder) as store:
+            after = store.view()
+        assert (after.delivered, after.term, after.stage) == (before.delivered, before.term, Stage.REALTIME)
+        assert reader.head() == head
+        assert not [event for event in pair.archiver.events() if event["event"] in ("epoch taken", "starting")]
+
+
+def by_kind(name: str, kind: MarkerKind) -> str:
+    """Return how a count of markers is exported."""
+    return f'tidemark_{name}_total{{capture="main",kind="{kind.value}"}}'

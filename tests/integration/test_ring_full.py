@@ -1,0 +1,95 @@
+"""A ring that is full ends realtime once: nothing is taken afterwards, and its memory is given back (I06)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import Archiving
+from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.failover import Pair, paired
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.model.change import ChangeBatch
+from tidemark.model.mode import Stage
+from tidemark.wire.marker import MarkerKind
+
+RING_BYTES = 24 << 20
+ROWS_AT_ONCE = 2000
+STOPS = ("ring is full, capture stops", "capture failed", "mode switched")
+OPTIONS = {
+    "TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30),  # so that all markers are there at the end
+    "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18),
+    "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20),
+    "TIDEMARK_REALTIME__AUTOMATIC_RETURN": "false",
+    "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
+}
+
+
+def resident_bytes(process: Sidecar) -> int:
+    """Return how much memory a process has."""
+    assert process.process is not None
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.process.pid}/status").read_text())
+    assert found
+    return int(found[1]) << 10
+
+
+def write_rows(pair: Pair, first: int) -> int:
+    """Write rows of a kilobyte each; return the number of the next."""
+    last = first + ROWS_AT_ONCE - 1
+    pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM generate_series({first}, {last}) n")
+    return last + 1
+
+
+def has_confirmed(pair: Pair) -> bool:
+    """Tell if there is a pointer that a marker can carry."""
+    with StateStore.open(pair.sidecar.folder) as store:
+        return store.marks().confirmed is not None
+
+
+@pytest.mark.feature("I06")
+def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: Archiving, tmp_path: Path) -> None:
+    with (
+        paired(node, tmp_path, options=OPTIONS, bytes_max=1 << 20) as pair,
+        OutboxReader.open(pair.sidecar.folder) as reader,
+    ):
+        reader.register("slow")
+        pair.insert(1)
+        taken = pair.catch_up()
+        seen = reader.confirm("slow", reader.head(), reader.head()).held
+        pair.sidecar.wait_until(lambda: has_confirmed(pair), "the confirmation")
+        received, used = (
+            f'tidemark_{name}{{capture="main"}}' for name in ("wal_received_bytes_total", "ring_used_bytes")
+        )
+        number, peak_bytes = 2, 0
+        while pair.stage is Stage.REALTIME:
+            number = write_rows(pair, number)
+            peak_bytes = max(peak_bytes, resident_bytes(pair.sidecar))
+            assert number < 100 * ROWS_AT_ONCE, pair.told()
+        pair.sidecar.wait_for_event("stopped")
+        assert pair.sidecar.status()["link"] is None
+        pair.wait_for(lambda: peak_bytes - resident_bytes(pair.sidecar) > RING_BYTES // 2, "the ring's memory")
+        assert pair.sidecar.metric(used) == 0
+        taken_bytes = pair.sidecar.metric(received)
+        number = write_rows(pair, number)
+        pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
+        assert pair.node.sql("SELECT count(*) FROM pg_stat_replication") == [(0,)], "nobody streams any more"
+
+        def has_all() -> bool:
+            nonlocal seen
+            head = reader.head()
+            taken.extend(Sidecar.items(reader, seen, head))
+            seen = reader.confirm("slow", head, head).held
+            return sum(len(item.rows) for item in taken if isinstance(item, ChangeBatch)) >= number - 1
+
+        pair.wait_for(has_all, "all rows, by the archiver")
+        assert list(replayed(change_log(taken, "account"))) == list(range(1, number))
+        assert pair.stage is Stage.ARCHIVE
+        assert pair.sidecar.metric(received) == taken_bytes
+        lines = [event["event"] for event in pair.sidecar.events() if event["event"] in STOPS]
+        assert sorted(map(str, lines)) == sorted(STOPS), "one line each"
+        (switched,) = pair.switches()
+        assert switched.reason.startswith(f"the ring of {RING_BYTES} bytes is full at ")
+        (stop,) = [marker for marker in pair.markers() if marker.kind is MarkerKind.STOP]
+        assert stop.reason == switched.reason
+        assert stop.pointer is not None
