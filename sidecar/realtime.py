@@ -39,10 +39,10 @@ from tidemark.wire.marker import MarkerKind
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
 
 
-class StandbyNotSupported(NodeUnfit):
-    """The state says that its node is a standby."""
+class FollowerNotSupported(NodeUnfit):
+    """The state says to follow a standby and to deliver nothing."""
 
-    hint = "run the sidecar at the primary"
+    hint = "make a state anew by cdcctl init: a sidecar delivers from a standby, too"
 
 
 class Realtime:
@@ -90,7 +90,7 @@ class Realtime:
             case Stage.HELD:
                 self._way_back.drop()
             case Stage.FOLLOWER:
-                raise StandbyNotSupported(f"the stage of {self._store.folder.root} is follower")
+                raise FollowerNotSupported(f"the stage of {self._store.folder.root} is follower")
         self._confirm(marks)
         capture = self._turn.capture
         received_lsn = capture.progress.received_lsn if capture is not None else None

@@ -314,3 +314,37 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
 
 def received(sidecar: Sidecar) -> Lsn:
     return parse_lsn(str(sidecar.status()["received_lsn"]))
+
+
+@contextmanager
+def switching(archiving: Archiving) -> Iterator[None]:
+    """Have a segment archived every now and then."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(LONG_S):
+            archiving.switch()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(JOIN_S)
+
+
+def test_a_standby_that_replays_from_an_archive_alone_gives_copy_and_stream_as_well(tmp_path: Path) -> None:
+    with archiving_node() as archiving, ExitStack() as stack:
+        primary = archiving.node
+        primary.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        primary.sql(f"INSERT INTO account SELECT n, 'old ' || n FROM generate_series(1, {ROWS}) n")
+        standby = stack.enter_context(copy_of(primary, restore_command=f"cp {archiving.spool.folder}/%f %p"))
+        (standby.data / "standby.signal").touch()
+        stack.enter_context(switching(archiving))
+        standby.start()
+        with sidecar_at(standby, primary, tmp_path, copy=True) as sidecar:
+            with overlapping_load(primary):
+                sidecar.wait_for_event("first copy done")
+                sidecar.catch_up()
+            assert replayed(change_log(sidecar.catch_up(), "account")) == rows_of(primary)
