@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,9 @@ from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.cdcctl import told as told_by
-from tests.support.failover import Pair, archiving_node
+from tests.support.failover import Pair, archiving_node, paired
 from tests.support.postgres import Cluster, StopMode, sql
-from tests.support.standby import copy_of, promote, recover_to, standby_of, wait_until_replayed
+from tests.support.standby import copy_of, promote, recover, standby_of, wait_until_replayed
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -28,6 +28,7 @@ SESSIONS = 4
 JOIN_S = 60
 LONG_S, SHORT_S = 0.3, 0.01  # an older transaction runs while later ones end: a standby does not tell of it
 TABLES = 6
+MB = 1 << 20  # a segment of a node that archives
 
 
 @pytest.fixture
@@ -263,7 +264,7 @@ def test_a_recovery_to_a_point_in_time_is_followed_from_before_it_and_refused_fr
                 archiving.switch()
                 archiving.wait_until_archived()
                 node.stop()
-                recover_to(restored, point, f"cp {archiving.spool.folder}/%f %p")
+                recover(restored, f"cp {archiving.spool.folder}/%f %p", before=point)
                 to_restored = {"TIDEMARK_CAPTURE__DSN": restored.dsn()}
                 behind.options |= to_restored
                 behind.refuses(ExitCode.CORRUPT_WAL, "timeline 2 begins at", "timeline 1 was received")
@@ -348,3 +349,29 @@ def test_a_standby_that_replays_from_an_archive_alone_gives_copy_and_stream_as_w
                 sidecar.wait_for_event("first copy done")
                 sidecar.catch_up()
             assert replayed(change_log(sidecar.catch_up(), "account")) == rows_of(primary)
+
+
+@pytest.mark.feature("I33")
+def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary_holds_by_half(tmp_path: Path) -> None:
+    with archiving_node() as archiving:
+        node = archiving.node
+        node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        with copy_of(node) as restored, paired(archiving, tmp_path) as pair:
+            pair.insert(1)
+            pair.catch_up()
+            pair.switch_off()
+            pair.sidecar.stop()
+            with closing(node.connect(autocommit=False)) as lost:
+                sql(lost, "INSERT INTO account SELECT n, repeat('x', 300) FROM generate_series(1001, 16000) n")
+                archiving.wait_until_archived()
+                (ended,) = node.sql("SELECT last_archived_wal FROM pg_stat_archiver")
+                pair.wait_for(lambda: received(pair.archiver) % MB == 0, f"the end of {ended[0]}")
+                read_lsn = received(pair.archiver)
+                node.stop(StopMode.KILL)
+            recover(restored, f"cp {archiving.spool.folder}/%f %p")
+            pair.sidecar.written_to = restored
+            restored.sql("INSERT INTO account VALUES (2)")
+            with switching(Archiving(restored, archiving.spool)):
+                assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
+            told = pair.archiver.wait_for_event("a part of a record is let go of: the timeline ended before it")
+            assert parse_lsn(str(told["at_lsn"])) < read_lsn

@@ -47,15 +47,10 @@ def promote(standby: Cluster) -> None:
     assert promoted
 
 
-def recover_to(copy: Cluster, lsn: str, restore_command: str) -> None:
-    """Start a copy and let it recover from an archive up to the record before `lsn`, on a timeline of its own."""
-    copy.configure(
-        reload=False,
-        restore_command=restore_command,
-        recovery_target_lsn=lsn,
-        recovery_target_inclusive="off",
-        recovery_target_action="promote",
-    )
+def recover(copy: Cluster, restore_command: str, *, before: str = "") -> None:
+    """Start a copy and let it recover from an archive, to its end or up to an LSN, on a timeline of its own."""
+    target = {"recovery_target_lsn": before, "recovery_target_inclusive": "off", "recovery_target_action": "promote"}
+    copy.configure(reload=False, restore_command=restore_command, **(target if before else {}))
     (copy.data / "recovery.signal").touch()
     copy.start()
     _wait_for(copy, lambda: copy.sql("SELECT pg_is_in_recovery()") == [(False,)])
