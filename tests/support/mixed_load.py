@@ -23,7 +23,8 @@ SESSIONS = 3
 KEYS_EACH = 100  # of one transaction, its own
 OUTAGE_S = 0.1  # between two tries to connect
 TRIES_AT_END = 100  # to end what was prepared before an outage
-OLD_ROWS = 1000  # of each table, from before the capture; their keys are far below all others
+OLD_ROWS = 1000  # of each table, from before the capture
+OLD_KEYS = -1_000_000_000  # theirs are below: a load of hours does not come there with its negated keys
 TABLES = (
     "CREATE TABLE account (id int PRIMARY KEY, note text, wide int DEFAULT 1)",
     "CREATE TABLE letter (id int PRIMARY KEY, counter int DEFAULT 0, body text)",
@@ -34,10 +35,10 @@ TABLES = (
     "CREATE TABLE visit (id int, note text)",
 )
 OLD = (
-    "INSERT INTO account SELECT -n - 1000000, 'old' FROM generate_series(1, %s) n",
-    "INSERT INTO letter SELECT -n - 1000000, 0, repeat(md5(n::text), 80) FROM generate_series(1, %s) n",
-    "INSERT INTO reading SELECT -n - 1000000, n / 7.0, 'old' FROM generate_series(1, %s) n",
-    "INSERT INTO visit SELECT -n - 1000000, 'old' FROM generate_series(1, %s) n",
+    f"INSERT INTO account SELECT {OLD_KEYS} - n, 'old' FROM generate_series(1, %s) n",
+    f"INSERT INTO letter SELECT {OLD_KEYS} - n, 0, repeat(md5(n::text), 80) FROM generate_series(1, %s) n",
+    f"INSERT INTO reading SELECT {OLD_KEYS} - n, n / 7.0, 'old' FROM generate_series(1, %s) n",
+    f"INSERT INTO visit SELECT {OLD_KEYS} - n, 'old' FROM generate_series(1, %s) n",
 )
 
 
@@ -188,7 +189,7 @@ def change_letters(session: Session, dice: random.Random, first: int, earlier: i
     change = dice.choice(
         (
             "UPDATE letter SET counter = counter + 1 WHERE id = %s",
-            "UPDATE letter SET counter = counter + 1 WHERE id IN (%s, -1000001, -1000002)",
+            f"UPDATE letter SET counter = counter + 1 WHERE id IN (%s, {OLD_KEYS - 1}, {OLD_KEYS - 2})",
             "UPDATE letter SET id = -id WHERE id = %s",
             "UPDATE letter SET body = body || 'z' WHERE id = %s",
             "DELETE FROM letter WHERE id = %s",
