@@ -135,6 +135,8 @@ class Archive:
             self._around.log.warning("somebody else delivers now", **describe_error(fenced))
             return
         except TidemarkError as failed:
+            if self._turn.goes_back(failed):
+                return
             self._turn.let_go()
             if failed.disposition is not Disposition.RETRY:
                 raise

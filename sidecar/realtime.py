@@ -39,10 +39,10 @@ from tidemark.wire.marker import MarkerKind
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
 
 
-class StandbyNotSupported(NodeUnfit):
-    """The state says that its node is a standby."""
+class FollowerNotSupported(NodeUnfit):
+    """The state says to follow a standby and to deliver nothing."""
 
-    hint = "run the sidecar at the primary"
+    hint = "make a state anew by cdcctl init: a sidecar delivers from a standby, too"
 
 
 class Realtime:
@@ -90,7 +90,7 @@ class Realtime:
             case Stage.HELD:
                 self._way_back.drop()
             case Stage.FOLLOWER:
-                raise StandbyNotSupported(f"the stage of {self._store.folder.root} is follower")
+                raise FollowerNotSupported(f"the stage of {self._store.folder.root} is follower")
         self._confirm(marks)
         capture = self._turn.capture
         received_lsn = capture.progress.received_lsn if capture is not None else None
@@ -160,7 +160,12 @@ class Realtime:
         self._turn.begin(epoch, make_inflow, self._markers.pass_over)
 
     def _fail_over(self, error: BaseException) -> None:
-        """Give delivering up to the archiver, where there is one and it can do better; else raise `error`."""
+        """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
+
+        What is let go of here with the stage as it was is begun anew by the next step.
+        """
+        if self._turn.goes_back(error):
+            return
         if isinstance(error, Fenced) and self._store.marks().stage is not Stage.REALTIME:
             self._around.log.warning("somebody else delivers now", **describe_error(error))
             self._turn.let_go()

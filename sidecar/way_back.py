@@ -16,6 +16,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.inflow import LiveBuffer
 from tidemark.runtime.moving import Mover
+from tidemark.runtime.network import WalDiverged
 from tidemark.runtime.service import Means
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import event_of
@@ -152,12 +153,19 @@ class WayBack:
         """Let the archiver go on: the buffer overflowed, or the node has removed what it needs."""
         self.failed()
         self.drop()
-        event = event_of(error)
+        event = _given_up_by(error)
         if event is None:
             raise error
         self._around.log.warning("the return is given up", **describe_error(error))
         if marks.stage is not Stage.ARCHIVE:
             self._mover.try_move(event, only_from=marks.stage, reason=str(error))
+
+
+def _given_up_by(error: BaseException) -> Event | None:
+    """Return what a buffer's error is to the mode table; None where it ends the process."""
+    if isinstance(error, WalDiverged) and error.fork_lsn is not None:
+        return Event.SIDECAR_LOST  # nobody took anything from the buffer: the next one begins behind the fork
+    return event_of(error)
 
 
 def _failure(asked: Future[Lsn] | None) -> BaseException | None:

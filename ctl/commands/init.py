@@ -17,6 +17,7 @@ from tidemark.io.node import Node
 from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
+from tidemark.runtime.errands import MarkersLeftOut
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.rebuild import rebuild
 from tidemark.runtime.steady_stream import check_stream
@@ -83,6 +84,8 @@ def init(
     )
     if chosen.has_archive:
         _tell_of_archive(chosen)
+    if from_spool is None and not chosen.markers.dsn:
+        _tell_of_standby(chosen)
     if config is not None:
         settings.keep(folder, config)
     if is_new:
@@ -109,6 +112,13 @@ def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | N
     for option, (given, configured) in options.items():
         if given and given != configured:
             raise ConfigError(f"{option} is not what {where} says", hint="leave the option out, or change it there")
+
+
+def _tell_of_standby(config: Config) -> None:
+    """Say that a standby takes no markers, where nothing else is named for them."""
+    with Node(config.capture.dsn) as node:
+        if node.is_in_recovery():
+            click.echo(f"{node.where} is a standby: markers are left out. {MarkersLeftOut.hint}", err=True)
 
 
 def _tell_of_archive(config: Config) -> None:

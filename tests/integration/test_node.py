@@ -5,6 +5,7 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.postgres import HBA_REPLICATION, Cluster
 from tests.support.servers import MAJORS
+from tests.support.standby import promote, standby_of, wait_until_replayed
 from tidemark.io.node import FullPageWritesOff, Node, RoleLacksReplication, WalLevelTooLow
 from tidemark.io.node_errors import (
     AuthenticationFailed,
@@ -15,8 +16,8 @@ from tidemark.io.node_errors import (
     WrongNode,
 )
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import SystemIdentifier
-from tidemark.model.snapshot import BadSnapshot, Snapshot, parse_snapshot
+from tidemark.model.lsn import FullXid, Lsn, SystemIdentifier
+from tidemark.model.snapshot import BadSnapshot, Snapshot, parse_snapshot, parse_visibility
 
 
 @pytest.mark.parametrize("major", MAJORS)
@@ -116,3 +117,35 @@ def test_a_snapshot_sees_what_ended_before_it() -> None:
     snapshot = parse_snapshot("10:20:10,14")
     assert isinstance(snapshot, Snapshot)
     assert [xid for xid in range(8, 23) if snapshot.sees(xid)] == [8, 9, 11, 12, 13, 15, 16, 17, 18, 19]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["@", "1@", "a@0/1", "1@x", "@0/1", "1:2"])
+def test_what_is_no_standbys_snapshot_is_refused(text: str) -> None:
+    with pytest.raises(BadSnapshot):
+        parse_visibility(text)
+
+
+def test_a_standbys_snapshot_shows_what_is_older_than_all_that_ran_and_what_had_committed() -> None:
+    snapshot = parse_visibility("10@0/20")
+    assert str(snapshot) == "10@0/20"
+    assert parse_visibility("10:20:10,14") == parse_snapshot("10:20:10,14")
+    shown = [(xid, lsn) for xid in (9, 10, 30) for lsn in (0x18, 0x20, 0x28) if snapshot.shows(FullXid(xid), Lsn(lsn))]
+    assert shown == [(9, 0x18), (9, 0x20), (9, 0x28), (10, 0x18), (30, 0x18)]
+
+
+def test_a_standby_tells_what_it_has_replayed_and_is_written_nothing_to(new_cluster: NewCluster) -> None:
+    primary = new_cluster()
+    with standby_of(primary) as standby:
+        primary.sql("CREATE TABLE t (a int)")
+        wait_until_replayed(standby, primary)
+        with Node(standby.dsn()) as node, Node(primary.dsn()) as other:
+            node.check_fitness()
+            assert (node.is_in_recovery(), other.is_in_recovery()) == (True, False)
+            assert other.replayed_lsn() is None
+            replayed = node.replayed_lsn()
+            assert replayed == node.flush_all() == node.flush_lsn() == node.insert_lsn() == other.flush_lsn()
+            assert node.received_lsn() == replayed
+            promote(standby)
+            assert not node.is_in_recovery()
+            assert node.replayed_lsn() is None
+            assert node.flush_all() > replayed

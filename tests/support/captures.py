@@ -48,6 +48,7 @@ class Sidecar:
 
     def __init__(self, cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> None:
         self.cluster = cluster
+        self.written_to = cluster  # where changes are made: of a standby's sidecar, the primary
         self.database = database
         self.folder = StateFolder(root / "state")
         self.log_path = root / f"{self.role}.log"
@@ -175,7 +176,7 @@ class Sidecar:
     def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
         """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""
         prefix = f"sync-{time.monotonic_ns()}"
-        with self.cluster.connect(self.database) as session:
+        with self.written_to.connect(self.database) as session:
             session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
         deadline = time.monotonic() + CAUGHT_UP_S
         with OutboxReader.open(self.folder) as reader:

@@ -27,7 +27,7 @@ from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid, parse_lsn
 from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, LiveChanges
 from tidemark.runtime.seeding import Seed, take_seed
 
@@ -79,24 +79,27 @@ class ServerSide:
     def lines(self) -> list[str]:
         """Return what was decoded since the last call, fences and our own messages left out."""
         try:
-            return without_own_messages(list(self._read()))
+            return without_own_messages([line for _, line in self.rows()])
         except psycopg.errors.QueryCanceled:
             raise
         except psycopg.DatabaseError as error:
             self.cluster.until_it_answers()  # the plugin may have taken the whole server along
             raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(self._read_before())) from error
 
-    def _read(self, at_a_time: int | None = None) -> Iterator[str]:
-        """Yield what is decoded, in one call, or `at_a_time` changes and the rest of a transaction a call."""
+    def rows(self, at_a_time: int | None = None) -> Iterator[tuple[Lsn, str]]:
+        """Yield all decoded since the last call, at once, or by `at_a_time` changes and the rest of a transaction.
+
+        The LSN of a COMMIT is its record's end.
+        """
         with self.cluster.connect(self.database) as session:
             for setting in (*REFERENCE_SETTINGS, f"SET statement_timeout = '{SERVER_DECODES_S}s'"):
                 session.execute(setting)
             query = (
-                f"SELECT data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
+                f"SELECT lsn::text, data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
                 " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')"
             )
             while rows := sql(session, query):
-                yield from (str(data) for (data,) in rows)
+                yield from ((parse_lsn(str(lsn)), str(data)) for lsn, data in rows)
                 if at_a_time is None:
                     return
                 sql(session, "CHECKPOINT")  # writes how far the slot is: a server that dies would begin again
@@ -106,7 +109,7 @@ class ServerSide:
         lines: list[str] = []
         for at_a_time in (3000, 100, 1):
             try:
-                lines.extend(self._read(at_a_time))  # what came before the error stays
+                lines.extend(line for _, line in self.rows(at_a_time))  # what came before the error stays
             except psycopg.DatabaseError:
                 self.cluster.until_it_answers()
         return lines

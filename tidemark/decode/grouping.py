@@ -24,10 +24,10 @@ from tidemark.model.change import (
     SchemaEvent,
     TransactionEnd,
 )
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
-from tidemark.model.snapshot import Snapshot
+from tidemark.model.snapshot import Visibility
 
 TABLES_MAX = 65536  # relation versions whose selection is remembered
 GROUP_ROWS = 65536
@@ -35,10 +35,10 @@ GROUP_BYTES = 16 << 20  # of tuples, about
 ITEM_BYTES = 500  # what an item that is no row counts, beside its content
 
 Selection = Callable[[Relation], bool]
-Copied = Callable[[Oid, Oid, FullXid], bool]  # of database, relation, transaction: its rows came with the first copy
+Copied = Callable[[Oid, TransactionEnd], bool]  # of a relation, a transaction: its rows came with the first copy
 
 
-def nothing_copied(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
+def nothing_copied(_relation: Oid, _end: TransactionEnd) -> bool:
     """Say that no first copy was made."""
     return False
 
@@ -75,7 +75,7 @@ class Grouper:
         selected: Selection = all_tables,
         copied: Copied = nothing_copied,
         after: Position | None = None,
-        behind: Snapshot | None = None,
+        behind: Visibility | None = None,
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
     ) -> None:
@@ -122,7 +122,7 @@ class Grouper:
                     continue
                 if self._is_full:
                     yield self._close()
-                self._add_item(item, transaction.inner_restart_lsn, end.full_xid)
+                self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
             row = min(item.stop, item.start + max(0, first - item.first_ordinal))
             while row < item.stop:
@@ -155,7 +155,7 @@ class Grouper:
 
     def _first_new(self, end: TransactionEnd) -> int:
         """Return the ordinal of the transaction's first item that was not delivered."""
-        if self._behind is not None and self._behind.sees(end.full_xid):
+        if self._behind is not None and self._behind.shows(end.full_xid, end.commit_lsn):
             return end.item_count
         if self._after is None:
             return 0
@@ -163,10 +163,10 @@ class Grouper:
             return self._after.ordinal + 1
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
 
-    def _add_item(self, item: Item, restart_lsn: Lsn, xid: FullXid | None = None) -> None:
+    def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
         self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
-        if not self._wants_item(item, xid):
+        if not self._wants_item(item, end):
             return
         if not isinstance(item, LogicalMessage):
             self._end_batches()
@@ -200,19 +200,19 @@ class Grouper:
         oids = [relation.oid for relation in run.versions.relations]
         begin = start
         for row, number in enumerate(run.chunk.numbers(start, stop), start):
-            if self._copied(end.database, oids[number], end.full_xid):
+            if self._copied(oids[number], end):
                 if row > begin:
                     yield begin, row
                 begin = row + 1
         if stop > begin:
             yield begin, stop
 
-    def _wants_item(self, item: Item, xid: FullXid | None) -> bool:
+    def _wants_item(self, item: Item, end: TransactionEnd | None) -> bool:
         if isinstance(item, LogicalMessage):
             return item.prefix != LOSS_PREFIX
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
-        if xid is not None and self._copied(item.database, versions[0].oid, xid):
+        if end is not None and self._copied(versions[0].oid, end):
             return False
         return any(self._wants(relation) for relation in versions)
 

@@ -3,6 +3,7 @@
 A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
 COPY return nothing, and while the lock is held its columns stay as they are described. SQL knows no COPY of an OID, and
 ALTER SCHEMA RENAME locks no table: that the rows were those of the right table is told by what the transaction locked.
+On a standby a snapshot is taken again until it is known what it shows (`tidemark.io.standby_snapshot`).
 SELECT on the tables is needed here, and only here.
 """
 
@@ -20,11 +21,14 @@ from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
+from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import Oid, Xid
+from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import Column, Relation
+from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat
 
+SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
 _FIRST_USER_OID = 16384  # FirstNormalObjectId
 _STAMP = """
     SELECT c.oid::int8, pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
@@ -51,6 +55,12 @@ class TableChanging(NodeUnreachable):
     """A table that changed between two looks; tried again."""
 
 
+class SnapshotUnclear(NodeUnreachable):
+    """A standby that commits so fast that of no snapshot is known what it shows; tried again."""
+
+    hint = "let copy the primary (capture.dsn), or at a quieter time"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceTable:
     """A table as SQL shows it; `stamp` changes whenever its description does."""
@@ -68,6 +78,11 @@ class TableSnapshot:
 
     relation: Relation
     snapshot: str
+    time_us: int
+
+
+class _Taken(NamedTuple):
+    snapshot: Visibility
     time_us: int
 
 
@@ -141,6 +156,23 @@ class CopySource:
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
         """Lock a table, take the snapshot, describe it."""
+        with ExitStack() as stack:
+            taken = self._taken_clearly(table, stack)
+            yield TableSnapshot(self._describe(table), str(taken.snapshot), taken.time_us)
+
+    def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
+        """Enter the transaction of a snapshot into `stack`, of which is known what it shows."""
+        for _ in range(SNAPSHOTS_MAX):
+            with ExitStack() as attempt:
+                taken = attempt.enter_context(self._locked(table))
+                if taken is not None:
+                    stack.push(attempt.pop_all())
+                    return taken
+        raise SnapshotUnclear(f"{self._node.where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
+
+    @contextmanager
+    def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
+        """Lock a table, take a snapshot; None: it is not known what it shows."""
         with self._node.translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
@@ -148,6 +180,7 @@ class CopySource:
             session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
             name = _identifier(table.namespace, table.name)
             session.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
+            replayed_lsn = self._look.replayed_lsn()
             # NB: the first statement with a snapshot; LOCK takes none.
             ((snapshot, time_us, oid),) = session.execute(
                 "SELECT pg_catalog.pg_current_snapshot()::text,"
@@ -156,7 +189,19 @@ class CopySource:
             ).fetchall()
             if oid != table.oid:
                 raise TableChanging(f"{table.namespace}.{table.name} is another table now")
-            yield TableSnapshot(self._describe(table), str(snapshot), int(time_us))
+            shown = parse_snapshot(str(snapshot))
+            visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
+            yield None if visible is None else _Taken(visible, int(time_us))
+
+    def _replayed(self, shown: Snapshot, start_lsn: Lsn) -> Visibility | None:
+        """Return what a standby's snapshot shows, taken when the replay was past `start_lsn`."""
+        if shown.xmin == shown.xmax:
+            return shown  # nobody ran
+        end_lsn = self._look.replayed_lsn()
+        if end_lsn is None:
+            raise TableChanging(f"{self._look.where} was promoted")
+        window = ReplayWindow(start_lsn, end_lsn, self._look.received_lsn())
+        return None if window.holds_commit(self._dsn, self._look.facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
     def rows(self, relation: Relation) -> Generator[bytes]:
         """Give the rows of the table that is held, as lines of COPY's text format.

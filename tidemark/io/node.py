@@ -65,12 +65,6 @@ class RoleLacksReplication(NodeUnfit):
     hint = "run as a superuser of the node: ALTER ROLE <role> REPLICATION"
 
 
-class StandbyNode(NodeUnfit):
-    """A node in recovery, where a seed needs the primary."""
-
-    hint = "let the DSN lead to the primary (target_session_attrs=read-write picks it from several hosts)"
-
-
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What the node is."""
@@ -193,12 +187,19 @@ class Node:
     def check_fitness(self) -> NodeFacts:
         """Return what the node is, if it is fit to be captured; raise the first thing that is not, by name."""
         facts = self.facts()
+        self.check_settings()
+        ((may_stream,),) = self.query("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")
+        if not may_stream:
+            raise RoleLacksReplication(f"the role {facts.role} on {self.where} has no REPLICATION")
+        return facts
+
+    def check_settings(self) -> None:
+        """Raise the first thing about the node's WAL that is unfit to be decoded; a standby tells its own settings."""
         (row,) = self.query(
             "SELECT current_setting('wal_level'), current_setting('full_page_writes'), c.full_page_writes,"
-            " current_setting('block_size')::int, current_setting('wal_block_size')::int, pg_is_in_recovery(),"
-            " r.rolreplication OR r.rolsuper FROM pg_control_checkpoint() c, pg_roles r WHERE r.rolname = current_user"
+            " current_setting('block_size')::int, current_setting('wal_block_size')::int FROM pg_control_checkpoint() c"
         )
-        wal_level, setting, checkpoint, block_bytes, page_bytes, recovering, may_stream = row
+        wal_level, setting, checkpoint, block_bytes, page_bytes = row
         if wal_level != "logical":
             raise WalLevelTooLow(f"{self.where} has wal_level = {wal_level}")
         if setting != "on" or not checkpoint:
@@ -206,11 +207,6 @@ class Node:
             raise FullPageWritesOff(f"{self.where} has full_page_writes = {setting}{since}")
         if (block_bytes, page_bytes) != (PAGE_BYTES, PAGE_BYTES):
             raise UnknownPageSize(f"{self.where} has pages of {block_bytes} and WAL pages of {page_bytes} bytes")
-        if recovering:
-            raise StandbyNode(f"{self.where} is in recovery")
-        if not may_stream:
-            raise RoleLacksReplication(f"the role {facts.role} on {self.where} has no REPLICATION")
-        return facts
 
     def check_same_node(self, expected: SystemIdentifier) -> None:
         """Raise `WrongNode` if this is another cluster than `expected`."""
@@ -226,8 +222,8 @@ class Node:
         return RedoPoint(parse_lsn(str(redo_lsn)), FullXid(int(epoch) << 32 | int(low)), TimelineId(int(timeline)))
 
     def flush_lsn(self) -> Lsn:
-        """Return up to where WAL is flushed, and so can be streamed."""
-        return parse_lsn(str(self.query("SELECT pg_current_wal_flush_lsn()::text")[0][0]))
+        """Return up to where WAL is flushed, and so can be streamed; on a standby, up to where it is replayed."""
+        return self.replayed_lsn() or self._lsn("SELECT pg_current_wal_flush_lsn()::text")
 
     def archiving(self) -> NodeArchiving:
         """Return how archiving does."""
@@ -243,15 +239,40 @@ class Node:
         """Have everything flushed that anybody can see by now; return up to where WAL is flushed.
 
         NB: asynchronous commits are seen before they are flushed. A transactional message is a commit of our own; it
-        asks for the local disk only, or it would hang behind a synchronous standby that is away.
+        asks for the local disk only, or it would hang behind a synchronous standby that is away. On a standby nothing
+        is seen before it is flushed.
         """
+        if self.is_in_recovery():
+            return self.flush_lsn()
         self.query("SET synchronous_commit = 'local'")
         self.query("SELECT pg_logical_emit_message(true, %s, '')", (MARKER_PREFIX,))
         return self.flush_lsn()
 
     def insert_lsn(self) -> Lsn:
-        """Return where the next record will stand: all that has committed so far stands before."""
-        return parse_lsn(str(self.query("SELECT pg_current_wal_insert_lsn()::text")[0][0]))
+        """Return where the next record will stand: all that has committed so far stands before.
+
+        On a standby, where the next record to be replayed stands; it may be under way, and be seen already.
+        """
+        return self.replayed_lsn() or self._lsn("SELECT pg_current_wal_insert_lsn()::text")
+
+    def replayed_lsn(self) -> Lsn | None:
+        """Return up to where a standby has replayed WAL; None on a primary."""
+        return self._told_lsn("SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() END::text")
+
+    def received_lsn(self) -> Lsn | None:
+        """Return up to where a standby has received WAL by streaming; None where it never has."""
+        return self._told_lsn("SELECT pg_last_wal_receive_lsn()::text")
+
+    def is_in_recovery(self) -> bool:
+        """Tell if the node is a standby now: a promotion ends no session."""
+        return bool(self.query("SELECT pg_is_in_recovery()")[0][0])
+
+    def _lsn(self, statement: LiteralString) -> Lsn:
+        return parse_lsn(str(self.query(statement)[0][0]))
+
+    def _told_lsn(self, statement: LiteralString) -> Lsn | None:
+        ((found,),) = self.query(statement)
+        return None if found is None else parse_lsn(str(found))
 
     def snapshot(self) -> Snapshot:
         """Return the present snapshot."""

@@ -73,6 +73,12 @@ class QueryTimedOut(NodeUnreachable):
     hint = "look for VACUUM FULL or CLUSTER of a system catalog in pg_stat_activity"
 
 
+class RecoveryConflict(NodeUnreachable):
+    """A standby ended a statement of ours, to replay what the statement stood in the way of."""
+
+    hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay"
+
+
 class WalRemoved(WalGap):
     """The node has recycled WAL that we need."""
 
@@ -110,6 +116,7 @@ _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
 )  # fmt: skip
 _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
     ("58P01", WalRemoved),
+    ("40001", RecoveryConflict),  # nothing of ours is serializable: no other failure of serialization comes
     ("57014", QueryTimedOut),
     ("55P03", QueryTimedOut),
     ("42501", PermissionMissing),

@@ -20,6 +20,7 @@ FILES_ATTEMPTS_MAX = 20
 CATALOG_BYTES_MAX = 4 << 30  # of one database as COPY data: about ten million columns
 
 Answers = dict[seed.SeedQuery, list[bytes]]
+FileRows = list[tuple[int, int]]  # of catalogs: OID, filenode
 
 
 class CatalogsTooLarge(NodeUnfit):
@@ -42,7 +43,7 @@ class SeedSession:
         files, files_lsn = self._files_at()
         return seed.begin(fmt, identity, columns, files, next_xid=next_xid, files_lsn=files_lsn, shared=shared)
 
-    def _files_at(self) -> tuple[list[tuple[int, int]], Lsn]:
+    def _files_at(self) -> tuple[FileRows, Lsn]:
         """Return in which files the catalogs stand, and an LSN at which they did."""
         files = self.files()
         for _ in range(FILES_ATTEMPTS_MAX):
@@ -51,15 +52,15 @@ class SeedSession:
                 return files, lsn
         raise SeedOvertaken(f"{self.node.where}: the system catalogs are being rewritten all the time")
 
-    def check_files(self, mirror: CatalogMirror) -> None:
-        """Raise `SeedOvertaken` if the mirror's files are not the database's: a rewrite slipped in between."""
+    def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
+        """Raise `SeedOvertaken` if the mirror's files are not the database's `files`: a rewrite slipped in between."""
         heaps = {**mirror.store.heaps, **mirror.shared.store.heaps}
-        if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(self.files()):
+        if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(files):
             raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten while the seed was being taken")
 
-    def files(self) -> list[tuple[int, int]]:
+    def files(self) -> FileRows:
         """Return in which files the catalogs stand now."""
-        return cast("list[tuple[int, int]]", self.node.query(seed.FILES.encode()))
+        return cast("FileRows", self.node.query(seed.FILES.encode()))
 
     def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
         """Copy the catalogs under one snapshot; `meanwhile` is called between pieces, for streams want answers."""

@@ -110,6 +110,17 @@ class WalSpool:
                 self._end_file()
             self._files.pop(0).path.unlink(missing_ok=True)
 
+    def cut_behind(self, lsn: Lsn) -> None:
+        """Remove what stands behind `lsn`: it never happened."""
+        self.close()
+        while self._files and self._files[-1].start_lsn >= lsn:
+            self._files.pop().path.unlink()
+        if self._files and self._files[-1].end_lsn > lsn:
+            last = self._files[-1]
+            with writing(last.path):
+                os.truncate(last.path, lsn - last.start_lsn)
+            last.end_lsn = lsn
+
     def close(self) -> None:
         """Let go of the files."""
         self._end_file()

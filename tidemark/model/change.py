@@ -149,7 +149,7 @@ class CopyBoundary:
     relation: Relation
     generation: int
     begin: bool
-    snapshot: str  # text form of pg_snapshot
+    snapshot: str  # text form of a `Visibility`
 
 
 GroupItem = ChangeBatch | SchemaEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary

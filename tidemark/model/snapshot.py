@@ -1,15 +1,27 @@
-"""PostgreSQL's snapshots (`pg_snapshot`): which transactions a reader sees."""
+"""PostgreSQL's snapshots (`pg_snapshot`): which transactions a reader sees.
+
+NB: a standby's pg_snapshot has the bounds only. Who runs between them is known there, and used, but not told
+(`GetSnapshotData` in recovery fills `subxip` alone). Where replay stood takes the place of that list.
+"""
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import FullXid
+from tidemark.model.errors import InvalidLsn, TidemarkError
+from tidemark.model.lsn import FullXid, Lsn, format_lsn, parse_lsn
 
 
 class BadSnapshot(TidemarkError):
     """Text that is no pg_snapshot."""
 
     hint = "this is not what PostgreSQL prints for pg_current_snapshot()"
+
+
+class Visibility(Protocol):
+    """What a reader sees of transactions that committed."""
+
+    def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Tell if what `xid` did is visible, given that its commit record begins at `commit_lsn`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +36,39 @@ class Snapshot:
         """Tell if what `xid` did is visible, given that it committed."""
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
+    def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Tell if what `xid` did is visible, wherever it committed."""
+        del commit_lsn
+        return self.sees(xid)
+
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(str(xid) for xid in sorted(self.running))}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedSnapshot:
+    """A standby's: all before `xmin` have ended, and of the others those show that committed below `replayed_lsn`."""
+
+    xmin: FullXid
+    replayed_lsn: Lsn
+
+    def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Tell if what `xid` did is visible, given that its commit record begins at `commit_lsn`."""
+        return xid < self.xmin or commit_lsn < self.replayed_lsn
+
+    def __str__(self) -> str:
+        return f"{self.xmin}@{format_lsn(self.replayed_lsn)}"
+
+
+def parse_visibility(text: str) -> Visibility:
+    """Return what `text` describes: a snapshot, or a standby's (`10@0/3000158`)."""
+    xmin, separator, lsn = text.partition("@")
+    if not separator:
+        return parse_snapshot(text)
+    try:
+        return ReplayedSnapshot(FullXid(int(xmin)), parse_lsn(lsn))
+    except (ValueError, InvalidLsn):
+        raise BadSnapshot(f"not a snapshot: {text!r}") from None
 
 
 def parse_snapshot(text: str) -> Snapshot:

@@ -108,13 +108,16 @@ class ArchiveInput(SourceThread):
     def _check_timeline(self, archive: ArchiveFolder) -> None:
         """See that the archive's latest timeline came from ours, and not before what was read of it."""
         latest = archive.history.timeline
-        reached = max(self._delivered, Reached(self._timeline, self._ring.write_lsn))
+        received = Reached(self._timeline, self._ring.write_lsn)
+        reached = max(self._delivered, received)
         left_lsn = archive.history.switch_lsn(reached.timeline)
         if reached.timeline not in archive.history or (left_lsn is not None and left_lsn < reached.lsn):
-            raise WalDiverged(
+            error = WalDiverged(
                 f"timeline {latest} of {self._folder} is not one that left timeline {reached.timeline} "
                 f"behind {format_lsn(reached.lsn)}, up to where that was read"
             )
+            error.fork_lsn = left_lsn if reached == received else None
+            raise error
         if latest != self._timeline:
             self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 

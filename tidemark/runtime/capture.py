@@ -25,9 +25,9 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
 from tidemark.io.trimming import history_horizon_lsn
 from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Epoch, Pointer
-from tidemark.model.snapshot import parse_snapshot
+from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
@@ -179,6 +179,11 @@ class Capture:
         return self._decoding.reader.record_bytes if self._decoding is not None else 0
 
     @property
+    def decoded_lsn(self) -> Lsn:
+        """End of the last record that was decoded; by the decode thread itself, which may be ahead of `progress`."""
+        return self._decoding.reader.decoder.decoded_lsn if self._decoding is not None else INVALID_LSN
+
+    @property
     def halted_at(self) -> Pointer | None:
         """Where a marker has halted the capture, once all that commits before is delivered."""
         halted_at = self._decoding.halted_at if self._decoding is not None else None
@@ -288,7 +293,7 @@ class Capture:
             selected=config.select.selection().selects,
             copied=copied_by(self._store.view()),
             after=start.position,
-            behind=parse_snapshot(beginning.snapshot) if beginning.snapshot else None,
+            behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
         )

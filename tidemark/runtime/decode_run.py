@@ -14,8 +14,9 @@ from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.model.snapshot import Snapshot
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.snapshot import Visibility
+from tidemark.runtime.network import WalDiverged
 from tidemark.runtime.seeding import (
     POLL_S,
     WAIT_S_DEFAULT,
@@ -23,6 +24,7 @@ from tidemark.runtime.seeding import (
     SeedObserver,
     SilentObserver,
     Waiting,
+    begin_behind,
     decoder_of,
 )
 from tidemark.runtime.steady_stream import SteadyStream
@@ -61,7 +63,7 @@ class WalDecoding:
     def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
         """Take a slice; yield what it completes. All of it must be drawn before the next slice comes."""
         if segment.timeline != self.timeline:
-            self.framer.follow(segment.timeline)
+            self._follow(segment)
             self.timeline = self.decoder.timeline = segment.timeline
         self.framer.feed(segment.start_lsn, segment.data)
         while not isinstance(block := self.framer.next_block(), NeedMore):
@@ -72,6 +74,25 @@ class WalDecoding:
             yield from self.decoder.decode_block(block, self._journal)
             if self.decoder.is_halted:
                 return
+
+    def _follow(self, segment: ReadSegment) -> None:
+        """Go on along another timeline; where it left the last one, a record may have been sent by half."""
+        framer = self.framer
+        if framer.fed_lsn is None or framer.fed_lsn <= segment.start_lsn:
+            framer.follow(segment.timeline)
+        elif framer.position > segment.start_lsn:
+            raise WalDiverged(
+                f"timeline {segment.timeline} begins at {format_lsn(segment.start_lsn)}, "
+                f"timeline {self.timeline} was decoded up to {format_lsn(framer.position)}"
+            )
+        else:
+            self.framer = Framer(
+                framer.format,
+                system_identifier=framer.system_identifier,
+                segment_bytes=framer.segment_bytes,
+                timeline=segment.timeline,
+                start_lsn=segment.start_lsn,
+            )
 
 
 class TooMuchHeld(NodeUnfit):
@@ -100,7 +121,7 @@ class LiveChanges:
         away: Callable[[NodeUnreachable], None] | None = None,
     ) -> None:
         self.seed = seed
-        self.snapshot: Snapshot | None = None  # S2
+        self.snapshot: Visibility | None = None  # S2
         self._dsn = dsn
         self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
         self._looked_s = 0.0
@@ -157,10 +178,10 @@ class LiveChanges:
             if snapshot is None:
                 return
             self.begin_lsn = node.insert_lsn()
-        self.snapshot = snapshot
+            self.snapshot = begin_behind(node, snapshot, self.seed.complete_from)
         held, self._held, self._held_bytes = self._held, [], 0
         for decoded in held:
-            if self._wanted(decoded, snapshot):
+            if self._wanted(decoded, self.snapshot):
                 yield decoded
 
     def _hold(self, decoded: Decoded) -> None:
@@ -169,9 +190,9 @@ class LiveChanges:
         if self._held_bytes > HELD_BYTES_MAX:
             raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
 
-    def _wanted(self, decoded: Decoded, snapshot: Snapshot) -> bool:
+    def _wanted(self, decoded: Decoded, snapshot: Visibility) -> bool:
         if isinstance(decoded, CommittedTransaction):
-            if snapshot.sees(decoded.end.full_xid):
+            if snapshot.shows(decoded.end.full_xid, decoded.end.commit_lsn):
                 decoded.release()
                 return False
             return True

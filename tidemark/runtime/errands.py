@@ -16,7 +16,7 @@ from tidemark.io.node import Node, NodeArchiving
 from tidemark.io.node_errors import PermissionMissing
 from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
-from tidemark.model.errors import NodeUnreachable
+from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
@@ -34,6 +34,15 @@ class ErrandsPending(NodeUnreachable):
     hint = "see that the node answers SQL; it is asked again"
 
 
+class MarkersLeftOut(NodeUnfit):
+    """Markers are to be written to a standby, which takes none: delivery does without them."""
+
+    hint = (
+        "let markers.dsn lead to the primary: several hosts with target_session_attrs=read-write find it behind a "
+        "promotion, too"
+    )
+
+
 class NodeErrands:
     """Runs errands until it is closed."""
 
@@ -44,6 +53,7 @@ class NodeErrands:
         self._key = key
         self._node: Node | None = None
         self._may_switch = True
+        self._told_left_out = False
         self._closing = threading.Event()
         self._queue: Queue[Callable[[], None]] = Queue(ERRANDS_MAX)
         self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
@@ -116,6 +126,12 @@ class NodeErrands:
             self._node = node
         return self._node
 
+    def _primary(self) -> Node:
+        node = self._session()
+        if node.is_in_recovery():
+            raise MarkersLeftOut(f"{node.where} is a standby")
+        return node
+
     def _forget_node(self) -> None:
         if self._node is not None:
             self._node.close()
@@ -124,14 +140,22 @@ class NodeErrands:
     def _write(self, marker: Marker) -> Lsn:
         try:
             content = write_marker(marker, self._key)
-            ((end_lsn,),) = self._session().query(
+            ((end_lsn,),) = self._primary().query(
                 "SELECT pg_logical_emit_message(true, %s, %s::bytea)::text", (MARKER_PREFIX, content)
             )
+        except MarkersLeftOut as error:
+            self._tell_left_out(error)
+            raise
         except Exception:
             self._around.metrics.markers_failed.inc()
             raise
         self._around.metrics.markers_written.inc(marker.kind.value)
         return parse_lsn(str(end_lsn))
+
+    def _tell_left_out(self, error: MarkersLeftOut) -> None:
+        if not self._told_left_out:
+            self._told_left_out = True
+            self._around.log.warning("markers are left out", **describe_error(error))
 
     def _mark(self) -> WalMark:
         ((record_bytes, xid),) = self._session().query(
@@ -145,7 +169,7 @@ class NodeErrands:
         return self._mark() if moved and self._switch_segment() else mark
 
     def _switch_segment(self) -> bool:
-        if not self._may_switch and not self._is_granted_by_now():
+        if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
         try:
             self._session().query("SELECT pg_switch_wal()")

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.decode.grouping import Copied, nothing_copied
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
@@ -28,45 +29,49 @@ from tidemark.io.copy_spool import CopySpool
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
+from tidemark.io.node_errors import RecoveryConflict
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
-from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
-from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, TransactionEnd
+from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
-from tidemark.model.snapshot import Snapshot, parse_snapshot
+from tidemark.model.snapshot import Visibility, parse_visibility
 from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
 
+CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 WAIT_LOOK_S = 0.1
 Result = TypeVar("Result")
 
 
+class CopyConflicts(NodeUnfit):
+    """A standby ends the reading of a table again and again, to go on with its replay."""
+
+    hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay, for the copy"
+
+
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
 
 
-def copied_by(view: StateView) -> Callable[[Oid, Oid, FullXid], bool]:
+def copied_by(view: StateView) -> Copied:
     """Return what tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
 
     NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
     """
-    snapshots: dict[tuple[Oid, Oid], Snapshot] = {
-        key: parse_snapshot(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
+    snapshots: dict[TableKey, Visibility] = {
+        key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
     }
 
-    def copied(database: Oid, relation: Oid, xid: FullXid) -> bool:
-        snapshot = snapshots.get((database, relation))
-        return snapshot is not None and snapshot.sees(xid)
+    def copied(relation: Oid, end: TransactionEnd) -> bool:
+        snapshot = snapshots.get((end.database, relation))
+        return snapshot is not None and snapshot.shows(end.full_xid, end.commit_lsn)
 
-    return copied if snapshots else _never
-
-
-def _never(_database: Oid, _relation: Oid, _xid: FullXid) -> bool:
-    return False
+    return copied if snapshots else nothing_copied
 
 
 class FirstCopy:
@@ -93,6 +98,7 @@ class FirstCopy:
         self._log = log
         self._stopping = stopping
         self._clock = SystemClock()
+        self._conflicts = 0  # since the last table that was copied
 
     def run(self) -> None:
         """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
@@ -110,10 +116,16 @@ class FirstCopy:
             except TidemarkError as error:
                 if error.disposition is not Disposition.RETRY:
                     raise
+                self._count_conflict(error)
                 delay_s = backoff.failed(self._clock.monotonic_s())
                 self._log.warning("first copy interrupted", retry_s=delay_s, **describe_error(error))
                 if self._stopping.wait(delay_s):
                     raise Stopped from error
+
+    def _count_conflict(self, error: TidemarkError) -> None:
+        self._conflicts += isinstance(error, RecoveryConflict)
+        if self._conflicts > CONFLICTS_MAX:
+            raise CopyConflicts(f"{CONFLICTS_MAX} readings of a table were ended by the standby: {error}") from error
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
@@ -146,6 +158,7 @@ class FirstCopy:
                     sources[task.database] = source
                 self._copy(sources[task.database], task, facts.timeline, lx)
                 tasks.pop(0)
+                self._conflicts = 0
                 self._metrics.copy_tables_left.set(len(tasks))
 
     def _wait_for_older(self, node: Node) -> Lsn:

@@ -106,6 +106,11 @@ def from_node(
     return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
 
 
+def cut_spool(around: Surroundings, lsn: Lsn) -> None:
+    """Let go of what was spooled behind `lsn`, where the node's timeline turned out to have ended."""
+    WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode).cut_behind(lsn)
+
+
 def from_archive(
     around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
 ) -> Inflow:

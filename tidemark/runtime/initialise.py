@@ -16,7 +16,7 @@ from tidemark.io.node import Node
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
@@ -51,6 +51,8 @@ def initialise(
     with Node(config.capture.dsn) as node:
         facts = node.check_fitness()
         databases = databases_of(node, config)
+    if config.markers.dsn:
+        _check_primary(config.markers.dsn, facts.system_identifier)
     identity = Identity(
         capture=config.capture.name,
         system_identifier=facts.system_identifier,
@@ -69,6 +71,13 @@ def initialise(
         snapshot = "" if config.copy.enabled else settled(config, seed, observer)
         _write_beginning(config, folder, store, seed, snapshot)
     return True
+
+
+def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:
+    """See that markers go to this cluster, and that it writes what can be decoded: a standby tells its own settings."""
+    with Node(dsn) as primary:
+        primary.check_same_node(system_identifier)
+        primary.check_settings()
 
 
 def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:

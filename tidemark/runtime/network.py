@@ -28,8 +28,13 @@ READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_
 
 
 class WalDiverged(CorruptWal):
-    """The node left its timeline before WAL that we have: what we have never happened there."""
+    """The node left its timeline before WAL that we have: what we have never happened there.
 
+    `fork_lsn`: where that was, if what stands behind it was received, and may never have been decoded: a server that is
+    lost may have sent the beginning of a record. None: it was delivered.
+    """
+
+    fork_lsn: Lsn | None = None
     hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
 
 
@@ -155,7 +160,7 @@ class NetworkThread(SourceThread):
         self._check_delivered(history)
         reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
         if reached.timeline in history:  # else `start` says so
-            _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached)
+            _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached, is_delivered=False)
             self._timeline = history.timeline_at(self._sink.write_lsn)
 
     def _check_delivered(self, history: TimelineHistory) -> None:
@@ -167,7 +172,7 @@ class NetworkThread(SourceThread):
                 f"was delivered up to {format_lsn(delivered.lsn)}",
                 hint="capture.dsn names a node that was replaced: name the one that is written to",
             )
-        _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered)
+        _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
 
     def _stream(self, stream: WalStream) -> None:
         ended = stream.start(self._sink.write_lsn, self._timeline)
@@ -201,7 +206,8 @@ class NetworkThread(SourceThread):
         self._arrived.set()
 
     def _follow(self, ended: TimelineEnd) -> None:
-        _check_switch(ended.next_timeline, ended.next_start_lsn, Reached(self._timeline, self._sink.write_lsn))
+        received = Reached(self._timeline, self._sink.write_lsn)
+        _check_switch(ended.next_timeline, ended.next_start_lsn, received, is_delivered=False)
         self._log.warning(
             "timeline ended", timeline=self._timeline, next_timeline=ended.next_timeline, at_lsn=ended.next_start_lsn
         )
@@ -224,9 +230,11 @@ class NetworkThread(SourceThread):
             self._stopping.wait(READ_S)
 
 
-def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached) -> None:
+def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached, *, is_delivered: bool) -> None:
     if switch_lsn is not None and switch_lsn < reached.lsn:
-        raise WalDiverged(
+        error = WalDiverged(
             f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
             f"timeline {reached.timeline} was received up to {format_lsn(reached.lsn)}"
         )
+        error.fork_lsn = None if is_delivered else switch_lsn
+        raise error

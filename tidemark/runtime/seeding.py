@@ -7,13 +7,18 @@ The steps and why they are right: WAL.md, section 4. In short, and in this order
   SELECT   the catalogs of each database, each under one snapshot
   L2       the flush LSN once all that those snapshots saw is flushed; the replay stops before the first record there
   merge    SQL's rows, unless WAL told of the place: the mirrors are exact at L2
-  X2       the next xid, asked after L2: transactions from X2 on stand in WAL after L2 with all they did
+  X2       the xid behind the last that WAL told of before L2: transactions from X2 on stand after L2 with all they did
 
 A transaction older than X2 can not be given out whole, so the changes begin where all of those have ended: `settle`
 waits for that and returns the snapshot S2. Given out is exactly what S2 does not see. NB: a commit record can stand
 before the LSN at which S2 was taken while S2 still sees the transaction running: it is given out.
 
-Needs a LOGIN REPLICATION role with CONNECT. Writes one empty message into WAL, to have it flushed.
+On a standby the same holds, with its last restartpoint for the checkpoint and what is replayed for what is flushed. A
+record's effects may be seen while it is being replayed, before L2 has moved over it; it is the first to be decoded
+then, so nothing is resolved before the mirrors have it. S2 is where the replay stands once the older ones have ended:
+a standby's snapshot does not tell who runs, and its commits become visible in the order of WAL.
+
+Needs a LOGIN REPLICATION role with CONNECT. Writes one empty message into WAL of a primary, to have it flushed.
 """
 
 import time
@@ -32,20 +37,21 @@ from tidemark.decode.catalog.sieve import RecordSieve
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
-from tidemark.io.node_errors import WalRemoved
+from tidemark.io.node_errors import RecoveryConflict, WalRemoved
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.io.seed import SeedSession
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
-from tidemark.model.snapshot import Snapshot
-from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import ReadSegment
 from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
 
-ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog, or by the removal of WAL
+ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog, the removal of WAL, or a standby's replay
 POLL_S = 0.1  # between looks at the oldest transaction; doubles as the time to wait for WAL
 TELL_S = 1.0  # between tellings of who is waited for
 WAIT_S_DEFAULT = 600.0
+_XID_MASK = 0xFFFFFFFF
 
 
 class OlderTransactions(NodeUnfit):
@@ -128,15 +134,23 @@ def take_seed(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             return _attempt(dsn, databases, wait_s, told)
-        except (SeedOvertaken, WalRemoved):
+        except (SeedOvertaken, WalRemoved, RecoveryConflict):
             if attempt == ATTEMPTS_MAX:
                 raise
     raise AssertionError
 
 
-def settle(node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None) -> Snapshot:
+def settle(
+    node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None
+) -> Visibility:
     """Wait until the transactions older than the seed have ended; return the snapshot S2 behind which changes begin."""
-    return _wait_for_older(node, seed.complete_from, wait_s, observer or SilentObserver(), time.sleep)
+    snapshot = _wait_for_older(node, seed.complete_from, wait_s, observer or SilentObserver(), time.sleep)
+    return begin_behind(node, snapshot, seed.complete_from)
+
+
+def begin_behind(node: Node, snapshot: Snapshot, complete_from: FullXid) -> Visibility:
+    """Return S2, `snapshot` having shown that all transactions older than `complete_from` have ended."""
+    return ReplayedSnapshot(complete_from, node.flush_lsn()) if node.is_in_recovery() else snapshot
 
 
 def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None) -> Decoder:
@@ -173,18 +187,19 @@ def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedOb
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn = first.flush_all()
+        files = [session.files() for session in sessions]  # at once: replaying takes a while, and rewrites go on
         lsn = replay.run_to(end_lsn, observer)
-        for session, mirror, answer in zip(sessions, mirrors, answers, strict=True):
+        for session, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
-            session.check_files(mirror)
+            session.check_files(mirror, current)
         return Seed(
             node=facts,
             format=fmt,
-            timeline=redo.timeline,
+            timeline=replay.timeline,
             lsn=lsn,
             mirrors={mirror.database: mirror for mirror in mirrors},
             databases={mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=True)},
-            complete_from=first.snapshot().xmax,
+            complete_from=replay.next_xid,
             top_of=dict(replay.follower.top_of),
         )
 
@@ -208,7 +223,8 @@ class _Replay:
         self._sieve = RecordSieve(fmt, mirrors)
         self._dsn = dsn
         self._facts = facts
-        self._timeline = redo.timeline
+        self.timeline = redo.timeline  # of what is received
+        self.next_xid = redo.next_xid  # after all that WAL told of
         self._framer = Framer(
             fmt,
             system_identifier=facts.system_identifier,
@@ -243,11 +259,22 @@ class _Replay:
         stream = WalStream(self._dsn)
         try:
             stream.identify(self._facts.system_identifier)
-            stream.start(self._next_lsn, self._timeline)
+            self._start(stream)
         except BaseException:
             stream.close()
             raise
         return stream
+
+    def _start(self, stream: WalStream) -> None:
+        """Stream from the next byte on, along the node's timelines: a checkpoint may be from before a promotion."""
+        while (ended := stream.start(self._next_lsn, self.timeline)) is not None:
+            self._switch(ended)
+
+    def _switch(self, ended: TimelineEnd) -> None:
+        if ended.next_start_lsn < self._next_lsn:  # a record was sent by half
+            raise NodeUnreachable("the node was promoted while the seed was being taken", hint="take the seed again")
+        self.timeline = ended.next_timeline
+        self._framer.follow(self.timeline)
 
     def _receive(self, wait_s: float, stop_lsn: Lsn | None) -> bool:
         """Take one event; tell if there was one."""
@@ -259,10 +286,17 @@ class _Replay:
             self._stream = self._connect()
             return False
         if isinstance(event, TimelineEnd):
-            raise NodeUnreachable("the node was promoted while the seed was being taken", hint="take the seed again")
+            self._switch(event)
+            self._start(self._stream)
         if isinstance(event, ReadSegment):
             self._follow(event, stop_lsn)
         return event is not None
+
+    def _note_xids(self, block: RecordBlock, stop: int) -> None:
+        distances = {(xid - self.next_xid) & _XID_MASK for xid in set(block.xids[:stop]) if xid}
+        ahead = [distance for distance in distances if distance <= _XID_MASK >> 1]
+        if ahead:
+            self.next_xid = FullXid(self.next_xid + max(ahead) + 1)
 
     def _follow(self, segment: ReadSegment, stop_lsn: Lsn | None) -> None:
         self._framer.feed(segment.start_lsn, segment.data)
@@ -273,6 +307,7 @@ class _Replay:
             stop = len(block) if stop_lsn is None else bisect_left(block.lsns, stop_lsn, 0, len(block))
             for record in self._sieve.records(block, stop):
                 self.follower.follow(record)
+            self._note_xids(block, stop)
             if stop:
                 self._lsn = Lsn(block.ends[stop - 1])
             if stop < len(block):

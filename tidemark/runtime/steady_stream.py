@@ -27,7 +27,7 @@ def check_stream(dsn: str, system_identifier: SystemIdentifier) -> None:
 
 
 class SteadyStream:
-    """WAL from the page of `start_lsn` on, along the node's timelines."""
+    """WAL from the page of `start_lsn` on, along the node's timelines: each begins where the last one was left."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class SteadyStream:
         event = self._event(wait_s)
         if isinstance(event, TimelineEnd):
             self.close()
-            self._timeline = event.next_timeline
+            # NB: the old one may have been sent beyond its end, into a record that was never whole.
+            self._timeline, self._next_lsn = event.next_timeline, event.next_start_lsn
         elif isinstance(event, ReadSegment):
             self._next_lsn = event.end_lsn
             return event

@@ -8,7 +8,8 @@ from tidemark.io.logs import describe_error
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
-from tidemark.runtime.inflow import MakeInflow, Surroundings
+from tidemark.runtime.inflow import MakeInflow, Surroundings, cut_spool
+from tidemark.runtime.network import WalDiverged
 
 
 class Turn:
@@ -44,6 +45,25 @@ class Turn:
             self._around.log.warning("the capture did not stop in order", **describe_error(error))
         del capture
         gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
+
+    def goes_back(self, error: BaseException) -> bool:
+        """Let go of a capture that received WAL which never happened; tell if it may begin anew, having decoded none.
+
+        Of its last record a lost server may have sent a part: the next timeline begins before that.
+        """
+        capture = self.capture
+        if capture is None or not isinstance(error, WalDiverged) or error.fork_lsn is None:
+            return False
+        self.let_go()
+        if capture.decoded_lsn > error.fork_lsn:
+            return False
+        cut_spool(self._around, error.fork_lsn)
+        self._around.log.warning(
+            "a part of a record is let go of: the timeline ended before it",
+            at_lsn=error.fork_lsn,
+            received_lsn=capture.progress.received_lsn,
+        )
+        return True
 
     def check(self) -> None:
         """Raise what ends the process, whoever was told of it when it came."""

@@ -55,7 +55,7 @@ class Beginning:
         FullXid  # transactions from this one on stand whole in WAL after `lsn`; older ones are never given out
     )
     databases: Mapping[Oid, str]
-    snapshot: str = ""  # text form of pg_snapshot; without a first copy the changes begin behind it
+    snapshot: str = ""  # text form of a `Visibility`; without a first copy the changes begin behind it
     encodings: Mapping[Oid, str] = field(default_factory=dict)  # of the databases, as PostgreSQL calls them
     types: TypeMapping = DEFAULT_MAPPING  # the Arrow forms that the tables have
 
@@ -221,7 +221,7 @@ class CopyProgress:
 
     phase: CopyPhase
     generation: int
-    snapshot: str = ""  # text form of pg_snapshot
+    snapshot: str = ""  # text form of a `Visibility`
     lx: Lsn = INVALID_LSN
     row_count: int = 0
 

@@ -20,8 +20,8 @@ from tidemark.runtime.effects import HandoverPoint
 Steps = Generator[int, None, None]
 Fault = Callable[[World, random.Random], Steps]
 NOT_YET = {
-    HandoverPoint.BEFORE_FIND_START: "belongs to a sidecar on a standby, which is not supported yet",
-    HandoverPoint.AFTER_FIND_START: "belongs to a sidecar on a standby, which is not supported yet",
+    HandoverPoint.BEFORE_FIND_START: "belongs to a sidecar that follows on a standby, which is not supported yet",
+    HandoverPoint.AFTER_FIND_START: "belongs to a sidecar that follows on a standby, which is not supported yet",
 }
 POINTS = tuple(point for point in HandoverPoint if point not in NOT_YET)
 BACK_AFTER_S = (0.0, 0.3, 1.5, 5.0)  # a start takes a second and more; the archiver waits for 3 s

@@ -8,8 +8,8 @@ from tests.support.forged_records import Wal, packed_row
 from tests.support.groups import DATABASE, relation
 from tests.unit.decoder.test_grouping import ACCOUNT, DIALECTS, LEDGER, groups_of
 from tidemark.decode.grouping import Grouper
-from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, Truncation
-from tidemark.model.lsn import FullXid, Oid
+from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, TransactionEnd, Truncation
+from tidemark.model.lsn import Oid
 from tidemark.model.position import Position
 
 
@@ -54,9 +54,9 @@ def test_the_pointers_of_any_cut_lead_to_the_rest() -> None:
 
 
 def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> None:
-    def copied(database: Oid, table: Oid, xid: FullXid) -> bool:
-        assert database == DATABASE
-        return table == LEDGER and xid <= 702
+    def copied(table: Oid, end: TransactionEnd) -> bool:
+        assert end.database == DATABASE
+        return table == LEDGER and end.full_xid <= 702
 
     groups = groups_of(stream(), Grouper(DIALECTS, copied=copied))
     rows = {

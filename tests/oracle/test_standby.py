@@ -1,0 +1,147 @@
+"""A hot standby as the source: what its WAL decodes to is what the primary's own test_decoding prints."""
+
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from typing import IO
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.oracle.test_tail import in_transactions, stream, tailing
+from tests.support.oracle import (
+    ROLE,
+    OurSide,
+    ServerSide,
+    assert_same_lines,
+    emit_fence,
+    ensure_role,
+    without_own_messages,
+)
+from tests.support.oracle_catalogs import catalog_differences, server_catalogs
+from tests.support.oracle_rounds.round import assert_equal, follow
+from tests.support.postgres import Cluster, StopMode, sql
+from tests.support.random_sessions.crew import Crew
+from tests.support.random_sessions.objects import load_for
+from tests.support.servers import MAJORS
+from tests.support.standby import promote, standby_of, wait_until_replayed
+from tests.support.workloads import run_script
+from tidemark.model.lsn import FullXid, Lsn
+from tidemark.model.snapshot import ReplayedSnapshot
+from tidemark.wal.versions import PAGE_BYTES
+
+SETTINGS = {"autovacuum_naptime": "1s", "max_wal_size": "128MB", "wal_keep_size": "2GB", "max_connections": "40"}
+SESSIONS = 4
+SECONDS = 6.0  # of load, a test
+
+
+def begun_behind(snapshot: ReplayedSnapshot, rows: Iterable[tuple[Lsn, str]]) -> list[str]:
+    """Return the lines of the transactions that `snapshot` does not show: a young cluster, of epoch 0."""
+    kept: list[str] = []
+    transaction: list[str] = []
+    for lsn, line in rows:
+        transaction.append(line)
+        if line.startswith("COMMIT "):
+            xid = FullXid(int(line.removeprefix("COMMIT ")))
+            if not snapshot.shows(xid, Lsn(lsn - 1)):  # the record ends there, and records meet
+                kept += transaction
+            transaction = []
+    return without_own_messages(kept)
+
+
+def assert_catalogs_equal(primary: Cluster, ours: OurSide, database: str) -> None:
+    primary.sql("CHECKPOINT")
+    bad: list[str] = []
+    for _ in range(5):  # autovacuum changes statistics in between
+        rows = server_catalogs(primary, database, ours.mirror(database))
+        ours.read_until(emit_fence(primary, database))
+        bad = list(catalog_differences(ours.mirror(database), rows))
+        if not bad:
+            return
+    raise AssertionError("\n".join(bad[:20]))
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
+    new_cluster: NewCluster, major: int
+) -> None:
+    primary = new_cluster(major, **SETTINGS)
+    primary.sql("CREATE DATABASE fuzz")
+    ensure_role(primary)
+    with standby_of(primary) as standby:
+        server = ServerSide(primary, "fuzz")
+        load = load_for(primary, f"standby {major}", messages=False)
+        with Crew(primary, "fuzz", load, SESSIONS) as crew:
+            time.sleep(SECONDS / 8)
+            primary.sql("CHECKPOINT")
+            standby.sql("CHECKPOINT")  # a restartpoint, in the middle of it all
+            time.sleep(SECONDS / 8)
+            ours = OurSide(standby, ["fuzz"])
+            ours.settle()
+            follow(ours, SECONDS / 2)
+            crew.stop()
+        ours.read_until(emit_fence(primary, "fuzz"))
+        snapshot = ours.changes.snapshot
+        assert isinstance(snapshot, ReplayedSnapshot)
+        expected = begun_behind(snapshot, server.rows())
+        assert expected
+        assert_equal(f"a standby under load, {major}", expected, ours.taken_lines("fuzz"))
+        assert_catalogs_equal(primary, ours, "fuzz")
+        ours.changes.close()
+
+
+@pytest.mark.parametrize("major", MAJORS)
+def test_tail_prints_a_standbys_lines_before_and_behind_its_promotion(new_cluster: NewCluster, major: int) -> None:
+    primary = new_cluster(major)
+    primary.sql("CREATE DATABASE stranger")
+    ensure_role(primary)
+    with standby_of(primary) as standby:
+        before = ServerSide(primary, "stranger")
+        with tailing(standby.dsn("stranger", ROLE), "--format", "test_decoding") as tail:
+            run_script(primary, "stranger", "ddl")
+            fence = emit_fence(primary, "stranger")
+            printed = read_to(fence, stream(tail.stdout))
+            expected = "\n".join(before.lines()).split("\n")
+            assert_same_lines("tail", expected, in_transactions(without_own_messages(printed)))
+            wait_until_replayed(standby, primary)
+            primary.stop()
+            promote(standby)
+            behind = ServerSide(standby, "stranger")
+            run_script(standby, "stranger", "two_phase")
+            printed = read_to(emit_fence(standby, "stranger"), stream(tail.stdout))
+            if printed[0].startswith("COMMIT "):  # from 16 on messages stand in transactions: the fence's ends here
+                printed.pop(0)
+            expected = "\n".join(behind.lines()).split("\n")
+            assert_same_lines("promoted", expected, in_transactions(without_own_messages(printed)))
+
+
+def read_to(fence: str, lines: IO[str]) -> list[str]:
+    """Return the lines up to the one with the fence."""
+    printed: list[str] = []
+    for line in lines:
+        printed.append(line.rstrip("\n"))
+        if fence in line:
+            break
+    return printed
+
+
+def test_a_record_that_was_sent_by_half_is_let_go_of_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
+    primary = new_cluster()
+    ensure_role(primary)
+    primary.sql("CREATE TABLE lost (a int, v text)")
+    with standby_of(primary) as standby, closing(primary.connect(autocommit=False)) as lost:
+        ours = OurSide(standby, ["postgres"])
+        ours.settle()
+        ours.read_until(emit_fence(primary, "postgres"))
+        framer = ours.changes.decoding.framer
+        sql(lost, "INSERT INTO lost SELECT n, repeat('x', 300) FROM generate_series(1, 3000) n")
+        while framer.fed_lsn is None or framer.fed_lsn % PAGE_BYTES:  # whole pages are flushed of what nobody commits
+            follow(ours, 0.1)
+        primary.stop(StopMode.KILL)
+        promote(standby)
+        server = ServerSide(standby, "postgres")
+        run_script(standby, "postgres", "two_phase")
+        ours.read_until(emit_fence(standby, "postgres"))
+        assert ours.changes.decoding.framer is not framer
+        assert_same_lines("behind the fork", server.lines(), ours.taken_lines("postgres"))
+        ours.changes.close()
