@@ -137,7 +137,9 @@ class Round:
         except ServerCannotDecode as error:
             lines, failed = error.lines, error
         snapshot = self.ours.changes.snapshot
-        return (begun_after(snapshot, lines) if self.plan.under_load and isinstance(snapshot, Snapshot) else lines), failed
+        return (
+            begun_after(snapshot, lines) if self.plan.under_load and isinstance(snapshot, Snapshot) else lines
+        ), failed
 
     def _compared(self, expected: Sequence[str], *, is_beginning: bool) -> tuple[Outcome | None, str]:
         found = self.ours.lines[self.ours.oid(DATABASE)]
