@@ -18,9 +18,8 @@ from tests.support.oracle import (
     ensure_role,
     without_own_messages,
 )
-from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.oracle_rounds.round import assert_equal, follow
-from tests.support.postgres import Cluster, StopMode, sql
+from tests.support.postgres import StopMode, sql
 from tests.support.random_sessions.crew import Crew
 from tests.support.random_sessions.objects import load_for
 from tests.support.servers import MAJORS
@@ -49,18 +48,6 @@ def begun_behind(snapshot: ReplayedSnapshot, rows: Iterable[tuple[Lsn, str]]) ->
     return without_own_messages(kept)
 
 
-def assert_catalogs_equal(primary: Cluster, ours: OurSide, database: str) -> None:
-    primary.sql("CHECKPOINT")
-    bad: list[str] = []
-    for _ in range(5):  # autovacuum changes statistics in between
-        rows = server_catalogs(primary, database, ours.mirror(database))
-        ours.read_until(emit_fence(primary, database))
-        bad = list(catalog_differences(ours.mirror(database), rows))
-        if not bad:
-            return
-    raise AssertionError("\n".join(bad[:20]))
-
-
 @pytest.mark.parametrize("major", MAJORS)
 def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
     new_cluster: NewCluster, major: int
@@ -86,7 +73,7 @@ def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
         expected = begun_behind(snapshot, server.rows())
         assert expected
         assert_equal(f"a standby under load, {major}", expected, ours.taken_lines("fuzz"))
-        assert_catalogs_equal(primary, ours, "fuzz")
+        ours.check_catalogs(f"a standby under load, {major}", primary)
         ours.changes.close()
 
 

@@ -36,7 +36,7 @@ ROLE = "cdc"
 DEADLINE_S = 120
 SERVER_DECODES_S = 900  # for test_decoding to get through all that a long run wrote
 CONTEXT_LINES = 3
-CATALOG_ATTEMPTS = 5
+CATALOG_ATTEMPTS = 20
 
 # The closed list of differences: names, which are not in WAL, and types that only their own C code can read. What the
 # scripts make of these types begins with `raw_`.
@@ -189,14 +189,14 @@ class OurSide:
     def mirror(self, database: str) -> CatalogMirror:
         return self.seed.mirrors[self.oid(database)]
 
-    def check_catalogs(self, what: str) -> None:
-        """Compare the mirror's rows with the server's."""
-        database = self.databases[0]
-        self.cluster.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
+    def check_catalogs(self, what: str, primary: Cluster | None = None) -> None:
+        """Compare the mirror's rows with the server's; `primary`: of the standby that is read."""
+        database, server = self.databases[0], primary or self.cluster
+        server.sql("CHECKPOINT")  # its RUNNING_XACTS record ends what a crash left open
         bad: list[str] = []
         for _ in range(CATALOG_ATTEMPTS):  # autovacuum changes statistics in between
-            rows = server_catalogs(self.cluster, database, self.mirror(database))
-            self.read_until(emit_fence(self.cluster, database))
+            rows = server_catalogs(server, database, self.mirror(database))
+            self.read_until(emit_fence(server, database))
             bad = list(catalog_differences(self.mirror(database), rows))
             if not bad:
                 return
