@@ -218,6 +218,25 @@ class Finisher:
         pass
 
 
+def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_waits(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.io.node.LOCK_TIMEOUT_S", 1)
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE TABLE t (a int)")
+    with node.connect(autocommit=False) as rewriter:
+        sql(rewriter, "LOCK TABLE pg_inherits IN ACCESS EXCLUSIVE MODE")
+        release = threading.Timer(2.0, rewriter.rollback)
+        release.start()
+        try:
+            seed = take_seed(node.dsn(user=ROLE))
+        finally:
+            release.join()
+    assert "lock timeout" in node.log
+    assert [relation.name for mirror in seed.mirrors.values() for relation in mirror.relations()] == ["t"]
+
+
 def test_a_table_of_a_catalogs_shape_that_is_rewritten_is_not_taken_for_the_catalog(new_cluster: NewCluster) -> None:
     node = new_cluster()
     ensure_role(node)

@@ -73,6 +73,10 @@ class QueryTimedOut(NodeUnreachable):
     hint = "look for VACUUM FULL or CLUSTER of a system catalog in pg_stat_activity"
 
 
+class LockTimedOut(QueryTimedOut):
+    """A statement of ours did not get its lock on a system catalog in time."""
+
+
 class RecoveryConflict(NodeUnreachable):
     """A standby ended a statement of ours, to replay what the statement stood in the way of."""
 
@@ -118,7 +122,7 @@ _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
     ("58P01", WalRemoved),
     ("40001", RecoveryConflict),  # nothing of ours is serializable: no other failure of serialization comes
     ("57014", QueryTimedOut),
-    ("55P03", QueryTimedOut),
+    ("55P03", LockTimedOut),
     ("42501", PermissionMissing),
     ("57P", NodeStarting),
     ("53", NoFreeConnection),

@@ -37,7 +37,7 @@ from tidemark.decode.catalog.sieve import RecordSieve
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
-from tidemark.io.node_errors import RecoveryConflict, WalRemoved
+from tidemark.io.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.io.seed import SeedSession
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
@@ -134,7 +134,7 @@ def take_seed(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             return _attempt(dsn, databases, wait_s, told)
-        except (SeedOvertaken, WalRemoved, RecoveryConflict):
+        except (SeedOvertaken, WalRemoved, RecoveryConflict, LockTimedOut):
             if attempt == ATTEMPTS_MAX:
                 raise
     raise AssertionError
