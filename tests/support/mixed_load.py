@@ -66,6 +66,8 @@ class MixedLoad:
         self._ddl_every = ddl_every
         self._through_outages = through_outages
         self._stop = threading.Event()
+        self._may_go_on = threading.Event()
+        self._may_go_on.set()
         self._counting = threading.Lock()
         self._errors: list[BaseException] = []
         self._threads = [threading.Thread(target=self._run, args=(share,)) for share in range(SESSIONS)]
@@ -76,9 +78,18 @@ class MixedLoad:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
+        self.go_on()
         for thread in self._threads:
             thread.join()
         self.check()
+
+    def hold(self) -> None:
+        """Let no session begin another transaction until it may go on."""
+        self._may_go_on.clear()
+
+    def go_on(self) -> None:
+        """Let all sessions go on."""
+        self._may_go_on.set()
 
     def check(self) -> None:
         """Raise if a session failed."""
@@ -106,6 +117,7 @@ class MixedLoad:
             session.commit()
             self._end_prepared(session, share)
             for number in numbers:
+                self._may_go_on.wait()
                 if self._stop.is_set() or number - 1 == self._transactions_max:
                     break
                 try:

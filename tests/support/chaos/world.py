@@ -35,12 +35,14 @@ PAUSE_S = 0.15  # between a session's transactions
 IDLE_S = 0.1  # without a commit; then a few ticks pass all the same
 IDLE_TICKS = 5
 ANSWER_S = 0.5  # then it is asked again
-WAY_ON_S = 120.0  # nothing may take longer than this once every fault is healed: Spark's start takes a third
+WAY_ON_S = 300.0  # nothing may take longer than this once every fault is healed: a full outbox takes Spark minutes
+PACE_S = 1.0  # how often the load is held against what is delivered
 MB = 1 << 20
 DISK_BYTES = 1 << 30  # as much as it takes; how full it is, is the campaign's choice
 DATABASE = "postgres"
 RING_BYTES = 4 * MB  # four of the node's segments
 OUTBOX_BYTES = 2 * MB
+BACKLOG_BYTES = 4 * RING_BYTES  # behind which the load waits: a target that never catches up meets no way back
 OLD_ROWS = 200
 DDL_EVERY = 30  # transactions of one session
 SMALL = {  # bounds that a short run meets often
@@ -118,6 +120,7 @@ class World:
     _moved_at_s: float = 0.0
     _seen: int = -1
     _asked_at_s: float = 0.0
+    _paced_at_s: float = 0.0
     _flushed_lsn: Lsn = INVALID_LSN
 
     @property
@@ -170,6 +173,9 @@ class World:
         if self.wish and now_s - self._asked_at_s >= IDLE_S:
             self._ask()
             self._asked_at_s = time.monotonic()
+        if self.is_node_up and now_s - self._paced_at_s >= PACE_S:
+            self._paced_at_s = now_s
+            self._pace()
 
     def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = WAY_ON_S) -> None:
         """Tend until something holds; fail with both logs."""
@@ -209,6 +215,16 @@ class World:
         switches = "\n".join(f"{s.before.value} -> {s.after.value}: {s.reason}" for s in view.switches.kept[-8:])
         marks = f"stage {view.stage.value}, delivered {view.delivered}, ledger {view.ledger}, readers {view.readers}"
         return "\n".join((marks, switches, *(keeper.told() for keeper in self.keepers)))
+
+    def _pace(self) -> None:
+        delivered = self.store.marks().delivered
+        if delivered is None:
+            return
+        backlog = parse_lsn(self.node.node.flush_lsn()) - delivered.pointer.position.commit_lsn
+        if backlog > BACKLOG_BYTES:
+            self.load.hold()
+        elif backlog < BACKLOG_BYTES // 2:
+            self.load.go_on()
 
     def _ask(self) -> None:
         try:
