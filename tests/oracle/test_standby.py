@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import IO
 
-import pytest
-
 from tests.conftest import NewCluster
 from tests.oracle.test_tail import in_transactions, stream, tailing
 from tests.support.oracle import (
@@ -22,7 +20,6 @@ from tests.support.oracle_rounds.round import assert_equal, follow
 from tests.support.postgres import StopMode, sql
 from tests.support.random_sessions.crew import Crew
 from tests.support.random_sessions.objects import load_for
-from tests.support.servers import MAJORS
 from tests.support.standby import promote, standby_of, wait_until_replayed
 from tests.support.workloads import run_script
 from tidemark.model.lsn import FullXid, Lsn
@@ -48,7 +45,6 @@ def begun_behind(snapshot: ReplayedSnapshot, rows: Iterable[tuple[Lsn, str]]) ->
     return without_own_messages(kept)
 
 
-@pytest.mark.parametrize("major", MAJORS)
 def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
     new_cluster: NewCluster, major: int
 ) -> None:
@@ -77,7 +73,6 @@ def test_a_seed_at_a_standby_under_load_begins_exactly_where_its_replay_stood(
         ours.changes.close()
 
 
-@pytest.mark.parametrize("major", MAJORS)
 def test_tail_prints_a_standbys_lines_before_and_behind_its_promotion(new_cluster: NewCluster, major: int) -> None:
     primary = new_cluster(major)
     primary.sql("CREATE DATABASE stranger")
