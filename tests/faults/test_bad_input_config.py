@@ -57,8 +57,8 @@ def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_
 ) -> None:
     cluster.sql("CREATE DATABASE consumed")
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", "consumed")
-    sidecar = Sidecar(cluster, "consumed", tmp_path, TIDEMARK_DELIVER__CONSUMER="jsonl")
-    sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = "/dev/full"
+    into_nothing = {"TIDEMARK_DELIVER__CONSUMER": "jsonl", "TIDEMARK_DELIVER__JSONL_FILE": "/dev/full"}
+    sidecar = Sidecar(cluster, "consumed", tmp_path, **into_nothing)
     sidecar.init()
     try:
         sidecar.start()
