@@ -21,4 +21,10 @@ config_option = click.option(
     envvar="TIDEMARK_CONFIG",
     help="The configuration (TOML); conf/tidemark.toml names every key.",
 )
+partition_root_option = click.option(
+    "--partition-root",
+    "partition_roots",
+    multiple=True,
+    help="Partitioned tables under whose name changes of their partitions come, as for --table.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from ctl.options import LSN, PATH, json_option, state_option
+from ctl.options import LSN, PATH, json_option, partition_root_option, state_option
 from ctl.printing import FORMATS, Databases, Format, printer
 from ctl.render import show
 from ctl.spill import spill_of_command
@@ -30,6 +30,7 @@ from tidemark.runtime.offline import check_same_cluster, decode_archive
 @click.option("--archive", type=PATH, required=True, help="A folder of WAL segment files.")
 @click.option("--database", help="Only this database's changes.")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@partition_root_option
 @click.option("--from", "from_lsn", type=LSN, help="Transactions that commit at or after this LSN.")
 @click.option("--to", "to_lsn", type=LSN, help="Transactions that commit before this LSN.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
@@ -40,6 +41,7 @@ def decode(
     archive: Path,
     database: str | None,
     tables: tuple[str, ...],
+    partition_roots: tuple[str, ...],
     from_lsn: Lsn | None,
     to_lsn: Lsn | None,
     form: str,
@@ -60,7 +62,7 @@ def decode(
             Format(form),
             Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types),
             sys.stdout.buffer,
-            Selection(tables=tables).selects,
+            Selection(tables=tables, partition_roots=partition_roots),
         )
         only = _oid(database, start.databases) if database else None
         with _progress(start, to_lsn, quiet=as_json) as tell:

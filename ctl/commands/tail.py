@@ -9,7 +9,7 @@ import click
 
 from ctl import settings
 from ctl.narration import Narrator
-from ctl.options import LSN, PATH, config_option
+from ctl.options import LSN, PATH, config_option, partition_root_option
 from ctl.printing import FORMATS, Databases, Format, Printer, printer
 from ctl.spill import spill_of_command
 from tidemark.decode.transactions import CommittedTransaction
@@ -37,6 +37,7 @@ CountsByName = Mapping[str, int | float]
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 @click.option("--database", "databases", multiple=True, help="Follow these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@partition_root_option
 @click.option("--wait-s", type=float, default=WAIT_S_DEFAULT, show_default=True, help="Wait for older transactions.")
 def tail(
     *,
@@ -48,6 +49,7 @@ def tail(
     form: str,
     databases: tuple[str, ...],
     tables: tuple[str, ...],
+    partition_roots: tuple[str, ...],
     wait_s: float,
 ) -> None:
     """Print the changes of the node at DSN as they commit, until interrupted.
@@ -62,7 +64,9 @@ def tail(
     wanted = LsnRange(from_lsn, until)
 
     def printer_for(about: Databases) -> Printer:
-        return printer(Format(form), about, sys.stdout.buffer, Selection(tables=tables).selects)
+        return printer(
+            Format(form), about, sys.stdout.buffer, Selection(tables=tables, partition_roots=partition_roots)
+        )
 
     if state is not None:
         if databases:

@@ -16,7 +16,7 @@ from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.random_sessions.crew import storm
 from tests.support.servers import MAJORS
-from tidemark.decode.catalog.describe import Describer, Incomplete, RowReaders
+from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
 from tidemark.decode.catalog.layout import PG_CLASS
 from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
@@ -389,11 +389,14 @@ class Witness:
             row = describer.class_row(oid)
             if row is not None and row.kind in (b"r", b"p", b"m") and row.persistence != b"t" and not row.rewrite:
                 try:
-                    described = describer.relation(oid)
+                    described = self.described(describer, oid)
                 except Incomplete:
                     described = None
                 found[oid] = described.relation if described is not None else None
         return found
+
+    def described(self, describer: Describer, oid: Oid) -> DescribedRelation | None:
+        return describer.relation(oid, lambda above: self.described(describer, above))
 
     def check(self, xid: Xid) -> None:
         """Compare what the transaction sees; what it sees otherwise than was told is to be in what it touched."""

@@ -3,7 +3,7 @@
 A group is a contiguous prefix of the stream, cut where a bound is reached, also inside a transaction. In it, what is no
 row and no message is a *barrier*: batches end there, so that all rows of an earlier batch come before it in the stream
 and all rows of a later one after it. Between barriers there is one batch a relation version, in no order: its rows
-carry their positions.
+carry their positions. The batches of one table are in stream order, also where its versions or partitions take turns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +13,14 @@ from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.gathering import GatheredRows
 from tidemark.decode.itemlog import Item
+from tidemark.decode.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.row_entries import rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
+from tidemark.decode.stream_order import in_stream_order
 from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.model.change import (
     LOSS_PREFIX,
+    ChangeBatch,
     ChangeGroup,
     GroupItem,
     LogicalMessage,
@@ -73,19 +76,21 @@ class Grouper:
         dialects: Mapping[Oid, Dialect],
         *,
         selected: Selection = all_tables,
+        root_of: RootOf = by_leaf,
         copied: Copied = nothing_copied,
         after: Position | None = None,
         behind: Visibility | None = None,
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
     ) -> None:
-        """`dialects` are the databases'; `selected` tells which relations are wanted.
+        """`dialects` are the databases'; `selected` tells which relations are wanted, `root_of` whose name they have.
 
         What stands at or before the position `after` was delivered already, and is left out; so is what the snapshot
         `behind` sees: the changes begin behind it.
         """
         self._dialects = dialects
         self._selected = selected
+        self._routes = PartitionRoutes(dialects, root_of)
         self._copied = copied
         self._after = after
         self._behind = behind
@@ -166,12 +171,16 @@ class Grouper:
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
         self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
-        if not self._wants_item(item, end):
+        if isinstance(item, LogicalMessage):
+            if item.prefix != LOSS_PREFIX:
+                self._items.append(item)
+                self._byte_count += ITEM_BYTES + len(item.content)
             return
-        if not isinstance(item, LogicalMessage):
+        wanted = [told for told in self._routes.items(item) if self._wants_item(told, end)]
+        if wanted:
             self._end_batches()
-        self._items.append(item)
-        self._byte_count += ITEM_BYTES + (len(item.content) if isinstance(item, LogicalMessage) else 0)
+            self._items.extend(wanted)
+            self._byte_count += ITEM_BYTES * len(wanted)
 
     def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
         """Take rows of `run` from `row` on until the group is full; return the first row left over."""
@@ -197,7 +206,7 @@ class Grouper:
 
     def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
         """Give out the ranges of rows that no first copy has brought already."""
-        oids = [relation.oid for relation in run.versions.relations]
+        oids = [self._routes.target(relation).oid for relation in run.versions.relations]
         begin = start
         for row, number in enumerate(run.chunk.numbers(start, stop), start):
             if self._copied(oids[number], end):
@@ -207,9 +216,7 @@ class Grouper:
         if stop > begin:
             yield begin, stop
 
-    def _wants_item(self, item: Item, end: TransactionEnd | None) -> bool:
-        if isinstance(item, LogicalMessage):
-            return item.prefix != LOSS_PREFIX
+    def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
         if end is not None and self._copied(versions[0].oid, end):
@@ -221,7 +228,8 @@ class Grouper:
         if wanted is None:
             if len(self._selection) >= TABLES_MAX:
                 self._selection.clear()
-            wanted = self._selection[relation] = all_tables(relation) and self._selected(relation)
+            wanted = all_tables(relation) and self._selected(self._routes.target(relation))
+            self._selection[relation] = wanted
         return wanted
 
     def _reach(self, reached: _Reached) -> None:
@@ -234,6 +242,7 @@ class Grouper:
         if gathered is None:
             return
         self._byte_count += gathered.byte_count
+        made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
         for database, relation, spans in gathered.by_relation(self._wants):
             builder = self._builders.get((database, relation))
             if builder is None:
@@ -241,8 +250,11 @@ class Grouper:
                     self._builders.clear()
                 builder = BatchBuilder(database, relation, self._dialects[database])
                 self._builders[database, relation] = builder
-            self._items.extend(builder.build(spans))
+            table = self._routes.target(relation).oid
+            made.setdefault((database, table), []).extend(self._routes.batches(builder.build(spans)))
             self._row_count += len(spans)
+        for batches in made.values():
+            self._items.extend(in_stream_order(batches))
 
     def _close(self) -> ChangeGroup:
         self._end_batches()

@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 import pyarrow as pa
 
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import INVALID_OID, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 
@@ -102,9 +102,34 @@ class SchemaEvent:
     after: Relation | None
 
 
+class PartitionChange(Enum):
+    """What a partition event says happened to the partition."""
+
+    CREATE = "create"
+    ATTACH = "attach"  # a table that was there before: its rows, of which nothing was told under this name, came along
+    DETACH = "detach"  # it goes on as a table of its own
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvent:
+    """A partition came under a table under whose name its changes come, or left it and took its rows along (P23)."""
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    change: PartitionChange
+    relation: Relation  # the partitioned table
+    partition: Relation
+
+
 @dataclass(frozen=True, slots=True)
 class RewriteBoundary:
-    """Begin or end of the rewritten rows (op `r`) of one relation: they replace all rows that it had."""
+    """Begin or end of the rewritten rows (op `r`) of one relation: they replace all rows that it had.
+
+    With a `partition`, all rows that it had with this `tableoid`.
+    """
 
     position: Position
     lsn: Lsn
@@ -112,11 +137,12 @@ class RewriteBoundary:
     xid: Xid
     relation: Relation
     begin: bool
+    partition: Oid = INVALID_OID
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """TRUNCATE of one relation; a statement over several gives one each."""
+    """TRUNCATE of one relation, or of its `partition`; a statement over several gives one each."""
 
     position: Position
     lsn: Lsn
@@ -125,6 +151,7 @@ class Truncation:
     relation: Relation
     cascade: bool
     restart_identity: bool
+    partition: Oid = INVALID_OID
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +179,7 @@ class CopyBoundary:
     snapshot: str  # text form of a `Visibility`
 
 
-GroupItem = ChangeBatch | SchemaEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+GroupItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,9 +123,17 @@ def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.
 
 
 def reshaper(
-    held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar], labels: Labels
+    held: pa.Schema,
+    wanted: pa.Schema,
+    constants: Mapping[int, pa.Scalar],
+    labels: Labels,
+    *,
+    lenient: bool = False,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that gives rows of the layout `held` the layout `wanted`."""
+    """Return the function that gives rows of the layout `held` the layout `wanted`.
+
+    `lenient`: a column whose values do not fit is NULL.
+    """
     old = numbered(held)
 
     def reshape(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -133,7 +141,8 @@ def reshaper(
         for number, field in numbered(wanted).items():
             if number in old:
                 values = batch.column(old[number].name)
-                columns.append(convert(relabelled(values, labels[number]) if number in labels else values, field))
+                named = relabelled(values, labels[number]) if number in labels else values
+                columns.append(_convert_or_null(named, field) if lenient else convert(named, field))
             elif number in constants:
                 columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))
             else:
@@ -187,6 +196,13 @@ def convert(column: pa.Array, field: pa.Field) -> pa.Array:
         return pc.cast(column, field.type, safe=not wraps)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}") from error
+
+
+def _convert_or_null(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return convert(column, field)
+    except UnfitRows:
+        return pa.nulls(len(column), field.type)
 
 
 def _same(left: pa.Field, right: pa.Field) -> bool:

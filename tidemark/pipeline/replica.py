@@ -9,7 +9,7 @@ A table without a key has a replica as long as rows only come. At the first upda
 row it means, its replica is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,13 +23,16 @@ from tidemark.model.change import (
     AFTER,
     CopyBoundary,
     Op,
+    PartitionChange,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEffect,
     SchemaEvent,
     Truncation,
 )
+from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.model.relation import Relation
+from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of
 from tidemark.pipeline.held import Held
@@ -131,7 +134,12 @@ class Replica:
         match event:
             case Truncation():
                 self._settle(table, event.relation, self._shapes(event.relation), table.held)
-                table.delete(None, replace(held, blocked=False))
+                if event.partition:
+                    table.delete(_of_partition(event.relation, event.partition), held)
+                else:
+                    table.delete(None, replace(held, blocked=False))
+            case PartitionEvent(change=PartitionChange.DETACH | PartitionChange.DROP) if table.exists:
+                table.delete(_of_partition(event.relation, event.partition.oid), held)
             case CopyBoundary():
                 self._bound_copy(table, event, held)
             case RewriteBoundary():
@@ -165,7 +173,10 @@ class Replica:
             return
         if not table.exists:
             table.create(aside.schema, table.held)
-        table.overwrite(aside.scan(), replace(held, blocked=False))
+        if not event.partition:
+            table.overwrite(aside.scan(), replace(held, blocked=False))
+        elif not table.held.blocked:
+            table.overwrite(_with_others(table, aside, event), held)
         passed(Failpoint.REWRITE_ENDED)
         _empty(aside, aside.schema, held)
         aside.forget_files()
@@ -212,6 +223,32 @@ def _same(column: pa.Field) -> str:
     if pa.types.is_decimal(column.type):
         return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
     return f"{target} = {source}"
+
+
+def _of_partition(relation: Relation, partition: Oid) -> str:
+    """Return the condition that a row stands in a partition."""
+    return f"{quoted(_tableoid(relation))} = {partition}"
+
+
+def _tableoid(relation: Relation) -> str:
+    return next(column.name for column in lake_columns(relation) if column.number == TABLEOID_NUMBER)
+
+
+def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> pa.RecordBatchReader:
+    """Give the rewritten rows of a partition, and those of all other partitions in the same layout.
+
+    NB: what does not fit it is NULL there: a change of types rewrites every partition, so their rows come next.
+    """
+    wanted = aside.schema
+    reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from aside.scan(wanted.names)
+        for batch in map(reshape, table.scan()):
+            others = pc.not_equal(batch.column(_tableoid(event.relation)), event.partition)
+            yield batch.filter(others)
+
+    return pa.RecordBatchReader.from_batches(wanted, batches())
 
 
 def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:

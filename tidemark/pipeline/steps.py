@@ -16,6 +16,7 @@ import pyarrow as pa
 from tidemark.model.change import (
     ChangeBatch,
     CopyBoundary,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
     Truncation,
@@ -28,8 +29,8 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.held import Held
 from tidemark.wire.items import relation_of
 
-TableItem = ChangeBatch | SchemaEvent | RewriteBoundary | Truncation | CopyBoundary
-TableEvent = SchemaEvent | RewriteBoundary | Truncation | CopyBoundary
+TableItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
+TableEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
 
 
 @dataclass(frozen=True, slots=True, eq=False)

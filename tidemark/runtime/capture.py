@@ -291,6 +291,7 @@ class Capture:
         grouper = Grouper(
             {oid: mirror.dialect.mapped(beginning.types) for oid, mirror in base.mirrors.items()},
             selected=config.select.selection().selects,
+            root_of=config.select.selection().root_of,
             copied=copied_by(self._store.view()),
             after=start.position,
             behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,

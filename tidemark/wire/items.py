@@ -20,6 +20,7 @@ from tidemark.model.change import (
     CopyBoundary,
     GroupItem,
     LogicalMessage,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
     TransactionEnd,
@@ -51,11 +52,13 @@ class ValueKind(IntEnum):
     MESSAGE = 5
     COPY = 6
     TRANSACTIONS = 7
+    PARTITION = 8
 
 
 # NB: pydantic takes a root's configuration only from a type that is no dataclass itself, hence the tuples of one.
 _RELATION = TypeAdapter(tuple[Relation], config=_JSON)
 _SCHEMA = TypeAdapter(tuple[SchemaEvent], config=_JSON)
+_PARTITION = TypeAdapter(tuple[PartitionEvent], config=_JSON)
 _REWRITE = TypeAdapter(tuple[RewriteBoundary], config=_JSON)
 _TRUNCATION = TypeAdapter(tuple[Truncation], config=_JSON)
 _COPY = TypeAdapter(tuple[CopyBoundary], config=_JSON)
@@ -103,7 +106,7 @@ def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
         raise DamagedValue("transactions", f"{error.error_count()} errors in their JSON") from error
 
 
-def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
+def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:  # noqa: PLR0911 - one a kind
     """Return kind and payload of one item."""
     match item:
         case ChangeBatch():
@@ -113,6 +116,9 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
         case SchemaEvent():
             exclude = {0: {"before": {_CACHED_HASH}, "after": {_CACHED_HASH}}}
             return ValueKind.SCHEMA, _dump(_SCHEMA, (item,), exclude)
+        case PartitionEvent():
+            exclude = {0: {"relation": {_CACHED_HASH}, "partition": {_CACHED_HASH}}}
+            return ValueKind.PARTITION, _dump(_PARTITION, (item,), exclude)
         case RewriteBoundary():
             return ValueKind.REWRITE, _dump(_REWRITE, (item,), _IN_RELATION)
         case Truncation():
@@ -121,7 +127,7 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
             return ValueKind.COPY, _dump(_COPY, (item,), _IN_RELATION)
 
 
-def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:
+def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:  # noqa: PLR0911 - one a kind
     """Return the item that `encode_item` wrote; `ValueKind.TRANSACTIONS` has its own function."""
     try:
         match kind:
@@ -129,6 +135,8 @@ def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:
                 return _decode_batch(payload)
             case ValueKind.SCHEMA:
                 return _SCHEMA.validate_json(payload)[0]
+            case ValueKind.PARTITION:
+                return _PARTITION.validate_json(payload)[0]
             case ValueKind.REWRITE:
                 return _REWRITE.validate_json(payload)[0]
             case ValueKind.TRUNCATION:

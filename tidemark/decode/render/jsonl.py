@@ -27,6 +27,7 @@ from tidemark.model.change import (
     CopyBoundary,
     GroupItem,
     LogicalMessage,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
     Truncation,
@@ -88,6 +89,7 @@ class JsonLines:
 
     def item(self, item: GroupItem) -> str:
         """Return the line of an item that is no batch."""
+        told: dict[str, Json]
         match item:
             case LogicalMessage():
                 return self._message(item)
@@ -95,13 +97,24 @@ class JsonLines:
                 return self._schema_event(item)
             case Truncation():
                 flags = {"cascade": item.cascade, "restart_identity": item.restart_identity}
-                return self._line("t", item.position, item.relation, item.database, flags)
+                told = {**flags, **_partition(item.partition)}
+                return self._line("t", item.position, item.relation, item.database, told)
             case RewriteBoundary():
                 op = "rewrite_begin" if item.begin else "rewrite_end"
-                return self._line(op, item.position, item.relation, item.database, {"xid": item.xid})
+                told = {"xid": item.xid, **_partition(item.partition)}
+                return self._line(op, item.position, item.relation, item.database, told)
+            case PartitionEvent():
+                told = {
+                    "lsn": format_lsn(item.lsn),
+                    "xid": item.xid,
+                    "change": item.change.value,
+                    "partition": {"schema": item.partition.namespace, "table": item.partition.name},
+                    **_partition(item.partition.oid),
+                }
+                return self._line("partition", item.position, item.relation, item.database, told)
             case CopyBoundary():
                 op = "copy_begin" if item.begin else "copy_end"
-                told: dict[str, Json] = {"generation": item.generation, "snapshot": item.snapshot}
+                told = {"generation": item.generation, "snapshot": item.snapshot}
                 return self._line(op, item.position, item.relation, item.database, told)
         raise AssertionError(f"a batch is not one line: {item}")
 
@@ -138,6 +151,11 @@ class JsonLines:
     def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
         names = self._names(database, relation)
         return f'{{"op":"{op}",{names},"position":"{position}",{_dump(dict(more))[1:]}'
+
+
+def _partition(oid: Oid) -> dict[str, Json]:
+    """Return what tells of which partition an event is."""
+    return {"tableoid": oid} if oid else {}
 
 
 def _place(line: _Line) -> tuple[int, int]:
