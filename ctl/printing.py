@@ -102,11 +102,13 @@ class Printer(Protocol):
         """Print what was gathered so far: nothing more is there at the moment."""
 
 
-def printer(form: Format, databases: Databases, output: BinaryIO, selection: Selection) -> Printer:
-    """Return the printer of a format."""
+def printer(
+    form: Format, databases: Databases, output: BinaryIO, selection: Selection, *, counting: bool = False
+) -> Printer:
+    """Return the printer of a format; `counting`: transactions come with their counts."""
     if form is Format.TEST_DECODING:
         return _TestDecodingPrinter(databases, output)
-    return _GroupPrinter(databases, selection, _writers(form, databases, output))
+    return _GroupPrinter(databases, selection, _writers(form, databases, output), counting=counting)
 
 
 class _TestDecodingPrinter:
@@ -140,9 +142,18 @@ class _TestDecodingPrinter:
 class _GroupPrinter:
     """Gathers columnar groups and gives each to a writer."""
 
-    def __init__(self, databases: Databases, selection: Selection, write: Callable[[ChangeGroup], None]) -> None:
+    def __init__(
+        self, databases: Databases, selection: Selection, write: Callable[[ChangeGroup], None], *, counting: bool
+    ) -> None:
         self.counts = Counts()
-        self._grouper = Grouper(databases.dialects, selected=selection.selects, root_of=selection.root_of)
+        self._grouper = Grouper(
+            databases.dialects,
+            selected=selection.selects,
+            root_of=selection.root_of,
+            excluded=selection.excluded_origins(),
+            wants_message=selection.selects_message,
+            counting=counting,
+        )
         self._write = write
 
     def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:

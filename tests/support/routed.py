@@ -1,17 +1,14 @@
 """Changes of partitions under their roots' names, in a lake of their own, compared with SQL on the roots."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deltalake import DeltaTable
 from psycopg import sql as quoting
 
+from tests.support.gathered import Gathering
 from tests.support.lakes import IDENTITY
-from tests.support.oracle import FENCE, OurSide, emit_fence
 from tests.support.postgres import Cluster
-from tidemark.decode.decoder import Decoded
-from tidemark.decode.grouping import Grouper
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, LogicalMessage
 from tidemark.model.position import Sequence
@@ -21,41 +18,29 @@ from tidemark.pipeline.types import constants_of, shape_of
 ROOTS = ("public.r*",)
 
 
-class Routing(OurSide):
+@dataclass
+class Routing(Gathering):
     """Our side of a database, its partitions' changes gathered under the roots that match `ROOTS`."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.items: list[GroupItem] = []  # ever
-        self._groups: list[ChangeGroup] = []
-        self._sequence = 0
-        dialects = {oid: mirror.dialect for oid, mirror in self.seed.mirrors.items()}
-        self._grouper = Grouper(dialects, root_of=Selection(partition_roots=ROOTS).root_of, rows_max=60)
+    selection: Selection = field(default_factory=lambda: Selection(partition_roots=ROOTS))
+    rows_max: int = 60
+    items: list[GroupItem] = field(default_factory=list)  # ever
+    _sequence: int = 0
 
-    def take(self, decoded: Decoded) -> None:
-        """Gather what was decoded; remember fences."""
-        if isinstance(decoded, CommittedTransaction):
-            for item in decoded.items():
-                if isinstance(item, LogicalMessage) and item.prefix == FENCE:
-                    self.fences.add(item.content.decode())
-            self._groups += self._grouper.add_transaction(decoded)
-
-    def catch_up(self) -> list[GroupItem]:
+    def news(self) -> list[GroupItem]:
         """Follow to now; return what came since the last call."""
-        self.read_until(emit_fence(self.cluster, self.databases[0]))
-        last = self._grouper.flush()
-        groups, self._groups = [*self._groups, *([last] if last is not None else [])], []
-        self._unfed = groups
-        found: list[GroupItem] = [
-            item for group in groups for item in group.items if not isinstance(item, LogicalMessage)
-        ]
+        return self._note(self.catch_up())
+
+    def _note(self, groups: list[ChangeGroup]) -> list[GroupItem]:
+        told = (item for group in groups for item in group.items)
+        found: list[GroupItem] = [item for item in told if not isinstance(item, LogicalMessage)]
         self.items += found
         return found
 
     def feed(self, root: Path) -> list[GroupItem]:
         """Follow to now, and bring it into a lake, a value each item; return it."""
-        found = self.catch_up()
-        for group in self._unfed:
+        groups = self.catch_up()
+        for group in groups:
             items: list[LakeItem] = []
             for item in group.items:
                 if isinstance(item, (LogicalMessage, CopyBoundary)):
@@ -67,7 +52,7 @@ class Routing(OurSide):
                 for _ in range(2):
                     lake = Lake(str(root), replace(IDENTITY), shape_of, constants_of)
                     lake.apply(LakeBatch("outbox-1", Sequence(self._sequence), group.last.position, items))
-        return found
+        return self._note(groups)
 
 
 def source_rows(cluster: Cluster, database: str, root: str) -> list[str]:

@@ -263,6 +263,7 @@ class Decoder:
             transactional=emitted.transactional,
             prefix=catalog.dialect.decode(emitted.prefix),
             content=emitted.content,
+            origin=record.origin,
         )
         if not emitted.transactional:
             return told

@@ -161,6 +161,7 @@ class HeapChanges:
                     relation=relation,
                     cascade=truncate.cascade,
                     restart_identity=truncate.restart_identity,
+                    origin=record.origin,
                 )
                 transaction.add_item(record.xid, item)
 
@@ -257,7 +258,8 @@ class HeapChanges:
             tell_schema(site.transaction)
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
-        rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind)
+        origin = site.record.origin
+        rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
 
     def _resolve(self, site: _Site, locator: RelFileLocator) -> _Table:

@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from tidemark.model.origins import ExcludedOrigins
 from tidemark.model.relation import Relation
 
+EVERY_ORIGIN = "any"
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
 
@@ -25,6 +27,8 @@ class Selection:
     tables: tuple[str, ...] = ("*.*",)
     exclude_tables: tuple[str, ...] = ()
     partition_roots: tuple[str, ...] = ()
+    exclude_origins: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ("*",)
 
     def selects_database(self, name: str) -> bool:
         """Tell if a database is captured."""
@@ -40,6 +44,15 @@ class Selection:
     def selects(self, relation: Relation) -> bool:
         """Tell if changes of a relation are given out."""
         return self.selects_table(relation.namespace, relation.name)
+
+    def selects_message(self, prefix: str) -> bool:
+        """Tell if logical messages of a prefix are given out."""
+        return any(fnmatchcase(prefix, pattern) for pattern in self.messages)
+
+    def excluded_origins(self) -> ExcludedOrigins:
+        """Return which replication origins' changes are left out."""
+        ids = frozenset(int(origin) for origin in self.exclude_origins if origin != EVERY_ORIGIN)
+        return ExcludedOrigins(ids, every=EVERY_ORIGIN in self.exclude_origins)
 
     def root_of(self, lineage: Sequence[Relation]) -> Relation | None:
         """Return which of some partitioned tables, from the nearest on, names the changes below it; None: none does."""

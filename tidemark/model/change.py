@@ -49,6 +49,7 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_lsn", pa.int64(), nullable=False),  # start of the change's own record
     pa.field("_xid", pa.int64(), nullable=False),  # top-level, 32 bits
     pa.field("_commit_time", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("_origin", pa.int32(), nullable=False),  # replication origin of the change, 0: none
     pa.field("_before_kind", pa.int8(), nullable=False),
     # Columns of `_after` whose TOASTed value did not change and is not in WAL: little-endian bitmap over the
     # positions of the live columns; NULL where there is none. The column itself holds NULL there.
@@ -56,6 +57,8 @@ META_FIELDS: tuple[pa.Field, ...] = (
 )
 BEFORE = "_before"  # struct of the live columns, NULL where _before_kind is NONE
 AFTER = "_after"  # struct of the live columns, NULL for a delete
+TABLE_ORDINAL = "_table_ordinal"
+"""Last column, where changes are counted: number of the change among its table's in the transaction (P11)."""
 
 
 def batch_schema(columns: pa.StructType) -> pa.Schema:
@@ -152,6 +155,7 @@ class Truncation:
     cascade: bool
     restart_identity: bool
     partition: Oid = INVALID_OID
+    origin: int = 0  # replication origin, 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +169,7 @@ class LogicalMessage:
     transactional: bool
     prefix: str
     content: bytes
+    origin: int = 0  # replication origin, 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,16 @@ GroupItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Trunc
 
 
 @dataclass(frozen=True, slots=True)
+class TableCount:
+    """How many changes of a table, TRUNCATEs included, a transaction has."""
+
+    relation: Oid
+    namespace: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionEnd:
     """A transaction that commits in a group: begin and commit in one, since only whole ones are told."""
 
@@ -197,6 +212,7 @@ class TransactionEnd:
     item_count: int
     origin: int = 0
     gid: str | None = None
+    tables: tuple[TableCount, ...] | None = None  # what is given out of it; None: not counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,3 +228,4 @@ class ChangeGroup:
     transactions: Sequence[TransactionEnd]
     row_count: int
     byte_count: int
+    begun: Sequence[TransactionEnd] = ()  # transactions whose first item is here, where they are counted

@@ -31,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 # Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
 RESERVED = re.compile(
-    r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_before_kind|_unchanged|_old|__tidemark.*)_*",
+    r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_origin|_before_kind|_unchanged|_old|__tidemark.*)_*",
     re.IGNORECASE,
 )
 

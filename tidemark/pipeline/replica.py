@@ -242,9 +242,11 @@ def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> 
     wanted = aside.schema
     reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
 
+    rewritten, held = aside.scan(wanted.names), table.scan()  # NB: not in there: delta-rs draws rows inside its runtime
+
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from aside.scan(wanted.names)
-        for batch in map(reshape, table.scan()):
+        yield from rewritten
+        for batch in map(reshape, held):
             others = pc.not_equal(batch.column(_tableoid(event.relation)), event.partition)
             yield batch.filter(others)
 

@@ -37,7 +37,8 @@ SchemaVersion = NewType("SchemaVersion", int)
 
 RELATION_METADATA = b"tidemark.relation"
 DATABASE_METADATA = b"tidemark.database"
-_MESSAGE = struct.Struct(">QIBIIQQI")  # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, prefix length
+# lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
+_MESSAGE = struct.Struct(">QIBIIQQHI")
 _JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")  # holds for what is nested as well
 _RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
 
@@ -189,16 +190,16 @@ def _decode_batch(payload: bytes) -> ChangeBatch:
 def _encode_message(item: LogicalMessage) -> bytes:
     prefix = item.prefix.encode(errors="surrogateescape")
     at = item.position
-    head = _MESSAGE.pack(
-        item.lsn, item.xid, item.transactional, item.database, at.timeline, at.commit_lsn, at.ordinal, len(prefix)
-    )
+    place = (at.timeline, at.commit_lsn, at.ordinal)
+    head = _MESSAGE.pack(item.lsn, item.xid, item.transactional, item.database, *place, item.origin, len(prefix))
     return head + prefix + item.content
 
 
 def _decode_message(payload: bytes) -> LogicalMessage:
     if len(payload) < _MESSAGE.size:
         raise DamagedValue("outbox value (message)", "too short")
-    lsn, xid, transactional, database, timeline, commit_lsn, ordinal, prefix_length = _MESSAGE.unpack_from(payload)
+    lsn, xid, transactional, database, *place, origin, prefix_length = _MESSAGE.unpack_from(payload)
+    timeline, commit_lsn, ordinal = place
     content_at = _MESSAGE.size + prefix_length
     if content_at > len(payload):
         raise DamagedValue("outbox value (message)", "prefix reaches past the end")
@@ -210,4 +211,5 @@ def _decode_message(payload: bytes) -> LogicalMessage:
         transactional=bool(transactional),
         prefix=payload[_MESSAGE.size : content_at].decode(errors="surrogateescape"),
         content=payload[content_at:],
+        origin=origin,
     )

@@ -243,6 +243,7 @@ def test_twins_arrange_the_same_columns(
         row_entries.ENTRY.pack(
             105,
             index % 3,
+            index * 2200,
             number,
             700,
             row_entries.ABSENT if new is None else len(new),
@@ -272,7 +273,7 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[int],
             byte += byte_counts[number]
     columns = [array("q", [0] * row) for _ in range(7)]
     spread = array("q", [0] * row)
-    small = [bytearray(byte), bytearray(row), bytearray(row)]
+    small = [bytearray(byte), bytearray(row), bytearray(row), array("i", [0] * row)]
     base = next_byte[:]
     moved = module.arrange(entries, tuples, array("q", runs), next_row, next_byte, base, *small, *columns)
     module.spread(columns[1], 0, row, array("q", range(100)), spread)
