@@ -195,6 +195,7 @@ def _described(relation: Relation | None) -> Json:
         return None
     columns: list[Json] = [
         {
+            "number": column.number,
             "name": column.name,
             "type": column.type.display_name if column.type is not None else None,
             "typmod": column.typmod,
@@ -204,7 +205,14 @@ def _described(relation: Relation | None) -> Json:
     ]
     names = {column.number: column.name for column in relation.columns}
     key: list[Json] = [names[number] for number in relation.primary_key]
-    return {"schema": relation.namespace, "table": relation.name, "columns": columns, "primary_key": key}
+    return {
+        "oid": relation.oid,
+        "schema": relation.namespace,
+        "table": relation.name,
+        "columns": columns,
+        "primary_key": key,
+        "replica_identity": relation.replica_identity.name.lower(),
+    }
 
 
 def _tails(batch: ChangeBatch) -> list[str]:
