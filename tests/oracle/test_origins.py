@@ -117,6 +117,20 @@ def test_changes_are_left_out_by_their_origin_as_the_server_leaves_them_out(
         side.changes.close()
 
 
+@pytest.mark.feature("P10")
+def test_messages_are_chosen_by_their_prefix_transactional_or_not(oracle_cluster: Cluster, database: str) -> None:
+    ours = Gathering(oracle_cluster, [database], selection=Selection(messages=("order*",)))
+    ours.settle()
+    for transactional in ("true", "false"):
+        for prefix in ("orders", "other", "order"):
+            oracle_cluster.sql(f"SELECT pg_logical_emit_message({transactional}, '{prefix}', 'x')", database)
+    lines = ours.lines_to_now()
+    assert [(line["prefix"], line["transactional"]) for line in lines] == [
+        (prefix, transactional) for transactional in (True, False) for prefix in ("orders", "order")
+    ]
+    ours.changes.close()
+
+
 def test_commit_timestamps_that_the_server_keeps_change_nothing(new_cluster: NewCluster, major: int) -> None:
     node = new_cluster(major, track_commit_timestamp="on")
     with Oracle(node, "postgres") as oracle:
