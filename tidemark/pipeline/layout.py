@@ -18,7 +18,7 @@ from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import fits_key
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
-from tidemark.model.relation import Column, Relation, ReplicaIdentity
+from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 NUMBER = b"tidemark.number"
 Shapes = Callable[[Relation], pa.StructType]
@@ -126,11 +126,11 @@ def reshaper(
     held: pa.Schema,
     wanted: pa.Schema,
     constants: Mapping[int, pa.Scalar],
-    labels: Labels,
+    restates: Mapping[int, Callable[[pa.Array], pa.Array]],
     *,
     lenient: bool = False,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that gives rows of the layout `held` the layout `wanted`.
+    """Return the function that gives rows of the layout `held` the layout `wanted`, and says values as `restates` do.
 
     `lenient`: a column whose values do not fit is NULL.
     """
@@ -141,7 +141,7 @@ def reshaper(
         for number, field in numbered(wanted).items():
             if number in old:
                 values = batch.column(old[number].name)
-                named = relabelled(values, labels[number]) if number in labels else values
+                named = restates[number](values) if number in restates else values
                 columns.append(_convert_or_null(named, field) if lenient else convert(named, field))
             elif number in constants:
                 columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))
@@ -157,8 +157,7 @@ def renamed_labels(before: Relation | None, after: Relation) -> Labels:
     was = {column.number: labels_of(column) for column in before.live_columns} if before is not None else {}
     renamed: dict[int, Mapping[str, str]] = {}
     for column in after.live_columns:
-        old, new = was.get(column.number, {}), labels_of(column)
-        names = {old[oid]: label for oid, label in new.items() if oid in old and old[oid] != label}
+        names = _changed(was.get(column.number, {}), labels_of(column))
         if names:
             renamed[column.number] = names
     return renamed
@@ -169,7 +168,20 @@ def labels_of(column: Column) -> Mapping[Oid, str]:
     kind = column.type.ultimate() if column.type is not None else None
     if kind is not None and kind.element is not None:
         kind = kind.element.ultimate()
-    return {label.oid: without_escapes(label.label) for label in kind.labels} if kind is not None else {}
+    return _labels(kind) if kind is not None else {}
+
+
+def label_names(old: TypeDescription, new: TypeDescription) -> Mapping[str, str]:
+    """Return the labels of an enum that were renamed between two versions of it."""
+    return _changed(_labels(old), _labels(new))
+
+
+def _labels(kind: TypeDescription) -> Mapping[Oid, str]:
+    return {label.oid: without_escapes(label.label) for label in kind.labels}
+
+
+def _changed(old: Mapping[Oid, str], new: Mapping[Oid, str]) -> dict[str, str]:
+    return {old[oid]: label for oid, label in new.items() if oid in old and old[oid] != label}
 
 
 def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:

@@ -39,20 +39,19 @@ from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
     Constants,
-    Labels,
     Shapes,
     key_names,
     lake_columns,
     plan_reshape,
-    renamed_labels,
     replica_schema,
     reshaper,
 )
+from tidemark.pipeline.restating import Restates, restatements
 from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
-_NONE: Labels = {}
+_NONE: Restates = {}
 REWRITE = "rewrite"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
@@ -145,7 +144,7 @@ class Replica:
             case RewriteBoundary():
                 self._bound_rewrite(table, event, held)
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), held, renamed_labels(event.before, relation))
+                self._settle(table, relation, self._shapes(relation), held, restatements(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
                 return
         passed(Failpoint.REPLICA_CHANGED)
@@ -187,9 +186,9 @@ class Replica:
     # Layout
 
     def _settle(
-        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, labels: Labels = _NONE
+        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, restates: Restates = _NONE
     ) -> None:
-        """Give the replica the layout of `relation`, making it if it is not there, and its rows the names of labels."""
+        """Give the replica the layout of `relation`, making it if it is not there, and its rows what `restates` say."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
             table.create(wanted, held)
@@ -197,10 +196,10 @@ class Replica:
         schema = table.schema
         constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
-        if plan is None and not labels:
+        if plan is None and not restates:
             return
-        if plan is None or plan.whole or labels:
-            reshape = reshaper(schema, wanted, constants, labels)
+        if plan is None or plan.whole or restates:
+            reshape = reshaper(schema, wanted, constants, restates)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
         else:
             table.add_columns(plan.added, held)
