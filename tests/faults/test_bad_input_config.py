@@ -58,7 +58,7 @@ def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_
     cluster.sql("CREATE DATABASE consumed")
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", "consumed")
     into_nothing = {"TIDEMARK_DELIVER__CONSUMER": "jsonl", "TIDEMARK_DELIVER__JSONL_FILE": "/dev/full"}
-    sidecar = Sidecar(cluster, "consumed", tmp_path, **into_nothing)
+    sidecar = Sidecar(cluster, "consumed", tmp_path, copy=False, **into_nothing)
     sidecar.init()
     try:
         sidecar.start()
