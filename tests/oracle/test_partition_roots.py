@@ -192,7 +192,8 @@ def test_what_happens_to_a_partition_is_told_of_its_root(
                 case SchemaEvent():
                     described = item.after or item.before
                     assert described is not None
-                    found.append(f"{item.change.value} {described.name} {item.effect.value}")
+                    rows = " with rows" if item.brings_rows else ""
+                    found.append(f"{item.change.value} {described.name} {item.effect.value}{rows}")
                 case Truncation():
                     found.append(f"truncate {item.relation.name} {'part' if item.partition else 'whole'}")
                 case _:
@@ -203,16 +204,19 @@ def test_what_happens_to_a_partition_is_told_of_its_root(
     assert told("ALTER TABLE root ADD more int DEFAULT 1") == ["alter root constant"]
     assert told("ALTER TABLE root ALTER more TYPE text") == ["alter root rewrite"]
     assert told("TRUNCATE leaf_x") == ["truncate root part"]
-    assert told("ALTER TABLE root DETACH PARTITION leaf_q") == ["create leaf_q metadata", "detach leaf_q of root"]
+    assert told("ALTER TABLE root DETACH PARTITION leaf_q") == [
+        "create leaf_q metadata with rows",
+        "detach leaf_q of root",
+    ]
     assert told("ALTER TABLE root ATTACH PARTITION leaf_q FOR VALUES IN ('q')") == [
         "drop leaf_q metadata",
         "attach leaf_q of root",
     ]
     assert told("DROP TABLE leaf_q") == ["drop leaf_q of root"]
     assert told("ALTER TABLE root DETACH PARTITION middle") == [
-        "create leaf_low metadata",
+        "create leaf_low metadata with rows",
         "detach leaf_low of root",
-        "create leaf_high metadata",
+        "create leaf_high metadata with rows",
         "detach leaf_high of root",
         "create middle metadata",
     ]

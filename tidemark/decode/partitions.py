@@ -203,7 +203,7 @@ class PartitionRoutes:
         came = now is not None and (was is None or now.oid != was.oid)
         own_before = alone(before) if before is not None and was is None else None
         own_after = alone(after) if after is not None and now is None else None
-        yield from _changed(event, own_before, own_after)
+        yield from _changed(replace(event, brings_rows=left and own_after is not None), own_before, own_after)
         if left:
             assert was is not None, "it left it"
             assert before is not None, "it was there"

@@ -103,6 +103,7 @@ class SchemaEvent:
     effect: SchemaEffect
     before: Relation | None
     after: Relation | None
+    brings_rows: bool = False  # a table of its own from now on, with rows that came under another name (DETACH)
 
 
 class PartitionChange(Enum):

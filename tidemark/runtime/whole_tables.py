@@ -51,8 +51,9 @@ class WholeTables:
                 described = event.after or event.before
                 if described is not None and (described.kind == COPIED_KIND or described.gathers_partitions):
                     yield from ((event.database, described.oid, phase) for phase in self._phases(event))
-            elif isinstance(event, PartitionEvent):
-                yield from self._of_partition(event)
+            elif isinstance(event, PartitionEvent) and event.change is PartitionChange.ATTACH:
+                # The partitioned table has rows now that nobody was given under its name.
+                yield event.database, event.relation.oid, self._unknown(event.relation)
 
     def _phases(self, event: SchemaEvent) -> Sequence[CopyPhase | None]:
         """Return what the event turns its table to: one phase, or none for no turn."""
@@ -60,17 +61,11 @@ class WholeTables:
             return (None,)
         was, now = self._selects(event.before), self._selects(event.after)
         if event.before is None:
-            return (CopyPhase.DONE,) if now else ()
+            whole = self._unknown(event.after) if event.brings_rows else CopyPhase.DONE
+            return (whole,) if now else ()
         if was == now:
             return ()
         return (self._unknown(event.after),)
-
-    def _of_partition(self, event: PartitionEvent) -> Iterator[Turn]:
-        """Turn what now has rows that nobody was given under its name: the partitioned table, or the partition."""
-        if event.change is PartitionChange.ATTACH:
-            yield event.database, event.relation.oid, self._unknown(event.relation)
-        elif event.change is PartitionChange.DETACH and self._selects(event.partition):
-            yield event.database, event.partition.oid, self._unknown(event.partition)
 
     def _unknown(self, relation: Relation) -> CopyPhase:
         """Return what becomes of a table of whose rows not all were given."""

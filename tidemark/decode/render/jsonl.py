@@ -159,6 +159,8 @@ class JsonLines:
             "before": _described(item.before),
             "after": _described(item.after),
         }
+        if item.brings_rows:
+            told["brings_rows"] = True
         return self._line("schema", item.position, described, item.database, told)
 
     def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
