@@ -34,8 +34,9 @@ cpdef Py_ssize_t tally(const unsigned char[::1] entries, long long[::1] rows, lo
 cpdef Py_ssize_t arrange(const unsigned char[::1] entries, const unsigned char[::1] tuples, const long long[::1] runs,
                          long long[::1] next_row, long long[::1] next_byte, const long long[::1] base_byte,
                          unsigned char[::1] data, unsigned char[::1] op, unsigned char[::1] before_kind,
-                         int[::1] origin, long long[::1] lsn, long long[::1] run_of, long long[::1] ordinal, long long[::1] new_at,
-                         long long[::1] new_length, long long[::1] old_at, long long[::1] old_length) except? -2
+                         int[::1] origin, long long[::1] lsn, long long[::1] run_of, long long[::1] ordinal,
+                         long long[::1] new_at, long long[::1] new_length, long long[::1] old_at,
+                         long long[::1] old_length) except? -2
 
 
 @cython.locals(row=Py_ssize_t)
