@@ -318,16 +318,20 @@ def _is_comparable(column: Column) -> bool:
 
 
 def source_rows(cluster: Cluster, database: str, relation: Relation, columns: list[Column]) -> Iterator[Row]:
-    """Give the rows of a table by SQL, as a batch would hold them."""
+    """Give the rows of a table by SQL, as a batch would hold them.
+
+    By COPY, which prints as output functions do; a cast to text takes the blanks of character(n) away.
+    """
     codecs = [column_codec(column, Dialect.of("UTF8", cluster.major)) for column in columns]
-    selected = quoting.SQL(", ").join(
-        quoting.SQL("{}::text").format(quoting.Identifier(column.name)) for column in columns
-    )
+    selected = quoting.SQL(", ").join(quoting.Identifier(column.name) for column in columns)
     name = quoting.Identifier(relation.namespace, relation.name)
     with cluster.connect(database) as session:
         for setting in REFERENCE_SETTINGS:
             session.execute(setting)
-        found = session.execute(quoting.SQL("SELECT {} FROM ONLY {}").format(selected, name)).fetchall()
+        with session.cursor().copy(
+            quoting.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(selected, name)
+        ) as copy:
+            found = list(copy.rows())
     arrays = [
         plain(pa.array([None if text is None else codec.parse_text(text) for text in texts], codec.arrow_type))
         for codec, texts in zip(codecs, zip(*found, strict=True) if found else [()] * len(codecs), strict=True)
