@@ -77,6 +77,10 @@ class ServerSide:
         self.cluster = cluster
         self.database = database
         self.slot = f"oracle_{database}"
+        # NB: what is stored need not be text: SQL_ASCII takes anything, and C functions may bring it elsewhere.
+        encoding = f"SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = '{database}'"
+        is_bytes = cluster.sql(encoding) == [(SQL_ASCII,)]
+        self._as_bytes = f"convert_to(data, '{SQL_ASCII}')" if is_bytes else "textsend(data)"
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{self.slot}', 'test_decoding')", database)
 
     def lines(self) -> list[str]:
@@ -99,12 +103,11 @@ class ServerSide:
             for setting in (*REFERENCE_SETTINGS, f"SET statement_timeout = '{SERVER_DECODES_S}s'"):
                 session.execute(setting)
             query = (
-                "SELECT lsn::text, textsend(data)"
+                f"SELECT lsn::text, {self._as_bytes}"
                 f" FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
                 " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')"
             )
             while rows := sql(session, query):
-                # NB: what is stored need not be text: SQL_ASCII takes anything, and C functions may bring it elsewhere.
                 yield from ((parse_lsn(lsn), data.decode("utf-8", "surrogateescape")) for lsn, data in rows)
                 if at_a_time is None:
                     return

@@ -43,7 +43,9 @@ class Part:
             shown = ("HIDE_TABLEAM=on", "HIDE_TOAST_COMPRESSION=on")
             command = [str(node.server.client("psql")), "-X", "-a", "-q", *(f"-v{name}" for name in shown), where]
         places = {"PG_ABS_SRCDIR": made.tests, "PG_ABS_BUILDDIR": node.folder / "tests", "PG_LIBDIR": made.libraries}
-        environment = [f"{name}={value}" for name, value in {**ENVIRONMENT, **places}.items()]
+        # NB: specifications find their own sessions by this name, to cancel and to end them.
+        named = {"PGAPPNAME": f"{'isolation' if self.is_specification else 'pg_regress'}/{self.path.stem}"}
+        environment = [f"{name}={value}" for name, value in {**ENVIRONMENT, **places, **named}.items()]
         # NB: what they print need not be UTF-8, and a failed session is no failure here.
         shell = 'input=$1; shift; "$@" <"$input" 2>&1 | iconv -c -f UTF-8 -t UTF-8; true'
         program = [*environment, "sh", "-c", shell, "sh", str(self.path), *command]
