@@ -444,9 +444,11 @@ class RowExtractor:
         if self.main_length < 3:
             return 0
         flags = linear[self.main_at + 2]
-        if not flags & INSERT_NEW:
-            return 1
-        if flags & INSERT_SPECULATIVE or not self.is_tuple(linear, self.data_at, self.data_length):
+        if (
+            flags & INSERT_SPECULATIVE
+            or not flags & INSERT_NEW
+            or not self.is_tuple(linear, self.data_at, self.data_length)
+        ):
             return 0
         self.add(linear, OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
         return 1
@@ -492,7 +494,7 @@ class RowExtractor:
         if self.main_length < 4:
             return 0
         if not linear[self.main_at] & INSERT_NEW:
-            return 1
+            return 0
         count = read_u16(linear, self.main_at + 2)
         if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
             return 0
