@@ -107,16 +107,16 @@ def printer(
 ) -> Printer:
     """Return the printer of a format."""
     if form is Format.TEST_DECODING:
-        return _TestDecodingPrinter(databases, output)
+        return _TestDecodingPrinter(databases, output, selected)
     return _GroupPrinter(databases, selected, _writers(form, databases, output))
 
 
 class _TestDecodingPrinter:
     """Prints at once: the plugin's lines do not wait for a batch to fill."""
 
-    def __init__(self, databases: Databases, output: BinaryIO) -> None:
+    def __init__(self, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
         self.counts = Counts()
-        self._renderer = TestDecodingRenderer(databases.major, databases.dialects)
+        self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
         self._output = output
 
     def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
