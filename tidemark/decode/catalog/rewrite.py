@@ -57,11 +57,17 @@ def shape_of(image: bytes) -> int | None:
     return infomask2 & NATTS_MASK
 
 
-def copied_rows(block: BlockNumber, image: bytes, old: CatalogHeap, fate: Callable[[Xid], Fate]) -> Iterator[CopiedRow]:
-    """Give the rows of a page of the copy of `old`."""
+def copied_rows(
+    block: BlockNumber,
+    image: bytes,
+    old: CatalogHeap,
+    fate: Callable[[Xid], Fate],
+    updater: Callable[[Xid], Xid] | None = None,
+) -> Iterator[CopiedRow]:
+    """Give the rows of a page of the copy of `old`; `updater` tells which member of a multixact changed a row, or 0."""
     for offset, packed, xmin, xmax in heap.page_tuples(image):
         inserter = _inserter(packed, xmin, fate)
-        deleter = _deleter(packed, xmax, old, fate)
+        deleter = _deleter(packed, xmax, old, fate, updater)
         if inserter is not None and deleter is not None:
             yield CopiedRow(make_tid(block, offset), packed, inserter, deleter)
 
@@ -81,22 +87,24 @@ def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | No
     return Xid(0)
 
 
-def _deleter(packed: bytes, xmax: Xid, old: CatalogHeap, fate: Callable[[Xid], Fate]) -> Xid | None:
+def _deleter(
+    packed: bytes, xmax: Xid, old: CatalogHeap, fate: Callable[[Xid], Fate], updater: Callable[[Xid], Xid] | None
+) -> Xid | None:
     """Return who is still open of those that ended the row, 0 if nobody is; None if it is gone."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
     locked = infomask & _XMAX_LOCK_ONLY or infomask & _XMAX_EXCLUSIVE_MASK == _XMAX_EXCLUSIVE_LOCK
     if infomask & _XMAX_INVALID or locked or not xmax:
         return Xid(0)
     if infomask & _XMAX_IS_MULTI:
-        return _deleter_of_twin(packed, old)
-    if infomask & _XMAX_COMMITTED:
-        return None
-    match fate(xmax):
-        case Fate.OPEN:
-            return xmax
-        case Fate.ABORTED:
-            return Xid(0)
-    return None
+        if updater is None:
+            return _deleter_of_twin(packed, old)
+        xmax = updater(xmax)
+        deleted = fate(xmax) if xmax else Fate.ABORTED
+    else:
+        deleted = Fate.COMMITTED if infomask & _XMAX_COMMITTED else fate(xmax)
+    if deleted is Fate.OPEN:
+        return xmax
+    return None if deleted is Fate.COMMITTED else Xid(0)
 
 
 def _deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:

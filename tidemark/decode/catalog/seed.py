@@ -111,7 +111,7 @@ def begin(
     `files` were current at `files_lsn`, which lies after R0: catalogs may have been rewritten in between. `shared` is
     that of another mirror of the same seed, if there is one.
     """
-    layouts = _layouts(columns)
+    layouts = layouts_of(columns)
     file_of = dict(files)
 
     def heaps(catalogs: Sequence[Catalog], spc: Oid, db: Oid) -> Iterator[CatalogHeap]:
@@ -153,7 +153,8 @@ def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -
         store.stop_learning()
 
 
-def _layouts(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
+def layouts_of(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
+    """Return how the rows of each catalog lie."""
     of_catalog: dict[int, list[CatalogColumn]] = {}
     for catalog, number, name, type_oid, length, align, not_null in columns:
         column = CatalogColumn(number, name, Oid(type_oid), length, align, not_null)

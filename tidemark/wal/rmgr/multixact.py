@@ -1,0 +1,34 @@
+"""Multixacts (`multixact.h`): several transactions that hold one row together, one of which may have changed it."""
+
+from dataclasses import dataclass
+from struct import Struct
+
+from tidemark.model.lsn import INVALID_XID, Xid
+from tidemark.wal.record import INFO_MASK, BadRecord, Record
+
+CREATE_ID = 0x20
+FIRST_UPDATER = 4  # MultiXactStatusNoKeyUpdate: this and what is greater changed the row, lower ones hold it
+_HEAD = Struct("<IIi")  # multixact, offset of its first member, count of members
+_MEMBER = Struct("<Ii")  # xid, status
+
+
+@dataclass(frozen=True, slots=True)
+class MultixactCreated:
+    """A new multixact."""
+
+    multixact: int
+    first_member: int
+    member_count: int
+    updater: Xid  # 0: nobody changes the row
+
+
+def parse(record: Record) -> MultixactCreated | None:
+    """Return what a MULTIXACT record makes; None for the care of its files."""
+    if record.info & INFO_MASK != CREATE_ID:
+        return None
+    multixact, first, count = record.read(_HEAD)
+    if not 0 <= count <= (len(record.main) - _HEAD.size) // _MEMBER.size:
+        raise BadRecord(record.lsn, f"{count} members of a multixact in {len(record.main)} bytes")
+    members = (record.read(_MEMBER, _HEAD.size + _MEMBER.size * index) for index in range(count))
+    updaters = [Xid(xid) for xid, status in members if status >= FIRST_UPDATER]
+    return MultixactCreated(multixact, first, count, updaters[0] if updaters else INVALID_XID)
