@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from tidemark.decode.catalog.heap import CatalogHeap, Tid, make_tid
+from tidemark.decode.catalog.heap import CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.transactions import Fate
 from tidemark.model.lsn import BlockNumber, Xid
 from tidemark.wal.rmgr import heap
@@ -110,7 +111,7 @@ def _deleter(
 def _deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:
     """Return the open deleter of the row in the old file that `packed` is a copy of: a multixact does not tell."""
     data = packed[data_at(packed) :]
-    for tid, there in old.rows.items():
+    for tid, there in old.rows.pairs():
         if there and there[data_at(there) :] == data:
             return old.deleter.get(tid, Xid(0))
     return None

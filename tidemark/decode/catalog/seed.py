@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, Tid, make_tid
+from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import (
     CATALOG_OF_OID,
     LOCAL_CATALOGS,
@@ -32,6 +32,7 @@ from tidemark.decode.catalog.layout import (
 )
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.missing import missing_from_text
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
-from tidemark.decode.catalog.heap import CatalogHeap, Tid
+from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.layout import (
     CATALOG_OF_OID,
     PG_CLASS,
@@ -20,6 +20,7 @@ from tidemark.decode.catalog.layout import (
     PG_RANGE,
     PG_TYPE,
 )
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
