@@ -1,7 +1,7 @@
 """A seed from a base backup and the archive alone: the catalogs of the server where the backup ended, and what follows.
 
 The oracle is SQL on the live server at that LSN, row by row and place by place, and test_decoding from there on.
-`TIDEMARK_BACKUP_ROUNDS` makes more backups than the two of an ordinary run.
+`TIDEMARK_BACKUP_ROUNDS` makes more backups under load than the one of an ordinary run.
 """
 
 import os
@@ -19,6 +19,7 @@ from tests.support.oracle_catalogs import CatalogRows, catalog_differences, serv
 from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.random_sessions.crew import storm
 from tests.support.servers import ServerMissing
+from tests.support.standby import standby_of, wait_until_replayed
 from tidemark.decode.catalog.bootstrap import attribute_layout
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.io.archive import ArchiveFolder
@@ -30,7 +31,7 @@ from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.runtime.backup_seeding import seed_from_backup
 from tidemark.runtime.seeding import Seed
 
-ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "1"))
 STATEMENTS = 120  # before the backup begins, and while it runs
 
 
@@ -158,6 +159,26 @@ def test_a_row_that_a_member_of_a_multixact_has_changed_is_seen_as_the_server_se
         pending.commit()
     follow(node, seed)
     assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+
+
+def test_a_backup_of_a_standby_is_followed_to_where_its_pg_control_says(new_cluster: NewCluster, major: int) -> None:
+    node = archiving(new_cluster, major)
+    node.sql("CREATE DATABASE app")
+    with standby_of(node) as standby:
+        with storm(node, "app", 3) as crew:
+            crew.wait_for(STATEMENTS)
+            node.sql("CHECKPOINT")
+            wait_until_replayed(standby, node)
+            by_copy(standby, standby.folder / "backup", 3)
+            crew.wait_for(sum(len(session.log) for session in crew.sessions) + STATEMENTS // 2)
+        node.sql("CHECKPOINT")
+        backup = BackupFolder(standby.folder / "backup")
+        assert backup.label.from_standby
+        seed = seed_from_backup(backup, archive_of(node), lambda name: name == "app")
+    assert seed.lsn >= backup.control.min_recovery_lsn
+    follow(node, seed)
+    (mirror,) = seed.mirrors.values()
+    assert differences(seed, "app", server_catalogs(node, "app", mirror)) == []
 
 
 def test_the_layout_of_pg_attribute_is_the_servers(oracle_cluster: Cluster, major: int) -> None:
