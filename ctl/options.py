@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from tidemark.engine.selection import EVERY_ORIGIN
+from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import parse_lsn
+from tidemark.model.lsn import Lsn, parse_lsn
 
 
 def origin(text: str) -> str:
@@ -53,3 +54,8 @@ message_option = click.option(
     "--message", "messages", multiple=True, default=("*",), help="Prefixes of logical messages, * matches any."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+def lsn_or_time(text: str) -> Lsn | CommitTime:
+    """Take an end of a range: an LSN, or a moment."""
+    return parse_lsn(text) if "/" in text else parse_commit_time(text)

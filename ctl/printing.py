@@ -28,6 +28,7 @@ from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
+from tidemark.model.relation import Relation
 
 FORMATS = ("jsonl", "test_decoding", "arrow", "null")
 
@@ -107,16 +108,16 @@ def printer(
 ) -> Printer:
     """Return the printer of a format; `counting`: transactions come with their counts."""
     if form is Format.TEST_DECODING:
-        return _TestDecodingPrinter(databases, output)
+        return _TestDecodingPrinter(databases, output, selection.selects)
     return _GroupPrinter(databases, selection, _writers(form, databases, output), counting=counting)
 
 
 class _TestDecodingPrinter:
     """Prints at once: the plugin's lines do not wait for a batch to fill."""
 
-    def __init__(self, databases: Databases, output: BinaryIO) -> None:
+    def __init__(self, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
         self.counts = Counts()
-        self._renderer = TestDecodingRenderer(databases.major, databases.dialects)
+        self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
         self._output = output
 
     def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:

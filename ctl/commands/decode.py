@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ctl.options import (
-    LSN,
     PATH,
     exclude_origin_option,
     json_option,
+    lsn_or_time,
     message_option,
     partition_root_option,
     state_option,
@@ -27,8 +27,10 @@ from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
+from tidemark.runtime.commit_times import TimeRange, TransactionEnd, begin_lsn
 from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.offline import check_same_cluster, decode_archive
@@ -43,8 +45,8 @@ from tidemark.runtime.offline import check_same_cluster, decode_archive
 @exclude_origin_option
 @message_option
 @transactions_option
-@click.option("--from", "from_lsn", type=LSN, help="Transactions that commit at or after this LSN.")
-@click.option("--to", "to_lsn", type=LSN, help="Transactions that commit before this LSN.")
+@click.option("--from", "begin", type=lsn_or_time, help="What commits at or after this LSN or time (ISO 8601, zone).")
+@click.option("--to", "end", type=lsn_or_time, help="What commits before this LSN or time.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 @json_option
 def decode(
@@ -57,15 +59,18 @@ def decode(
     origins: tuple[str, ...],
     messages: tuple[str, ...],
     counting: bool,
-    from_lsn: Lsn | None,
-    to_lsn: Lsn | None,
+    begin: Lsn | CommitTime | None,
+    end: Lsn | CommitTime | None,
     form: str,
     as_json: bool,
 ) -> None:
     """Print the changes in archived WAL, by the catalog history in the state folder.
 
     Needs no server. Any folder of segment files will do: an archive, a pg_receivewal target, a copy of pg_wal.
+    By time a transaction counts by its own commit time; where the server's clock was set back, LSNs are exact.
     """
+    lsns = LsnRange(_lsn(begin), _lsn(end))
+    times = TimeRange(_time(begin), _time(end))
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
     folder = StateFolder(state)
     with StateStore.open(folder) as store:
@@ -73,6 +78,7 @@ def decode(
     segments = ArchiveFolder(archive, of=view.identity.system_identifier)
     check_same_cluster(segments, view.identity.system_identifier)
     with spill_of_command(folder) as spill:
+        from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
         start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
         shown = printer(
             Format(form),
@@ -82,8 +88,8 @@ def decode(
             counting=counting,
         )
         only = _oid(database, start.databases) if database else None
-        with _progress(start, to_lsn, quiet=as_json) as tell:
-            for decoded in decode_archive(segments, start, LsnRange(from_lsn, to_lsn), _tell_end):
+        with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
+            for decoded in decode_archive(segments, start, lsns, _tell_end, times):
                 about = decoded.end if isinstance(decoded, CommittedTransaction) else decoded
                 if only is None or about.database == only:
                     shown.take(decoded, start.decoding.decoder.restart_lsn)
@@ -91,12 +97,27 @@ def decode(
                     decoded.release()
                 tell(start.decoded_lsn)
         shown.flush()
+    if times.set_back is not None:
+        _tell_set_back(times.set_back)
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
 
 
 def _tell_end(error: InvalidWal) -> None:
     click.echo(f"WAL ends here: {error}", err=True)
+
+
+def _tell_set_back(end: TransactionEnd) -> None:
+    told = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
+    click.echo(f"{told}: transactions of that time may stand elsewhere as well; give LSNs to have all", err=True)
+
+
+def _lsn(end: Lsn | CommitTime | None) -> Lsn | None:
+    return None if isinstance(end, CommitTime) else end
+
+
+def _time(end: Lsn | CommitTime | None) -> CommitTime | None:
+    return end if isinstance(end, CommitTime) else None
 
 
 def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:

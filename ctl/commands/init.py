@@ -9,7 +9,9 @@ from ctl import settings
 from ctl.lake_stock import lake_stock
 from ctl.narration import Narrator
 from ctl.options import PATH, config_option, state_option
+from tidemark.io.archive import ArchiveFolder
 from tidemark.io.archive_setup import adopt_archive, archive_kind, archive_setting
+from tidemark.io.backup import BackupFolder
 from tidemark.io.config import Config
 from tidemark.io.history_copy import read_manifest
 from tidemark.io.marker_key import make_marker_key
@@ -17,8 +19,10 @@ from tidemark.io.node import Node
 from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import format_lsn
+from tidemark.runtime.backup_seeding import seed_from_backup
 from tidemark.runtime.errands import MarkersLeftOut
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.initialise import initialise, initialise_from_backup
 from tidemark.runtime.rebuild import rebuild
 from tidemark.runtime.steady_stream import check_stream
 
@@ -34,6 +38,7 @@ ALL_TABLES = ("*.*",)
 @click.option("--archive", type=PATH, help="Archived WAL: a folder to be made a spool, or one that others fill.")
 @click.option("--from-spool", type=PATH, help="Make a state that was lost anew, from this spool.")
 @click.option("--lake", type=PATH, help="With --from-spool: the tables that are there already.")
+@click.option("--from-backup", type=PATH, help="Read the catalogs from this base backup and the WAL in --archive.")
 def init(
     *,
     state: Path,
@@ -44,6 +49,7 @@ def init(
     archive: Path | None,
     from_spool: Path | None,
     lake: Path | None,
+    from_backup: Path | None,
 ) -> None:
     """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
 
@@ -52,7 +58,14 @@ def init(
 
     With --from-spool the node is not asked: catalogs and positions are what the archiver has put into the spool. Tables
     that LAKE does not hold whole are copied again, all of them where no lake is given.
+
+    With --from-backup the node is not asked either: the state begins where the backup ended. `cdcctl decode` needs no
+    more than that; give --config where daemons are to run with it.
     """
+    if from_backup is not None:
+        _check_alone(dsn=dsn, table=tables, from_spool=from_spool, lake=lake)
+        _init_from_backup(state, config, databases, archive, from_backup)
+        return
     if lake is not None and from_spool is None:
         raise ConfigError("--lake goes with --from-spool", hint="leave it out: a new state begins with a first copy")
     archive = archive and archive.absolute()  # daemons and the server run elsewhere
@@ -90,6 +103,42 @@ def init(
         settings.keep(folder, config)
     if is_new:
         click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
+    else:
+        click.echo(f"{state} is the state of this capture already")
+
+
+def _check_alone(**others: object) -> None:
+    """Refuse options that --from-backup takes no notice of."""
+    for name, given in others.items():
+        if given:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} does not go with --from-backup", hint="leave it out, or put it into --config")
+
+
+def _init_from_backup(
+    state: Path, config: Path | None, databases: tuple[str, ...], archive: Path | None, backup: Path
+) -> None:
+    chosen = settings.load(state, config)
+    where = archive or (Path(chosen.archive.folder) if chosen.has_archive else None)
+    if where is None:
+        raise ConfigError("no archive is named", hint="give --archive: WAL since the backup began is needed")
+    folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    folder.share(chosen.capture.group)
+    opened = BackupFolder(backup)
+    segments = ArchiveFolder(where, of=opened.control.system_identifier)
+    if databases:
+        seed = seed_from_backup(opened, segments, lambda name: name in databases)
+        if missing := set(databases) - set(seed.databases.values()):
+            raise ConfigError(f"{backup} has no database {', '.join(sorted(missing))}", hint="see --database")
+    else:
+        selects = chosen.select.selection().selects_database if config is not None else lambda _: True
+        seed = seed_from_backup(opened, segments, selects)
+    is_new = initialise_from_backup(chosen, folder, seed)
+    if config is not None:
+        settings.keep(folder, config)
+    names = ", ".join(sorted(seed.databases.values()))
+    if is_new:
+        click.echo(f"state made in {state}: {names} from {format_lsn(seed.lsn)} on, where the backup ended")
     else:
         click.echo(f"{state} is the state of this capture already")
 

@@ -1,7 +1,8 @@
 """`cdcctl decode` from an archive, with the server stopped for good, beside what the server's test_decoding had said.
 
 The server's lines are cut into what belongs to one commit record, or to one message outside a transaction; where these
-records begin is pg_waldump's word, not ours. [from, to) must then give exactly the pieces that begin in it.
+records begin is pg_waldump's word, not ours, and when they were written is SQL's (`pg_xact_commit_timestamp`). [from,
+to) must then give exactly the pieces in it. The capture had selected one table alone: all others were never captured.
 """
 
 import json
@@ -20,6 +21,7 @@ import pytest
 from tests.support.cdcctl import Done, cdcctl, contents, refused, running, succeeded
 from tests.support.oracle import ROLE, ServerSide, ensure_role, without_own_messages
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
+from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 
@@ -27,6 +29,7 @@ MB = 1 << 20
 SEGMENT_NAME_LENGTH = 24
 DATABASES = ("app", "other")
 GID = "spanning"
+CAPTURED = "public.slow"  # the one table that was selected all the time
 RUNS_AT_ONCE = 2
 _RECORD = re.compile(r"^rmgr: (\w+) .* tx: +(\d+), lsn: ([0-9A-F]+/[0-9A-F]+), .* desc: (\w+)(?: (\d+))?(.*)$")
 
@@ -37,6 +40,7 @@ class Piece:
 
     begin_lsn: Lsn
     lines: tuple[str, ...]
+    commit_time: CommitTime | None = None  # None: a message
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,11 @@ class Recorded:
     def expected(self, database: str, from_lsn: int, to_lsn: int) -> list[str]:
         """Return the server's lines for [from, to)."""
         return [line for piece in self.pieces[database] if from_lsn <= piece.begin_lsn < to_lsn for line in piece.lines]
+
+    def transactions(self, database: str, from_time: CommitTime, to_time: CommitTime) -> list[str]:
+        """Return the server's lines of the transactions that SQL shows to have committed in [from, to)."""
+        timed = [(piece.commit_time, piece.lines) for piece in self.pieces[database]]
+        return [line for time, lines in timed if time is not None and from_time <= time < to_time for line in lines]
 
     def decode(self, form: str, *more: str, archive: Path | None = None) -> Done:
         return cdcctl("decode", "--state", self.state, "--archive", archive or self.archive, "--format", form, *more)
@@ -96,7 +105,12 @@ def work(cluster: Cluster, round_number: int) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     root = tmp_path_factory.mktemp("offline")
     state, archive = root / "state", root / "archive"
-    with new_cluster(15, {"wal_keep_size": "1GB"}, initdb=["--wal-segsize=1"]) as cluster, ExitStack() as stack:
+    with (
+        new_cluster(
+            15, {"wal_keep_size": "1GB", "track_commit_timestamp": "on"}, initdb=["--wal-segsize=1"]
+        ) as cluster,
+        ExitStack() as stack,
+    ):
         ensure_role(cluster)
         for database in DATABASES:
             cluster.sql(f"CREATE DATABASE {database}")
@@ -106,7 +120,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         servers = {database: ServerSide(cluster, database) for database in DATABASES}
         cluster.sql("CHECKPOINT")
         dsn = cluster.dsn("app", ROLE)
-        succeeded(cdcctl("init", "--state", state, "--dsn", dsn, "--database", "app", "--database", "other"))
+        both = ("--database", "app", "--database", "other")
+        succeeded(cdcctl("init", "--state", state, "--dsn", dsn, *both, "--table", CAPTURED))
         for server in servers.values():
             server.lines()
         # A transaction and a prepared one that are open across two catalog bases.
@@ -164,11 +179,17 @@ def pieces_of(cluster: Cluster, server: ServerSide) -> list[Piece]:
         if line.startswith("COMMIT "):
             kept = without_own_messages(open_lines)
             if kept:
-                pieces.append(Piece(commits[int(line.split()[1])], tuple(kept)))
+                xid = int(line.split()[1])
+                pieces.append(Piece(commits[xid], tuple(kept), commit_time(cluster, xid)))
             open_lines = []
     assert not open_lines
     assert pieces == sorted(pieces, key=lambda piece: piece.begin_lsn)
     return pieces
+
+
+def commit_time(cluster: Cluster, xid: int) -> CommitTime:
+    ((told,),) = cluster.sql(f"SELECT (extract(epoch FROM pg_xact_commit_timestamp('{xid}')) * 1000000)::int8")
+    return CommitTime(int(told))
 
 
 def records_of(cluster: Cluster) -> tuple[dict[int, Lsn], dict[str, list[Lsn]]]:
@@ -222,6 +243,61 @@ def test_a_range_holds_what_completes_in_it_whether_commit_prepared_transaction_
     with ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
         for edge, lines in zip(edges, pool.map(decode, edges), strict=True):
             assert lines == recorded.expected("app", *edge), edge
+
+
+@pytest.mark.feature("N06")
+def test_a_range_of_times_holds_what_sql_shows_to_have_committed_in_it(recorded: Recorded) -> None:
+    times = [piece.commit_time for piece in recorded.pieces["app"] if piece.commit_time is not None]
+    assert times == sorted(times)
+    assert len(times) > 10
+    third, two_thirds, last = times[len(times) // 3], times[2 * len(times) // 3], times[-1]
+    edges = [(third, two_thirds), (CommitTime(third.us + 1), CommitTime(two_thirds.us + 1)), (two_thirds, last)]
+
+    def decode(edge: tuple[CommitTime | None, CommitTime | None]) -> list[str]:
+        options = [word for name, at in zip(("--from", "--to"), edge, strict=True) if at for word in (name, str(at))]
+        return succeeded(recorded.decode("test_decoding", "--database", "app", *options)).lines
+
+    with ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
+        for edge, lines in zip(edges, pool.map(decode, edges), strict=True):
+            found = [line for line in lines if not line.startswith("message: transactional: 0")]
+            assert found == recorded.transactions("app", *edge), edge
+            assert found
+    whole = succeeded(recorded.decode("test_decoding", "--database", "app")).lines
+    assert decode((None, third)) + decode((third, two_thirds)) + decode((two_thirds, None)) == whole
+
+
+def test_a_range_of_times_that_the_archive_or_the_history_does_not_reach_says_which(recorded: Recorded) -> None:
+    times = [piece.commit_time for pieces in recorded.pieces.values() for piece in pieces if piece.commit_time]
+    early, late = min(times).earlier_by(3600), CommitTime(max(times).us + 1)
+    refused(recorded.decode("null", "--from", str(early)), ExitCode.STATE, "no catalog base", str(early))
+    refused(recorded.decode("null", "--to", str(late)), ExitCode.GAP, str(recorded.archive), str(late))
+    refused(
+        recorded.decode("null", "--from", str(late), "--to", str(early)), ExitCode.CONFIG, f"{late} comes after {early}"
+    )
+    refused(recorded.decode("null", "--from", "2026-11-22T14:00:00"), ExitCode.CONFIG, "names no time zone")
+
+
+@pytest.mark.feature("N05")
+def test_a_table_that_was_never_selected_is_decoded_from_any_base_on_as_it_was_then(recorded: Recorded) -> None:
+    def decode(lsn: Lsn) -> list[str]:
+        captured_late = ("--database", "app", "--table", "public.account", "--from", format_lsn(lsn))
+        return succeeded(recorded.decode("test_decoding", *captured_late)).lines
+
+    with ThreadPoolExecutor(RUNS_AT_ONCE) as pool:
+        for base, lines in zip(recorded.bases, pool.map(decode, recorded.bases), strict=True):
+            expected = recorded.expected("app", base, recorded.end_lsn)
+            rows = [line for line in expected if line.startswith("table ") and CAPTURED not in line]
+            assert [line for line in lines if line.startswith("table ")] == rows
+            assert rows
+    columns = [[word for word in line.split() if word.startswith("c")] for line in lines if "'wide'" in line]
+    assert columns[-1] == ["c1[integer]:1", "c2[integer]:2", "c3[integer]:3", "c4[integer]:4"]
+    below = Lsn(recorded.bases[0] - 8)
+    refused(
+        recorded.decode("test_decoding", "--table", "public.account", "--from", format_lsn(below)),
+        ExitCode.STATE,
+        f"no catalog base for {format_lsn(below)}",
+        f"the oldest is of {format_lsn(recorded.bases[0])}",
+    )
 
 
 def test_decoding_begins_at_the_newest_base_that_misses_nothing(recorded: Recorded, tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from tidemark.io.archive import ArchiveFolder, BadSegment, Hole, NoWal
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.runtime.decode_run import InvalidWal
-from tidemark.runtime.inflow import first_page_lsn
 from tidemark.wal.page import Framer, Invalid, NeedMore
-from tidemark.wal.segments import ReadSegment, segment_of, segment_start
+from tidemark.wal.segments import ReadSegment, first_page_lsn, segment_of, segment_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,13 @@ from tidemark.runtime.first_copy import FirstCopy, copied_by
 from tidemark.runtime.fixed_types import check_types
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
-from tidemark.runtime.inflow import MakeInflow, Surroundings, first_page_lsn
+from tidemark.runtime.inflow import MakeInflow, Surroundings
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
+from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
 

@@ -28,7 +28,7 @@ from tidemark.runtime.seeding import (
     decoder_of,
 )
 from tidemark.runtime.steady_stream import SteadyStream
-from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import ReadSegment
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
@@ -58,6 +58,7 @@ class WalDecoding:
         self.timeline = timeline
         self.records = 0  # ever decoded
         self.record_bytes = 0  # of theirs, padding left out
+        self.watch: Callable[[RecordBlock], None] | None = None  # is shown all records before they are decoded
         self._journal = journal
 
     def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
@@ -69,6 +70,8 @@ class WalDecoding:
         while not isinstance(block := self.framer.next_block(), NeedMore):
             if isinstance(block, Invalid):
                 raise InvalidWal(block)
+            if self.watch is not None:
+                self.watch(block)
             self.records += len(block)
             self.record_bytes += sum(block.lengths[: len(block)])
             yield from self.decoder.decode_block(block, self._journal)

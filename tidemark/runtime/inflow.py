@@ -27,8 +27,7 @@ from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import NetworkThread, WalSink
 from tidemark.runtime.signal import Signal
-from tidemark.wal.segments import ReadSegment
-from tidemark.wal.versions import PAGE_BYTES
+from tidemark.wal.segments import ReadSegment, first_page_lsn
 
 
 class Slices(Protocol):
@@ -71,11 +70,6 @@ class MakeInflow(Protocol):
 
     def __call__(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
         """Make it."""
-
-
-def first_page_lsn(lsn: Lsn) -> Lsn:
-    """Return where reading has to begin so that the record at `lsn` can be framed: its page's start."""
-    return Lsn(lsn // PAGE_BYTES * PAGE_BYTES)
 
 
 def new_ring(around: Surroundings, page_lsn: Lsn) -> Ring:

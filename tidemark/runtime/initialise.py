@@ -18,10 +18,12 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.mapping import TypeMapping
+from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.seeding import Seed, SeedObserver, settle, take_seed
-from tidemark.wire.state import BEGINNING, DELIVERED, HISTORY, Beginning, Identity, Watermark
+from tidemark.wire.state import BEGINNING, DELIVERED, HISTORY, STAGE, Beginning, Identity, Watermark
 
 
 class NoDatabase(ConfigError):
@@ -69,7 +71,32 @@ def initialise(
             return False
         seed = take_seed(config.capture.dsn, databases, wait_s=config.seed.wait_s, observer=observer)
         snapshot = "" if config.copy.enabled else settled(config, seed, observer)
-        _write_beginning(config, folder, store, seed, snapshot)
+        _write_beginning(config, store, seed, snapshot)
+    return True
+
+
+def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
+    """Make the state of a capture from a seed that no server was asked for; false if it is there already and complete.
+
+    Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured.
+    """
+    facts = seed.node
+    identity = Identity(
+        capture=config.capture.name,
+        system_identifier=facts.system_identifier,
+        outbox_id=uuid.uuid4().hex,
+        server_major=facts.major,
+        segment_bytes=facts.segment_bytes,
+        outbox_bytes_max=config.outbox.bytes_max,
+    )
+    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    adopt_archive(config, identity.system_identifier)
+    make_marker_key(config, folder)
+    with StateStore.create(folder, identity) as store:
+        if store.view().beginning is not None:
+            return False
+        snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
+        _write_beginning(config, store, seed, snapshot, Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING)
     return True
 
 
@@ -86,18 +113,20 @@ def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
         return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
 
 
-def _write_beginning(config: Config, folder: StateFolder, store: StateStore, seed: Seed, snapshot: str) -> None:
+def _write_beginning(
+    config: Config, store: StateStore, seed: Seed, snapshot: str, stage: Stage = STAGE_WHEN_MISSING
+) -> None:
     """Write the first base, then in one transaction all that names it."""
     view = store.view()
     stored = [view.history]
     writer = HistoryWriter(
-        folder.history,
+        store.folder.history,
         view.history,
         view.journal,
         major=seed.format.major,
         system_identifier=seed.node.system_identifier,
         file_bytes_max=config.history.journal_file_bytes,
-        file_mode=folder.file_mode,
+        file_mode=store.folder.file_mode,
         store=stored.append,
     )
     writer.write_base(base_of(seed), seed.lsn)
@@ -107,6 +136,8 @@ def _write_beginning(config: Config, folder: StateFolder, store: StateStore, see
         moving.put(HISTORY, stored[-1])
         moving.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
         moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+        if stage is not STAGE_WHEN_MISSING:
+            moving.put(STAGE, stage)
 
 
 def base_of(seed: Seed) -> Base:

@@ -6,10 +6,11 @@ from tidemark.decode.decoder import Decoded
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.archive import ArchiveFolder
 from tidemark.model.errors import ConfigError, WalGap
-from tidemark.model.lsn import Lsn, SystemIdentifier, format_lsn
+from tidemark.model.lsn import SystemIdentifier, format_lsn
+from tidemark.runtime.commit_times import TimeRange
 from tidemark.runtime.decode_run import InvalidWal
 from tidemark.runtime.history_start import HistoryStart, LsnRange
-from tidemark.wal.versions import PAGE_BYTES
+from tidemark.wal.segments import first_page_lsn
 
 
 class ArchiveEndsEarly(WalGap):
@@ -33,18 +34,24 @@ def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifi
 
 
 def decode_archive(
-    archive: ArchiveFolder, start: HistoryStart, wanted: LsnRange, tell_end: Callable[[InvalidWal], None]
+    archive: ArchiveFolder,
+    start: HistoryStart,
+    wanted: LsnRange,
+    tell_end: Callable[[InvalidWal], None],
+    times: TimeRange | None = None,
 ) -> Iterator[Decoded]:
-    """Yield what lies in the range, to its end or the archive's.
+    """Yield what lies in the range, and in that of `times`, to its end or the archive's.
 
     `tell_end`: of bytes in the last segment that are no WAL. In a copy of pg_wal its unused rest begins there; nobody
     can tell that from damage.
     """
     to_lsn = wanted.to_lsn
-    for segment in archive.read(Lsn(start.lsn // PAGE_BYTES * PAGE_BYTES)):
+    times = times or TimeRange()
+    start.decoding.watch = times.read
+    for segment in archive.read(first_page_lsn(start.lsn)):
         try:
             for decoded in start.decoding.feed(segment):
-                if wanted.holds(decoded):
+                if times.holds(decoded) and wanted.holds(decoded):
                     yield decoded
                 elif isinstance(decoded, CommittedTransaction):
                     decoded.release()
@@ -54,7 +61,12 @@ def decode_archive(
                 raise damage from error
             tell_end(error)
             break
-        if to_lsn is not None and start.decoded_lsn >= to_lsn:
+        if times.is_passed or (to_lsn is not None and start.decoded_lsn >= to_lsn):
             return
+    if not times.is_reached:
+        ended = "without any transaction" if times.latest is None else f"with what ended at {times.latest}"
+        raise ArchiveEndsEarly(
+            f"{archive.folder} ends at {format_lsn(start.decoded_lsn)} {ended}, before {times.to_time}"
+        )
     if to_lsn is not None and start.decoded_lsn < to_lsn:
         raise ArchiveEndsEarly(f"{archive.folder} ends at {format_lsn(start.decoded_lsn)}, before {format_lsn(to_lsn)}")

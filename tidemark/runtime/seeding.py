@@ -214,6 +214,13 @@ def _wait_for_older(
     return snapshot
 
 
+def next_xid_after(next_xid: FullXid, block: RecordBlock, stop: int) -> FullXid:
+    """Return the next xid once the records before index `stop` are told, `next_xid` having been it before them."""
+    distances = {(xid - next_xid) & _XID_MASK for xid in set(block.xids[:stop]) if xid}
+    ahead = [distance for distance in distances if distance <= _XID_MASK >> 1]
+    return FullXid(next_xid + max(ahead) + 1) if ahead else next_xid
+
+
 class _Replay:
     """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
 
@@ -292,12 +299,6 @@ class _Replay:
             self._follow(event, stop_lsn)
         return event is not None
 
-    def _note_xids(self, block: RecordBlock, stop: int) -> None:
-        distances = {(xid - self.next_xid) & _XID_MASK for xid in set(block.xids[:stop]) if xid}
-        ahead = [distance for distance in distances if distance <= _XID_MASK >> 1]
-        if ahead:
-            self.next_xid = FullXid(self.next_xid + max(ahead) + 1)
-
     def _follow(self, segment: ReadSegment, stop_lsn: Lsn | None) -> None:
         self._framer.feed(segment.start_lsn, segment.data)
         self._next_lsn = segment.end_lsn
@@ -307,7 +308,7 @@ class _Replay:
             stop = len(block) if stop_lsn is None else bisect_left(block.lsns, stop_lsn, 0, len(block))
             for record in self._sieve.records(block, stop):
                 self.follower.follow(record)
-            self._note_xids(block, stop)
+            self.next_xid = next_xid_after(self.next_xid, block, stop)
             if stop:
                 self._lsn = Lsn(block.ends[stop - 1])
             if stop < len(block):

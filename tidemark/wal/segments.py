@@ -10,6 +10,7 @@ from enum import Enum
 
 from tidemark.model.errors import CorruptWal, InvalidLsn
 from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn, parse_lsn
+from tidemark.wal.versions import PAGE_BYTES
 
 SEGMENT_BYTES_MIN = 1 << 20
 SEGMENT_BYTES_MAX = 1 << 30
@@ -97,6 +98,11 @@ def file_kind(name: str) -> FileKind:
         case 24, _ if suffix.endswith(".backup"):
             return FileKind.BACKUP
     return FileKind.OTHER
+
+
+def first_page_lsn(lsn: Lsn) -> Lsn:
+    """Return where reading has to begin so that the record at `lsn` can be framed: its page's start."""
+    return Lsn(lsn // PAGE_BYTES * PAGE_BYTES)
 
 
 def history_name(timeline: int) -> str:

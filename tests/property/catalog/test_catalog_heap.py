@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.catalog_rows import enum_row, heap
-from tidemark.decode.catalog.heap import Sight, Tid, make_tid
+from tidemark.decode.catalog.heap import Sight, make_tid
 from tidemark.decode.catalog.layout import PG_ENUM
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.transactions import Marks
 from tidemark.model.lsn import Xid
 

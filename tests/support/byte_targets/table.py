@@ -7,7 +7,7 @@ import base64
 import zlib
 from collections.abc import Mapping
 
-from tests.support.byte_targets import catalogs, framing, messages, records, segments, stored, values
+from tests.support.byte_targets import backups, catalogs, framing, messages, records, segments, stored, values
 from tests.support.byte_targets.small_base import CORPUS
 from tests.support.byte_targets.target import Target
 
@@ -21,6 +21,7 @@ TARGETS: Mapping[str, Target] = {
         *stored.TARGETS,
         *messages.TARGETS,
         *segments.TARGETS,
+        *backups.TARGETS,
     )
 }
 

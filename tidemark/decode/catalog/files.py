@@ -114,7 +114,7 @@ class CatalogFiles:
         if pending is None:
             return False
         old = self.heaps[pending.layout.catalog.oid]
-        ends = Ends(self._marks.fate, self._marks.updaters, partial(self._deleter_behind, old, record))
+        ends = Ends(self._marks.fate, self._marks.updaters.get, partial(self._deleter_behind, old, record))
         for block in record.blocks:
             if block.fork != MAIN_FORK or not block.has_image:
                 continue

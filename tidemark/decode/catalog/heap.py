@@ -10,14 +10,12 @@ rows that page images show, and the places whose rows ended, for the merge with 
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NewType
 
 from tidemark.decode.catalog.layout import PG_ATTRIBUTE, CatalogLayout, data_at
+from tidemark.decode.catalog.packed_rows import PackedRows, Tid
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
-Tid = NewType("Tid", int)
-"""A place in a heap: block number in the high bits, line pointer in the low 16."""
 OFFSET_BITS = 16
 OFFSET_MASK = 0xFFFF
 ELIDED = b""
@@ -56,11 +54,11 @@ class KeyIndex:
 
     __slots__ = ("_at", "_places", "_struct")
 
-    def __init__(self, layout: CatalogLayout, column: str, rows: Mapping[Tid, bytes]) -> None:
+    def __init__(self, layout: CatalogLayout, column: str, rows: PackedRows) -> None:
         self._struct = struct.Struct("<I")
         self._at = layout.offsets[column]
         self._places: dict[int, Tid | set[Tid]] = {}
-        for tid, packed in rows.items():
+        for tid, packed in rows.pairs():
             if packed:
                 self.add(tid, packed)
 
@@ -116,7 +114,7 @@ class CatalogHeap:
     def __init__(self, layout: CatalogLayout, file: RelFileLocator, *, learning: bool = False) -> None:
         self.layout = layout
         self.file = file
-        self.rows: dict[Tid, bytes] = {}
+        self.rows = PackedRows()
         self.inserter: dict[Tid, Xid] = {}  # of rows whose inserter is open
         self.deleter: dict[Tid, Xid] = {}  # of rows, while learning also unknown ones, whose deleter is open
         self.learning = Learning() if learning else None
@@ -208,6 +206,7 @@ class CatalogHeap:
     def stop_learning(self) -> None:
         """Hold that all rows are known from here on."""
         self.learning = None
+        self.rows.pack()
         for tid in [tid for tid in self.deleter if tid not in self.rows]:
             del self.deleter[tid]
 
@@ -226,7 +225,7 @@ class CatalogHeap:
 
     def scan(self, sight: Sight) -> Iterator[tuple[Tid, bytes]]:
         """Give all rows that `sight` sees, those of system columns left out."""
-        for tid, packed in self.rows.items():
+        for tid, packed in self.rows.pairs():
             if packed and self._visible(tid, sight):
                 yield tid, packed
 

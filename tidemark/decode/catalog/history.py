@@ -19,9 +19,10 @@ from typing import TypedDict
 import google_crc32c
 
 from tidemark.decode.catalog.follower import CatalogFollower
-from tidemark.decode.catalog.heap import CatalogHeap, Tid
+from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.layout import CATALOG_OF_OID, CatalogColumn, CatalogLayout
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.packed_rows import PackedRows, Tid
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, PendingFile, Subject
@@ -172,14 +173,13 @@ def _dump_store(store: CatalogStore, encoding: str, sections: list[bytes]) -> _S
 
 def _dump_heap(heap: CatalogHeap, sections: list[bytes]) -> _HeapJson:
     """Add places, lengths and bytes of all rows to the sections."""
-    sections.append(array("Q", heap.rows).tobytes())
-    sections.append(array("H", map(len, heap.rows.values())).tobytes())
-    sections.append(b"".join(heap.rows.values()))
+    tids, lengths, run = heap.rows.pack()
+    sections += (tids.tobytes(), lengths.tobytes(), run)
     return {
         "catalog": heap.layout.catalog.oid,
         "columns": [(c.number, c.name, c.type_oid, c.length, c.align, c.not_null) for c in heap.layout.columns],
         "file": _numbers(heap.file),
-        "rows": len(heap.rows),
+        "rows": len(tids),
         "inserters": list(heap.inserter.items()),
         "deleters": list(heap.deleter.items()),
     }
@@ -281,12 +281,7 @@ class _Loader:
         tids, lengths = array("Q"), array("H")
         tids.frombytes(self._take(count * tids.itemsize))
         lengths.frombytes(self._take(count * lengths.itemsize))
-        blob = self._take(sum(lengths))
-        begin = 0
-        for tid, length in zip(tids, lengths, strict=True):
-            end = begin + length
-            heap.rows[Tid(tid)] = blob[begin:end]
-            begin = end
+        heap.rows = PackedRows(tids, lengths, self._take(sum(lengths)))
         heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in told["inserters"])
         heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in told["deleters"])
         return heap

@@ -7,8 +7,9 @@ With an image that applies, a tuple's own bytes are missing from the record: the
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, Tid, format_tid, make_tid
+from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, format_tid, make_tid
 from tidemark.decode.catalog.layout import is_made_by_seed
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.wal.record import MAIN_FORK, BlockRef, Record

@@ -17,12 +17,13 @@ seed (`Marks.updaters`); afterwards the old file has the same row, with its mark
 in place of a multixact where all the others are older than any running transaction (`FreezeMultiXactId`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from tidemark.decode.catalog.heap import CatalogHeap, Tid, make_tid
+from tidemark.decode.catalog.heap import CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.transactions import Fate
 from tidemark.model.lsn import INVALID_XID, BlockNumber, Xid
 from tidemark.wal.rmgr import heap
@@ -70,8 +71,8 @@ class Ends(NamedTuple):
     """What is known of those that made and ended rows."""
 
     fate: Callable[[Xid], Fate]
-    updaters: Mapping[Xid, Xid]  # of multixacts
-    deleter_behind: Callable[[bytes], Xid | None]  # of a row whose xmax is a multixact that is not among them
+    updater: Callable[[Xid], Xid | None]  # of a multixact: who ends the row, 0 if nobody does; None: not known
+    deleter_behind: Callable[[bytes], Xid | None]  # of a row whose multixact is not known
 
 
 def copied_rows(block: BlockNumber, image: bytes, ends: Ends) -> Iterator[CopiedRow]:
@@ -107,10 +108,11 @@ def _deleter(packed: bytes, xmax: Xid, ends: Ends) -> Xid | None:
     if infomask & _XMAX_COMMITTED:
         return None
     if infomask & _XMAX_IS_MULTI:
-        if xmax not in ends.updaters:
+        updater = ends.updater(xmax)
+        if updater is None:
             return ends.deleter_behind(packed)
-        xmax = ends.updaters[xmax]
-    match ends.fate(xmax):
+        xmax = updater
+    match ends.fate(xmax) if xmax else Fate.ABORTED:
         case Fate.OPEN:
             return xmax
         case Fate.ABORTED:
@@ -124,7 +126,7 @@ def deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:
     A transaction may have put back what it changed: of several that look the same, it is the one that has a deleter.
     """
     data = packed[data_at(packed) :]
-    twins = [tid for tid, there in old.rows.items() if there and there[data_at(there) :] == data]
+    twins = [tid for tid, there in old.rows.pairs() if there and there[data_at(there) :] == data]
     if not twins:
         return None
     return next((old.deleter[tid] for tid in twins if tid in old.deleter), Xid(0))

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, Tid, make_tid
+from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import (
     CATALOG_OF_OID,
     LOCAL_CATALOGS,
@@ -32,6 +32,7 @@ from tidemark.decode.catalog.layout import (
 )
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.missing import missing_from_text
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError
@@ -111,7 +112,7 @@ def begin(
     `files` were current at `files_lsn`, which lies after R0: catalogs may have been rewritten in between. `shared` is
     that of another mirror of the same seed, if there is one.
     """
-    layouts = _layouts(columns)
+    layouts = layouts_of(columns)
     file_of = dict(files)
 
     def heaps(catalogs: Sequence[Catalog], spc: Oid, db: Oid) -> Iterator[CatalogHeap]:
@@ -153,7 +154,8 @@ def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -
         store.stop_learning()
 
 
-def _layouts(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
+def layouts_of(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
+    """Return how the rows of each catalog lie."""
     of_catalog: dict[int, list[CatalogColumn]] = {}
     for catalog, number, name, type_oid, length, align, not_null in columns:
         column = CatalogColumn(number, name, Oid(type_oid), length, align, not_null)

@@ -1,9 +1,9 @@
 """The tracked catalogs of one database (or the shared ones) as WAL leaves them: records in, ends of transactions in."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from tidemark.decode.catalog.files import CatalogFiles
-from tidemark.decode.catalog.heap import CatalogHeap, Sight
+from tidemark.decode.catalog.heap import CatalogHeap, Sight, format_tid
 from tidemark.decode.catalog.layout import PG_CLASS, Catalog
 from tidemark.decode.catalog.redo import (
     CatalogDiverged,
@@ -15,10 +15,10 @@ from tidemark.decode.catalog.redo import (
     row_changes,
 )
 from tidemark.decode.catalog.rewrite import CopiedRow, Ends, copied_rows
-from tidemark.decode.catalog.transactions import Marks, OpenChanges, Subject, precedes, subject_of
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid, format_lsn
+from tidemark.decode.catalog.transactions import Fate, Marks, OpenChanges, Subject, precedes, subject_of
+from tidemark.model.lsn import INVALID_LSN, BlockNumber, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
-from tidemark.wal.record import INFO_MASK, MAIN_FORK, Record
+from tidemark.wal.record import INFO_MASK, MAIN_FORK, BadRecord, Record
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_MULTIXACT, RM_RELMAP, RM_XLOG, multixact, xlog
 from tidemark.wal.rmgr.heap import INSERT, OPCODE_MASK
 from tidemark.wal.versions import WalFormat
@@ -63,10 +63,35 @@ class CatalogStore:
         """Tell if a seed is being taken: most rows are not known yet."""
         return self.marks.learning
 
-    def stop_learning(self) -> None:
-        """Hold that all rows are known from here on."""
-        self.marks.stop_learning()
+    def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> None:
+        """Hold that all rows are known from here on; `fate` tells of the transactions from before learning."""
+        for xid in self.marks.stop_learning(fate):
+            changes = self._enter(xid, self.top_of.get(xid, xid))
+            for subject in self.marks.subjects(xid):
+                changes.note(subject)
         self.files.stop_learning()
+
+    def adopt_page(
+        self,
+        heap: CatalogHeap,
+        block: BlockNumber,
+        page: bytes,
+        fate: Callable[[Xid], Fate],
+        updater: Callable[[Xid], Xid],
+    ) -> None:
+        """Add the rows on a page of the file that WAL has not told of while learning."""
+        assert heap.learning is not None, "rows are adopted while learning"
+        images = heap.learning.images
+        for row in copied_rows(block, page, Ends(fate, updater, _gone)):
+            if heap.tells_of(row.tid):
+                continue
+            if not heap.layout.fits(row.packed):
+                raise BadRecord(INVALID_LSN, f"tuple {format_tid(row.tid)} has {len(row.packed)} bytes")
+            deleter = heap.deleter.get(row.tid, row.deleter)  # what a record told is later than the page
+            heap.insert(row.tid, images.get(row.tid, row.packed), row.inserter)
+            if deleter:
+                heap.deleter[row.tid] = deleter
+            self._wait_for_open(heap, row)
 
     def restore(self, changes: Iterable[OpenChanges]) -> None:
         """Take over the open transactions of a saved store, and make their marks again."""
@@ -133,7 +158,7 @@ class CatalogStore:
         A copy of pg_class that was made before the seed asked for its file carried them along: what was written to the
         file before it passed by unknown, and SQL does not show what is not committed. What older ones ended SQL shows.
         """
-        ends = Ends(self.marks.fate_if_younger, self.marks.updaters, lambda _packed: None)
+        ends = Ends(self.marks.fate_if_younger, self.marks.updaters.get, _gone)
         for block in record.blocks:
             if not block.image_applies or block.fork != MAIN_FORK or block.locator != heap.file:
                 continue
@@ -143,7 +168,7 @@ class CatalogStore:
 
     def _learn_multixact(self, record: Record) -> None:
         made = multixact.parse(record)
-        if made is not None and made.updater is not None:
+        if made is not None and made.updater:
             self.marks.note_multixact(made.multixact, made.updater)
 
     def _learn_row(self, heap: CatalogHeap, row: CopiedRow) -> None:
@@ -151,6 +176,9 @@ class CatalogStore:
             heap.insert(row.tid, row.packed, row.inserter)
         if row.deleter:
             heap.deleter[row.tid] = row.deleter
+        self._wait_for_open(heap, row)
+
+    def _wait_for_open(self, heap: CatalogHeap, row: CopiedRow) -> None:
         for xid in row.waits_for:
             self._note(xid, heap, row.packed)
             self.marks.add(xid, heap, row.tid)
@@ -251,3 +279,8 @@ class CatalogStore:
     def _close(self, changes: OpenChanges) -> None:
         del self.open[changes.xid]
         self.files.close(changes)
+
+
+def _gone(_packed: bytes) -> Xid | None:
+    """Hold a row for ended by a multixact that is not known: what older ones left, the seed shows otherwise."""
+    return None

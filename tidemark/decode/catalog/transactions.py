@@ -5,12 +5,12 @@ the record's xid, never the tuple's xmax, which may be a lock. What a transactio
 relations, types, namespaces and databases whose rows it touched.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
-from tidemark.decode.catalog.heap import CatalogHeap, Tid
+from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.layout import (
     CATALOG_OF_OID,
     PG_CLASS,
@@ -20,6 +20,7 @@ from tidemark.decode.catalog.layout import (
     PG_RANGE,
     PG_TYPE,
 )
+from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
@@ -168,19 +169,27 @@ class Marks:
         self.aborted -= past
         return bool(past)
 
-    def stop_learning(self) -> None:
-        """Hold that all open transactions are known from here on.
+    def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> Collection[Xid]:
+        """Hold that all open transactions are known from here on; return those from before learning that `fate` adds.
 
-        What was open before learning began has ended by now. If its end was not seen, it came before, and was a
-        commit: the server would have marked rows of an aborted transaction when it copied them.
+        Without it, what was open before learning began has ended by now. If its end was not seen, it came before, and
+        was a commit: the server would have marked rows of an aborted transaction when it copied them.
         """
+        still_open = []
         for xid in self._presumed:
-            if self.is_older_than_learning(xid):
-                self.commit(xid)
+            if self.is_older_than_learning(xid) and xid in self._rows:
+                match Fate.COMMITTED if fate is None else fate(xid):
+                    case Fate.COMMITTED:
+                        self.commit(xid)
+                    case Fate.ABORTED:
+                        self.abort(xid)
+                    case Fate.OPEN:
+                        still_open.append(xid)
         self._presumed.clear()
         self._committed.clear()
         self.updaters.clear()
         self.learning_from = None
+        return still_open
 
     def open_xids(self) -> Collection[Xid]:
         """Return the xids that rows wait for."""

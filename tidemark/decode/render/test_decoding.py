@@ -1,13 +1,15 @@
 """The lines that PostgreSQL's own test_decoding plugin prints (`test_decoding.c` of each major): the oracle's language.
 
 With include-xids on, skip-empty-xacts on, include-timestamp off and two-phase decoding off. A line is what the plugin
-writes at once; a value in it may contain newlines. Rows rewritten by DDL and schema events have no line there.
+writes at once; a value in it may contain newlines. Rows rewritten by DDL and schema events have no line there. Tables
+that are not selected, which the plugin does not know of, are as if nothing had happened to them.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.grouping import all_tables
 from tidemark.decode.keywords import quote_identifier
 from tidemark.decode.rowlog import Row
 from tidemark.decode.transactions import CommittedTransaction, RowRun
@@ -59,9 +61,10 @@ class _Column:
 class _Table:
     """A relation version: the head of its lines, and its columns."""
 
-    __slots__ = ("_columns", "_layout", "head", "name")
+    __slots__ = ("_columns", "_layout", "head", "is_selected", "name")
 
-    def __init__(self, relation: Relation, major: int, dialect: Dialect) -> None:
+    def __init__(self, relation: Relation, major: int, dialect: Dialect, *, is_selected: bool) -> None:
+        self.is_selected = is_selected
         self.name = f"{quote_identifier(relation.namespace, major)}.{quote_identifier(relation.name, major)}"
         self.head = f"table {self.name}:"
         self._layout = TupleLayout.of(relation)
@@ -108,8 +111,15 @@ class TestDecodingRenderer:
 
     __test__ = False  # for pytest
 
-    def __init__(self, major: int, dialects: Mapping[Oid, Dialect], hidden_prefixes: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        major: int,
+        dialects: Mapping[Oid, Dialect],
+        hidden_prefixes: Collection[str] = (),
+        selected: Callable[[Relation], bool] = all_tables,
+    ) -> None:
         self._major = major
+        self._selected = selected
         self._dialects = dialects
         self._hidden_prefixes = frozenset(hidden_prefixes)
         self._tables: dict[tuple[Oid, Relation], _Table] = {}
@@ -134,7 +144,8 @@ class TestDecodingRenderer:
                 yield True, self._truncate(statement)
                 statement = []
             if isinstance(item, Truncation):
-                statement.append(item)
+                if self._table(item.relation, item.database).is_selected:
+                    statement.append(item)
             elif isinstance(item, RowRun):
                 for line in self._rows(item, transaction.end.database):
                     yield True, line
@@ -155,8 +166,9 @@ class TestDecodingRenderer:
 
     def _rows(self, run: RowRun, database: Oid) -> Iterator[str]:
         for row in run.rows():
-            if row.op != _REWRITE:
-                yield self._table(run.versions.relations[row.relation], database).line(row)
+            table = self._table(run.versions.relations[row.relation], database)
+            if row.op != _REWRITE and table.is_selected:
+                yield table.line(row)
 
     def _truncate(self, truncations: list[Truncation]) -> str:
         names = ", ".join(self._table(item.relation, item.database).name for item in truncations)
@@ -169,5 +181,7 @@ class TestDecodingRenderer:
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
-            table = self._tables[key] = _Table(relation, self._major, self._dialects[database])
+            selected = self._selected(relation)
+            table = _Table(relation, self._major, self._dialects[database], is_selected=selected)
+            self._tables[key] = table
         return table

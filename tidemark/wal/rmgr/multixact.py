@@ -3,35 +3,31 @@
 from dataclasses import dataclass
 from struct import Struct
 
-from tidemark.model.lsn import Xid
+from tidemark.model.lsn import INVALID_XID, Xid
 from tidemark.wal.record import INFO_MASK, BadRecord, Record
 
 CREATE_ID = 0x20
-NO_KEY_UPDATE = 4  # MultiXactStatus: this and UPDATE end the row, all lesser ones lock it
-UPDATE = 5
-_HEAD = Struct("<IIi")
-_MEMBER = Struct("<Ii")
+FIRST_UPDATER = 4  # MultiXactStatusNoKeyUpdate: this and what is greater ends the row, lower ones lock it
+_HEAD = Struct("<IIi")  # multixact, offset of its first member, count of members
+_MEMBER = Struct("<Ii")  # xid, status
 
 
 @dataclass(frozen=True, slots=True)
-class MultixactCreate:
-    """A multixact and who is in it."""
+class MultixactCreated:
+    """A new multixact; it is numbered in a range of its own."""
 
-    multixact: Xid  # of a number range of its own
-    members: tuple[tuple[Xid, int], ...]  # with what each does to the row
-
-    @property
-    def updater(self) -> Xid | None:
-        """The member that updates or deletes the row; None if all lock it."""
-        return next((xid for xid, status in self.members if status >= NO_KEY_UPDATE), None)
+    multixact: Xid
+    first_member: int
+    updater: Xid  # 0: nobody ends the row
 
 
-def parse(record: Record) -> MultixactCreate | None:
-    """Return the multixact that a record makes; None for records about its storage."""
+def parse(record: Record) -> MultixactCreated | None:
+    """Return what a MULTIXACT record makes; None for the care of its files."""
     if record.info & INFO_MASK != CREATE_ID:
         return None
-    multixact, _offset, count = record.read(_HEAD)
-    if count < 0 or len(record.main) < _HEAD.size + _MEMBER.size * count:
+    multixact, first, count = record.read(_HEAD)
+    if not 0 <= count <= (len(record.main) - _HEAD.size) // _MEMBER.size:
         raise BadRecord(record.lsn, f"{count} members of a multixact in {len(record.main)} bytes")
-    members = [record.read(_MEMBER, _HEAD.size + _MEMBER.size * index) for index in range(count)]
-    return MultixactCreate(Xid(multixact), tuple((Xid(xid), status) for xid, status in members))
+    members = (record.read(_MEMBER, _HEAD.size + _MEMBER.size * index) for index in range(count))
+    updaters = [Xid(xid) for xid, status in members if status >= FIRST_UPDATER]
+    return MultixactCreated(Xid(multixact), first, updaters[0] if updaters else INVALID_XID)

@@ -1,7 +1,9 @@
-"""Updates of the relation map (`relmapper.c`): which files the mapped catalogs have, pg_class among them."""
+"""The relation map (`relmapper.c`): which files the mapped catalogs have, pg_class among them; and updates of it."""
 
 from dataclasses import dataclass
-from struct import Struct
+from struct import Struct, error
+
+import google_crc32c
 
 from tidemark.model.lsn import Oid
 from tidemark.wal.record import INFO_MASK, BadRecord, Record
@@ -12,6 +14,7 @@ MAGIC = 0x592717  # RELMAPPER_FILEMAGIC
 _HEAD = Struct("<IIi")
 _MAP_HEAD = Struct("<ii")
 _PAIR = Struct("<II")
+_CRC = Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +39,18 @@ def parse(record: Record, fmt: WalFormat) -> RelmapUpdate | None:
     first = _HEAD.size + _MAP_HEAD.size
     pairs = [record.read(_PAIR, first + _PAIR.size * index) for index in range(count)]
     return RelmapUpdate(Oid(database), Oid(tablespace), {Oid(relation): Oid(file) for relation, file in pairs})
+
+
+def parse_file(content: bytes, fmt: WalFormat) -> dict[Oid, Oid] | None:
+    """Return what `pg_filenode.map` says, relation to relfilenode; None if it is damaged."""
+    crc_at = _MAP_HEAD.size + _PAIR.size * fmt.relmap_slots
+    try:
+        magic, count = _MAP_HEAD.unpack_from(content)
+        (crc,) = _CRC.unpack_from(content, crc_at)
+    except error:
+        return None
+    sound = magic == MAGIC and 0 <= count <= fmt.relmap_slots and google_crc32c.value(content[:crc_at]) == crc
+    if not sound:
+        return None
+    pairs = _PAIR.iter_unpack(content[_MAP_HEAD.size : _MAP_HEAD.size + _PAIR.size * count])
+    return {Oid(relation): Oid(file) for relation, file in pairs}

@@ -10,6 +10,7 @@ from tidemark.wal.versions import WalFormat
 CHECKPOINT_SHUTDOWN = 0x00
 CHECKPOINT_ONLINE = 0x10
 SWITCH = 0x40
+BACKUP_END = 0x50
 PARAMETER_CHANGE = 0x60
 FPW_CHANGE = 0x80
 END_OF_RECOVERY = 0x90
@@ -24,6 +25,9 @@ _WAL_LEVEL = Struct("<i")
 _WAL_LEVEL_IN_CHECKPOINT = 20
 _WAL_LEVEL_IN_PARAMETERS = 20
 _WAL_LEVEL_IN_END_OF_RECOVERY = 16
+_MULTIXACT = Struct("<II")  # nextMulti, nextMultiOffset
+_MULTIXACT_AT = 36
+_BACKUP_START = Struct("<Q")
 _OLDEST_ACTIVE = Struct("<I")
 # redo 8, tli 4, prev 4, fpw 1+3, wal_level or pad 4, nextXid 8, nextOid 4, nextMulti 4, nextMultiOffset 4, oldestXid 4,
 # its db 4, oldestMulti 4, its db 4, pad 4, time 8, oldest and newest commit ts xid 8
@@ -45,6 +49,8 @@ class Checkpoint:
     wal_level: int | None  # None: this major does not tell it here
     next_xid: FullXid
     oldest_active_xid: Xid  # 0 at a shutdown
+    next_multixact: int
+    next_member: int  # of multixacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,14 @@ class OverwrittenContrecord:
     overwritten_lsn: Lsn
 
 
-XlogRecord = Checkpoint | WalLevelChange | FullPageWritesChange | EndOfRecovery | OverwrittenContrecord
+@dataclass(frozen=True, slots=True)
+class BackupEnd:
+    """All that a base backup's files lack stands between `start_lsn` and here."""
+
+    start_lsn: Lsn
+
+
+XlogRecord = Checkpoint | WalLevelChange | FullPageWritesChange | EndOfRecovery | OverwrittenContrecord | BackupEnd
 
 
 def parse(record: Record, fmt: WalFormat) -> XlogRecord | None:  # noqa: PLR0911 - one for each opcode
@@ -94,6 +107,9 @@ def parse(record: Record, fmt: WalFormat) -> XlogRecord | None:  # noqa: PLR0911
         case info if info == FPW_CHANGE:
             (on,) = record.read(_BOOL)
             return FullPageWritesChange(bool(on))
+        case info if info == BACKUP_END:
+            (lsn,) = record.read(_BACKUP_START)
+            return BackupEnd(Lsn(lsn))
         case info if info == END_OF_RECOVERY:
             _time, timeline, prev_timeline = record.read(_END_OF_RECOVERY)
             told = record.read(_WAL_LEVEL, _WAL_LEVEL_IN_END_OF_RECOVERY)[0] if fmt.checkpoint_wal_level else None
@@ -108,6 +124,7 @@ def _parse_checkpoint(record: Record, fmt: WalFormat) -> Checkpoint:
     redo, timeline, prev_timeline, full_page_writes, next_xid = record.read(_CHECKPOINT)
     told = record.read(_WAL_LEVEL, _WAL_LEVEL_IN_CHECKPOINT)[0] if fmt.checkpoint_wal_level else None
     (oldest_active,) = record.read(_OLDEST_ACTIVE, _OLDEST_ACTIVE_AT)
+    next_multixact, next_member = record.read(_MULTIXACT, _MULTIXACT_AT)
     return Checkpoint(
         record.info & INFO_MASK == CHECKPOINT_SHUTDOWN,
         Lsn(redo),
@@ -117,4 +134,6 @@ def _parse_checkpoint(record: Record, fmt: WalFormat) -> Checkpoint:
         told,
         FullXid(next_xid),
         Xid(oldest_active),
+        next_multixact,
+        next_member,
     )

@@ -1,0 +1,208 @@
+"""`cdcctl init --from-backup` with what is no backup, or has not its WAL: refused by name, and nothing is made."""
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import segment_bytes
+from tests.support.backups import by_copy
+from tests.support.cdcctl import cdcctl, refused
+from tests.support.postgres import new_cluster
+from tidemark.io.archive import ArchiveFolder
+from tidemark.io.backup import BackupFolder
+from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.model.lsn import parse_lsn
+from tidemark.runtime.backup_seeding import seed_from_backup
+
+SEGMENT = 1 << 20
+PAGE = 8192
+
+
+@dataclass
+class Given:
+    """What the command is given; a case spoils it."""
+
+    backup: Path
+    archive: Path
+    running: Path  # the data directory of a server that runs
+    database: str = "postgres"
+
+    @property
+    def start(self) -> int:
+        """Where the backup began."""
+        return parse_lsn((self.backup / "backup_label").read_text().split()[3])
+
+    def segments(self) -> list[tuple[int, Path]]:
+        """Return the archive's segments by number."""
+        found = [path for path in self.archive.iterdir() if len(path.name) == 24]
+        return sorted((int(path.name[8:16], 16) * 4096 + int(path.name[16:], 16), path) for path in found)
+
+    def change(self, name: str, at: int, content: bytes) -> None:
+        path = self.backup / name
+        before = path.read_bytes()
+        path.write_bytes(before[:at] + content + before[at + len(content) :])
+
+    def label(self, before: str, after: str) -> None:
+        path = self.backup / "backup_label"
+        path.write_text(path.read_text().replace(before, after))
+
+
+def no_folder(given: Given) -> None:
+    given.backup = given.backup / "nowhere"
+
+
+def empty(given: Given) -> None:
+    given.backup = given.archive.parent / "empty"
+    given.backup.mkdir()
+
+
+def tar(given: Given) -> None:
+    empty(given)
+    (given.backup / "base.tar.gz").touch()
+
+
+def of_a_running_server(given: Given) -> None:
+    given.backup = given.running
+
+
+def started_from(given: Given) -> None:
+    (given.backup / "backup_label").rename(given.backup / "backup_label.old")
+
+
+def label_without_start(given: Given) -> None:
+    given.label("START WAL", "BEGIN WAL")
+
+
+def incremental(given: Given) -> None:
+    given.label("START TIMELINE: 1\n", "START TIMELINE: 1\nINCREMENTAL FROM LSN: 0/2000028\n")
+
+
+def other_timeline(given: Given) -> None:
+    given.label("START TIMELINE: 1\n", "START TIMELINE: 2\n")
+
+
+def other_checkpoint(given: Given) -> None:
+    text = (given.backup / "backup_label").read_text()
+    told = text.split("CHECKPOINT LOCATION: ")[1].split()[0]
+    given.label(f"CHECKPOINT LOCATION: {told}", "CHECKPOINT LOCATION: 0/FFF000")
+
+
+def old_major(given: Given) -> None:
+    (given.backup / "PG_VERSION").write_text("12\n")
+
+
+def control_damaged(given: Given) -> None:
+    given.change("global/pg_control", 20, b"\xff")
+
+
+def control_cut_off(given: Given) -> None:
+    path = given.backup / "global" / "pg_control"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def map_damaged(given: Given) -> None:
+    given.change("global/pg_filenode.map", 16, b"\xff")
+
+
+def page_damaged(given: Given) -> None:
+    given.change("global/1262", 12, b"\xff" * 6)
+
+
+def of_another_cluster(given: Given) -> None:
+    for _number, path in given.segments():
+        path.write_bytes(segment_bytes(77))
+
+
+def no_archive(given: Given) -> None:
+    shutil.rmtree(given.archive)
+    given.archive.mkdir()
+
+
+def begins_late(given: Given) -> None:
+    for number, path in given.segments():
+        if number <= given.start // SEGMENT:
+            path.unlink()
+
+
+def ends_early(given: Given) -> None:
+    """Leave the last segment as it is while it is being received: up to the page behind the checkpoint's."""
+    for number, path in given.segments():
+        if number == given.start // SEGMENT:
+            keep = (given.start % SEGMENT // PAGE + 1) * PAGE
+            path.with_name(f"{path.name}.partial").write_bytes(path.read_bytes()[:keep])
+        if number >= given.start // SEGMENT:
+            path.unlink()
+
+
+def no_such_database(given: Given) -> None:
+    given.database = "nobody"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    """Take a backup of a server at rest, and the WAL of it; the server goes on."""
+    folder = tmp_path_factory.mktemp("sound")
+    with new_cluster(15, {"autovacuum": "off"}, initdb=["--wal-segsize=1"]) as node:
+        by_copy(node, folder / "backup", 1, lambda: node.sql("CREATE TABLE t (a int)"))
+        node.sql("SELECT pg_switch_wal()")
+        left_out = shutil.ignore_patterns("archive_status", "summaries")
+        shutil.copytree(node.data / "pg_wal", folder / "archive", ignore=left_out)
+        shutil.copytree(node.data / "global", folder / "running" / "global")
+        for name in ("PG_VERSION", "postmaster.pid"):
+            shutil.copy(node.data / name, folder / "running")
+    return Given(folder / "backup", folder / "archive", folder / "running")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "told"),
+    [
+        (no_folder, ExitCode.CONFIG, "is no folder"),
+        (empty, ExitCode.CONFIG, "is no base backup: PG_VERSION is not there"),
+        (tar, ExitCode.CONFIG, "holds a backup in tar format (base.tar.gz)"),
+        (of_a_running_server, ExitCode.CONFIG, "is the data directory of a server (postmaster.pid is there)"),
+        (started_from, ExitCode.CONFIG, "backup_label is not there"),
+        (label_without_start, ExitCode.CONFIG, "backup_label has no line START WAL LOCATION"),
+        (incremental, ExitCode.CONFIG, "is of an incremental backup"),
+        (other_timeline, ExitCode.CONFIG, "began on timeline 2"),
+        (other_checkpoint, ExitCode.GAP, "0/FFE000"),
+        (old_major, ExitCode.NODE_UNFIT, "PostgreSQL 12 is not supported"),
+        (control_damaged, ExitCode.CONFIG, "pg_control fails its checksum"),
+        (control_cut_off, ExitCode.CONFIG, "pg_control is cut off"),
+        (map_damaged, ExitCode.CONFIG, "pg_filenode.map is damaged"),
+        (page_damaged, ExitCode.CONFIG, "page 0 of pg_database"),
+        (of_another_cluster, ExitCode.CONFIG, "is of system 77, the backup"),
+        (no_archive, ExitCode.CONFIG, "holds no WAL segment"),
+        (begins_late, ExitCode.GAP, "is not in"),
+        (ends_early, ExitCode.GAP, "before the end of the backup that began at"),
+        (no_such_database, ExitCode.CONFIG, "no database of"),
+    ],
+)
+def test_what_is_no_backup_or_has_not_the_wal_of_it_is_refused_by_name(
+    sound: Given, tmp_path: Path, spoil: Callable[[Given], None], code: ExitCode, told: str
+) -> None:
+    shutil.copytree(sound.backup, tmp_path / "backup")
+    shutil.copytree(sound.archive, tmp_path / "archive")
+    given = Given(tmp_path / "backup", tmp_path / "archive", sound.running)
+    spoil(given)
+    with pytest.raises(TidemarkError, match=re.escape(told)) as caught:
+        seed_from_backup(BackupFolder(given.backup), ArchiveFolder(given.archive), lambda name: name == given.database)
+    assert caught.value.exit_code == code
+    assert caught.value.hint
+
+
+def test_nothing_is_made_where_a_backup_is_refused(sound: Given, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    where = ("--from-backup", sound.running, "--archive", sound.archive)
+    refused(cdcctl("init", "--state", state, *where), ExitCode.CONFIG, "is the data directory of a server")
+    assert not state.exists()
+
+
+def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_asked_for(tmp_path: Path) -> None:
+    backup = ("init", "--state", tmp_path / "state", "--from-backup", tmp_path)
+    refused(cdcctl(*backup), ExitCode.CONFIG, "no archive is named")
+    refused(cdcctl(*backup, "--dsn", "host=nowhere"), ExitCode.CONFIG, "--dsn does not go with --from-backup")
+    assert not (tmp_path / "state").exists()

@@ -1,0 +1,241 @@
+"""A seed from a base backup and the archive alone: the catalogs of the server where the backup ended, and what follows.
+
+The oracle is SQL on the live server at that LSN, row by row and place by place, and test_decoding from there on.
+`TIDEMARK_BACKUP_ROUNDS` makes more backups under load than the one of an ordinary run.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import NewCluster
+from tests.support.backups import by_copy, by_copy_in, by_program
+from tests.support.catalogs import WalFiles
+from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.oracle import ServerSide, assert_same_lines
+from tests.support.oracle_catalogs import CatalogRows, catalog_differences, server_catalogs
+from tests.support.postgres import Cluster, StopMode, sql
+from tests.support.random_sessions.crew import storm
+from tests.support.servers import ServerMissing
+from tests.support.standby import standby_of, wait_until_replayed
+from tidemark.decode.catalog.bootstrap import attribute_layout
+from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.io.archive import ArchiveFolder
+from tidemark.io.backup import BackupFolder
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.runtime.backup_seeding import seed_from_backup
+from tidemark.runtime.seeding import Seed
+
+ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "1"))
+STATEMENTS = 120  # before the backup begins, and while it runs
+
+
+def archiving(new_cluster: NewCluster, major: int) -> Cluster:
+    """Start a server that archives and changes no catalog by itself."""
+    node = new_cluster(
+        major, archive_mode="on", archive_command="test -d archived && cp %p archived/%f", autovacuum="off"
+    )
+    (node.data / "archived").mkdir()
+    shutil.chown(node.data / "archived", node.data.stat().st_uid, node.data.stat().st_gid)
+    return node
+
+
+def archive_of(node: Cluster) -> ArchiveFolder:
+    """Return the WAL up to here as segments."""
+    node.sql("SELECT pg_switch_wal()")
+    return ArchiveFolder(node.data / "pg_wal")
+
+
+def differences(seed: Seed, database: str, expected: CatalogRows) -> list[str]:
+    (mirror,) = (seed.mirrors[oid] for oid, name in seed.databases.items() if name == database)
+    return list(catalog_differences(mirror, expected))
+
+
+def follow(node: Cluster, seed: Seed) -> None:
+    """Let the mirrors of a seed take all WAL from there on."""
+    node.sql("CHECKPOINT")  # logs RUNNING_XACTS
+    follower = CatalogFollower(seed.format, seed.mirrors.values())
+    for record in WalFiles(node, seed.lsn).read(parse_lsn(node.flush_lsn())):
+        follower.follow(record)
+
+
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_a_backup_copied_file_by_file_under_ddl_gives_the_catalogs_that_sql_shows_at_its_end(
+    new_cluster: NewCluster, major: int, number: int
+) -> None:
+    node = archiving(new_cluster, major)
+    for name in ("app", "idle"):
+        node.sql(f"CREATE DATABASE {name}")
+    backup = node.folder / "backup"
+    with (
+        storm(node, "app", number, rewrites=0.1) as crew,
+        node.connect("app", autocommit=False) as lasting,
+        node.connect("app", autocommit=False) as undone,
+    ):
+        for session, name in ((lasting, "lasting"), (undone, "undone")):
+            sql(session, f"CREATE TABLE {name} (id int PRIMARY KEY, note text)")
+            sql(session, f"SAVEPOINT a; ALTER TABLE {name} ADD COLUMN more int DEFAULT 7")
+        crew.wait_for(STATEMENTS)
+
+        def calm_down() -> None:
+            crew.wait_for(2 * STATEMENTS)
+            crew.stop()
+            node.sql("VACUUM", "app")
+
+        by_copy(node, backup, number, calm_down)
+        seed = seed_from_backup(BackupFolder(backup), archive_of(node), lambda _: True)
+        layouts = {mirror.database: mirror for mirror in seed.mirrors.values()}
+        for oid, name in seed.databases.items():
+            assert differences(seed, name, server_catalogs(node, name, layouts[oid])) == []
+        assert set(seed.databases.values()) == {"app", "idle", "postgres"}
+        lasting.commit()
+        undone.rollback()
+    node.sql("ALTER TABLE lasting DROP COLUMN more", "app")
+    follow(node, seed)
+    (app,) = (oid for oid, name in seed.databases.items() if name == "app")
+    assert differences(seed, "app", server_catalogs(node, "app", seed.mirrors[app])) == []
+    assert "lasting" in {relation.name for relation in seed.mirrors[app].relations()}
+
+
+def test_catalogs_that_are_rewritten_while_the_backup_runs_are_found_where_they_are_then(
+    new_cluster: NewCluster, major: int
+) -> None:
+    node = archiving(new_cluster, major)
+    node.sql("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    node.sql("CREATE TABLE t (a int PRIMARY KEY, m mood)")
+    tracked = ("pg_enum", "pg_class", "pg_attribute", "pg_type", "pg_index", "pg_namespace", "pg_database")
+
+    def rewrite() -> None:
+        for _ in range(2):
+            for catalog in tracked:
+                node.sql(f"VACUUM FULL {catalog}")
+                node.sql("ALTER TYPE mood ADD VALUE IF NOT EXISTS 'happy'")
+                node.sql("CREATE TABLE IF NOT EXISTS later (a mood)")
+
+    by_copy(node, node.folder / "backup", 1, rewrite)
+    seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
+    (mirror,) = seed.mirrors.values()
+    assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+
+
+def test_a_catalog_that_was_being_rewritten_when_the_backup_began_is_read_from_its_new_file(
+    new_cluster: NewCluster, major: int
+) -> None:
+    node = archiving(new_cluster, major)
+    node.sql("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    with node.connect() as session, node.connect(autocommit=False) as rewriter:
+        sql(rewriter, "CLUSTER pg_enum USING pg_enum_oid_index")
+        sql(rewriter, "ALTER TYPE mood RENAME VALUE 'ok' TO 'well'")
+        by_copy_in(session, node, node.folder / "backup", 1, rewriter.commit)
+    seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
+    (mirror,) = seed.mirrors.values()
+    assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+
+
+def test_a_row_that_a_member_of_a_multixact_has_changed_is_seen_as_the_server_sees_it(
+    new_cluster: NewCluster, major: int
+) -> None:
+    """A row of pg_type is held by one transaction and replaced by another: pg_multixact tells by whom."""
+    node = archiving(new_cluster, major)
+    for name in ("kept", "gone", "open"):
+        node.sql(f"CREATE DOMAIN {name} AS int")
+    changed = "ALTER DOMAIN {0} SET NOT NULL"  # no key of an index changes: the holder is not in the way
+    with node.connect(autocommit=False) as holder, node.connect(autocommit=False) as pending:
+        sql(holder, "SELECT 1 FROM pg_type WHERE typname IN ('kept', 'gone', 'open') FOR KEY SHARE")
+        node.sql(changed.format("gone"))
+        with node.connect(autocommit=False) as undoing:
+            sql(undoing, changed.format("kept"))
+            undoing.rollback()
+        sql(pending, changed.format("open"))
+        by_copy(node, node.folder / "backup", 1)
+        seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
+        (mirror,) = seed.mirrors.values()
+        assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+        pending.commit()
+    follow(node, seed)
+    assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+
+
+def test_a_backup_of_a_standby_is_followed_to_where_its_pg_control_says(new_cluster: NewCluster, major: int) -> None:
+    node = archiving(new_cluster, major)
+    node.sql("CREATE DATABASE app")
+    with standby_of(node) as standby:
+        with storm(node, "app", 3) as crew:
+            crew.wait_for(STATEMENTS)
+            node.sql("CHECKPOINT")
+            wait_until_replayed(standby, node)
+            by_copy(standby, standby.folder / "backup", 3)
+            crew.wait_for(sum(len(session.log) for session in crew.sessions) + STATEMENTS // 2)
+        node.sql("CHECKPOINT")
+        backup = BackupFolder(standby.folder / "backup")
+        assert backup.label.from_standby
+        seed = seed_from_backup(backup, archive_of(node), lambda name: name == "app")
+    assert seed.lsn >= backup.control.min_recovery_lsn
+    follow(node, seed)
+    (mirror,) = seed.mirrors.values()
+    assert differences(seed, "app", server_catalogs(node, "app", mirror)) == []
+
+
+def test_the_layout_of_pg_attribute_is_the_servers(oracle_cluster: Cluster, major: int) -> None:
+    rows = oracle_cluster.sql(
+        "SELECT attname::text, attnum, atttypid::int8, attlen, attnotnull FROM pg_attribute"
+        " WHERE attrelid = 'pg_attribute'::regclass AND attnum > 0 ORDER BY attnum"
+    )
+    columns = attribute_layout(major).columns
+    assert rows == [(c.name, c.number, c.type_oid, c.length, c.not_null) for c in columns]
+
+
+@pytest.mark.feature("N04")
+def test_a_state_from_a_backup_decodes_the_archive_as_test_decoding_did(
+    new_cluster: NewCluster, major: int, tmp_path: Path
+) -> None:
+    node = archiving(new_cluster, major)
+    node.sql("CREATE DATABASE app")
+    server = ServerSide(node, "app")
+    backup, state = node.folder / "backup", tmp_path / "state"
+    with storm(node, "app", 5) as crew:
+        crew.wait_for(STATEMENTS)
+        try:
+            by_program(node, backup)
+        except ServerMissing:
+            by_copy(node, backup, 5)
+        crew.wait_for(sum(len(session.log) for session in crew.sessions) + 2 * STATEMENTS)
+    lines = server.lines()
+    node.sql("SELECT pg_switch_wal()")
+    end = node.flush_lsn()
+    node.stop(StopMode.FAST)
+    archive = node.data / "archived"
+    succeeded(cdcctl("init", "--state", state, "--from-backup", backup, "--archive", archive, "--database", "app"))
+    with StateStore.open(StateFolder(state)) as store:
+        beginning = store.view().beginning
+    assert beginning is not None
+    assert list(beginning.databases.values()) == ["app"]
+    decoded = succeeded(
+        cdcctl("decode", "--state", state, "--archive", archive, "--to", end, "--format", "test_decoding")
+    )
+    expected = transactions_from(lines, beginning.complete_from)
+    assert len(expected) > 20
+    assert_same_lines("from a backup", expected, transactions_from(decoded.lines, 0))
+    before = format_lsn(Lsn(beginning.lsn - 8))
+    refused(
+        cdcctl("decode", "--state", state, "--archive", archive, "--from", before),
+        ExitCode.STATE,
+        f"no catalog base for {before}",
+    )
+
+
+def transactions_from(lines: list[str], first_xid: int) -> list[str]:
+    """Return the transactions from `first_xid` on; messages outside of them left out."""
+    kept: list[str] = []
+    wanted = False
+    for line in lines:
+        if line.startswith("BEGIN "):
+            wanted = int(line.split()[1]) >= first_xid
+        if wanted and not line.startswith("message: "):
+            kept.append(line)
+    return kept

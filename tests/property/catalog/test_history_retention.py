@@ -1,0 +1,112 @@
+"""The catalog history over a long time: it keeps what a restart or a wanted past needs, and nothing older.
+
+Everything that could still be asked for is asked for after each step: any confirmed pointer, and any LSN within
+`archive.keep_bytes` below it, has a base at or before it, and the journal is whole from there on. What is kept is
+bounded by the WAL that can still be asked for, however much has gone by.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.byte_targets.small_base import BASE
+from tidemark.decode.catalog.history import load_base
+from tidemark.io.history_files import HistoryWriter, base_for, journal_entries
+from tidemark.io.trimming import history_horizon_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, Xid
+from tidemark.wal.record import Record
+from tidemark.wire.state import HistoryIndex, JournalMark
+
+BASE_EVERY = 10_000  # bytes of WAL, as history.base_every_bytes
+JOURNAL_FILE = 2_000  # bytes, as history.journal_file_bytes
+RECORD_BYTES = 200
+BEGIN = Lsn(1 << 20)
+SMALL = load_base(BASE.read_bytes(), str(BASE))
+
+
+class Kept:
+    """A history that is written to as the decode thread does, and how far things are."""
+
+    def __init__(self, folder: Path, keep_bytes: int) -> None:
+        self.folder = folder
+        self.keep_bytes = keep_bytes
+        self.index = HistoryIndex()
+        self.journalled: list[Lsn] = []
+        self.writer = HistoryWriter(
+            folder,
+            self.index,
+            JournalMark(),
+            major=SMALL.major,
+            system_identifier=SMALL.system_identifier,
+            file_bytes_max=JOURNAL_FILE,
+            file_mode=0o600,
+            store=self.store,
+        )
+        self.lsn = self.base_lsn = self.confirmed = BEGIN
+        self.writer.write_base(replace(SMALL, lsn=BEGIN), BEGIN)
+
+    def store(self, index: HistoryIndex) -> None:
+        self.index = index
+
+    @property
+    def horizon(self) -> Lsn:
+        return max(BEGIN, history_horizon_lsn(self.confirmed, self.keep_bytes))
+
+    def write(self, wal_bytes: int, *, confirm: float) -> None:
+        """Let a catalog change come behind so much WAL; confirm a part of what is not."""
+        self.lsn = Lsn(self.lsn + wal_bytes)
+        raw = bytes(RECORD_BYTES)
+        end = Lsn(self.lsn + RECORD_BYTES)
+        record = Record(self.lsn, end, INVALID_LSN, Xid(7), Xid(0), 0, 10, 0, (), b"", raw)
+        self.writer.append(record, TimelineId(1), Xid(7))
+        self.journalled.append(self.lsn)
+        self.lsn = end
+        if self.lsn - self.base_lsn >= BASE_EVERY:
+            self.writer.write_base(replace(SMALL, lsn=self.lsn), self.confirmed)
+            self.writer.prune(self.horizon)
+            self.base_lsn = self.lsn
+        self.confirmed = Lsn(self.confirmed + int((self.lsn - self.confirmed) * confirm))
+
+    def check(self) -> None:
+        """See that all that may be asked for is there, and no more than that."""
+        for wanted in {self.horizon, self.confirmed, self.lsn, Lsn((self.horizon + self.lsn) // 2)}:
+            begin = base_for(self.index, wanted).lsn
+            entries = journal_entries(self.folder, self.index, JournalMark(), begin)
+            found = [entry.lsn for entry in entries if entry.lsn >= begin]
+            assert found == [lsn for lsn in self.journalled if lsn >= begin]
+        files = {base.file for base in self.index.bases} | {journal.file for journal in self.index.journals}
+        assert {path.name for path in self.folder.iterdir()} == files
+
+    def assert_bounded(self, horizon_when_pruned: Lsn) -> None:
+        """See that what is kept goes by the WAL above the horizon, as it was when a base was written last."""
+        span = self.lsn - horizon_when_pruned
+        assert len(self.index.bases) <= span // BASE_EVERY + 2
+        oldest = min(base.lsn for base in self.index.bases)
+        since = sum(1 for lsn in self.journalled if lsn >= oldest)
+        size = sum((self.folder / journal.file).stat().st_size for journal in self.index.journals)
+        entries_per_file = JOURNAL_FILE // RECORD_BYTES
+        assert size <= (since + entries_per_file) * 2 * RECORD_BYTES
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(100, 4000), st.sampled_from([0.0, 0.5, 1.0])), min_size=20, max_size=60),
+    st.sampled_from([0, 15_000]),
+)
+def test_the_history_stays_bounded_while_every_confirmed_pointer_stays_restartable(
+    steps: list[tuple[int, float]], keep_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        kept = Kept(Path(made), keep_bytes)
+        pruned_at = BEGIN
+        for wal_bytes, confirm in steps:
+            base_lsn, horizon = kept.base_lsn, kept.horizon
+            kept.write(wal_bytes, confirm=confirm)
+            if kept.base_lsn != base_lsn:
+                pruned_at = horizon
+            kept.check()
+            kept.assert_bounded(pruned_at)
+        kept.writer.close()

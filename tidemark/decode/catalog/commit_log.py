@@ -1,0 +1,119 @@
+"""What became of transactions, from the files that a backup has of it, with all that WAL told since.
+
+pg_xact has two bits a transaction. A backup copies its pages at any moment, but what had ended before the checkpoint
+that the backup began with was on disk by then; all later ends are in WAL from its redo LSN on, and are noted here over
+what the pages say. pg_multixact the same: where the members of each multixact begin, and who they are.
+"""
+
+from collections.abc import Callable, Iterable
+from struct import Struct
+
+from tidemark.decode.catalog.transactions import Fate, precedes
+from tidemark.model.lsn import INVALID_XID, Xid
+from tidemark.wal.rmgr.multixact import FIRST_UPDATER, MultixactCreated
+from tidemark.wal.versions import PAGE_BYTES
+
+ReadPage = Callable[[int], bytes | None]  # by number; None: there is no such page
+
+FIRST_NORMAL_XID = 3  # transam.h; below are those of bootstrap and of frozen rows
+_XIDS_PER_BYTE = 4
+_XIDS_PER_PAGE = PAGE_BYTES * _XIDS_PER_BYTE
+_COMMITTED, _ABORTED = 1, 2  # clog.h; 0 is in progress, 3 a subtransaction whose top-level one is about to commit
+_FATES = (Fate.OPEN, Fate.COMMITTED, Fate.ABORTED, Fate.OPEN)
+
+_U32 = Struct("<I")
+_OFFSETS_PER_PAGE = PAGE_BYTES // _U32.size
+_GROUP_MEMBERS = 4  # multixact.c: a byte of flags for each of four members, then their xids
+_GROUP = Struct("<4B4I")
+_GROUPS_PER_PAGE = PAGE_BYTES // _GROUP.size
+_MULTIXACTS = 1 << 32
+MEMBERS_MAX = 1 << 20  # of one multixact: a number of backends, which the server bounds by 2^18
+
+
+class CommitLog:
+    """Which transactions have ended, and how."""
+
+    def __init__(self, read_page: ReadPage) -> None:
+        self._read_page = read_page
+        self._pages: dict[int, bytearray] = {}  # those that were looked at: a megabyte for four million transactions
+        self._oldest_running: Xid | None = None
+
+    def note(self, xids: Iterable[Xid], *, committed: bool) -> None:
+        """Take note of transactions that have ended."""
+        for xid in xids:
+            page, index, shift = self._place(xid)
+            page[index] = page[index] & ~(3 << shift) | (_COMMITTED if committed else _ABORTED) << shift
+
+    def note_running(self, oldest_running: Xid) -> None:
+        """Take note that all transactions before this one have ended: those without an end died in a crash."""
+        self._oldest_running = oldest_running
+
+    def fate(self, xid: Xid) -> Fate:
+        """Tell what has become of a transaction."""
+        if xid < FIRST_NORMAL_XID:
+            return Fate.COMMITTED
+        page, index, shift = self._place(xid)
+        fate = _FATES[page[index] >> shift & 3]
+        if fate is Fate.OPEN and self._oldest_running is not None and precedes(xid, self._oldest_running):
+            return Fate.ABORTED
+        return fate
+
+    def _place(self, xid: Xid) -> tuple[bytearray, int, int]:
+        number, rest = divmod(xid, _XIDS_PER_PAGE)
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = bytearray(self._read_page(number) or bytes(PAGE_BYTES))
+        return page, rest // _XIDS_PER_BYTE, 2 * (rest % _XIDS_PER_BYTE)
+
+
+class Multixacts:
+    """Who among the members of a multixact has changed the row."""
+
+    def __init__(self, read_offsets: ReadPage, read_members: ReadPage, next_multixact: int, next_member: int) -> None:
+        """`next_multixact` and `next_member` were next when WAL begins to be read: what lies before is on the pages."""
+        self._read_offsets = read_offsets
+        self._read_members = read_members
+        self._begins = {next_multixact: next_member}  # where the members of younger ones begin
+        self._updaters: dict[int, Xid] = {}  # of younger ones
+
+    def note(self, created: MultixactCreated) -> None:
+        """Take note of a new multixact."""
+        self._begins[created.multixact] = created.first_member
+        self._updaters[created.multixact] = created.updater
+
+    def updater(self, multixact: Xid) -> Xid | None:
+        """Return who has changed the row, 0 if nobody has; None where nothing tells."""
+        known = self._updaters.get(multixact)
+        if known is not None:
+            return known
+        begin, end = self._begin(multixact), self._begin(multixact % (_MULTIXACTS - 1) + 1)
+        if begin is None or end is None or not 0 < (end - begin) % _MULTIXACTS <= MEMBERS_MAX:
+            return None
+        for number in range(begin, begin + (end - begin) % _MULTIXACTS):
+            member = self._member(number % _MULTIXACTS)
+            if member is None:
+                return None
+            xid, status = member
+            if status >= FIRST_UPDATER:
+                return xid
+        return INVALID_XID
+
+    def _begin(self, multixact: int) -> int | None:
+        known = self._begins.get(multixact)
+        if known is not None:
+            return known
+        number, index = divmod(multixact, _OFFSETS_PER_PAGE)
+        page = self._read_offsets(number)
+        if page is None:
+            return None
+        begin: int = _U32.unpack_from(page, index * _U32.size)[0]
+        return begin or None  # zero is never a place
+
+    def _member(self, number: int) -> tuple[Xid, int] | None:
+        group, index = divmod(number, _GROUP_MEMBERS)
+        page_number, group_index = divmod(group, _GROUPS_PER_PAGE)
+        page = self._read_members(page_number)
+        if page is None:
+            return None
+        values = _GROUP.unpack_from(page, group_index * _GROUP.size)
+        return Xid(values[_GROUP_MEMBERS + index]), values[index]

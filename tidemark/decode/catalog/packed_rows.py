@@ -1,0 +1,103 @@
+"""Rows of a catalog by their place: those of a base in one run of bytes, and over them what has changed since.
+
+A hundred thousand columns are a hundred thousand rows of pg_attribute. As objects of their own each would take some
+hundred bytes more than it holds; in one run it takes sixteen, and loading a base is a matter of slicing. Rows that come
+and go with WAL stand in a dictionary beside it, until the next base is written: that packs all of them anew.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, MutableMapping, Sequence
+from itertools import accumulate, chain
+from operator import lt, sub
+from typing import NewType
+
+Tid = NewType("Tid", int)
+"""A place in a heap: block number in the high bits, line pointer in the low 16."""
+
+
+class PackedRows(MutableMapping[Tid, bytes]):
+    """A mapping as any other."""
+
+    __slots__ = ("_changed", "_ends", "_gone", "_run", "_tids")
+
+    def __init__(self, tids: Sequence[int] = (), lengths: Sequence[int] = (), run: bytes = b"") -> None:
+        """Begin with rows that follow one another in `run`, of those lengths, at those places."""
+        self._changed: dict[Tid, bytes] = {}
+        self._gone: set[Tid] = set()  # of the run
+        self._tids = array("Q", tids)
+        self._ends = array("Q", accumulate(lengths))
+        self._run = run
+        if not all(map(lt, self._tids, self._tids[1:])):  # a base of before they were written in order
+            self._changed.update(self.pairs())
+            self._tids, self._ends, self._run = array("Q"), array("Q"), b""
+
+    def pack(self) -> "tuple[array[int], array[int], bytes]":
+        """Put all rows into one run; return their places, in order, their lengths, and the run."""
+        if self._changed or self._gone:
+            rows = sorted(self.pairs())
+            self._tids = array("Q", (tid for tid, _ in rows))
+            self._ends = array("Q", accumulate(len(packed) for _, packed in rows))
+            self._run = b"".join(packed for _, packed in rows)
+            self._changed.clear()
+            self._gone.clear()
+        return self._tids, array("H", map(sub, self._ends, chain((0,), self._ends))), self._run
+
+    def __getitem__(self, tid: Tid) -> bytes:
+        packed = self._changed.get(tid)
+        if packed is not None:
+            return packed
+        return self._of_run(self._index(tid))
+
+    def __setitem__(self, tid: Tid, packed: bytes) -> None:
+        self._changed[tid] = packed
+
+    def __delitem__(self, tid: Tid) -> None:
+        was_changed = self._changed.pop(tid, None) is not None
+        try:
+            self._index(tid)
+        except KeyError:
+            if not was_changed:
+                raise
+        else:
+            self._gone.add(tid)
+
+    def __contains__(self, tid: object) -> bool:
+        if tid in self._changed:
+            return True
+        try:
+            self._index(tid)  # type: ignore[arg-type]
+        except KeyError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[Tid]:
+        return (tid for tid, _ in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[Tid, bytes]]:
+        """Give all rows, those of the run first; faster than `items`."""
+        changed, gone, run = self._changed, self._gone, self._run
+        begin = 0
+        for tid, end in zip(self._tids, self._ends, strict=True):
+            if tid not in changed and tid not in gone:
+                yield Tid(tid), run[begin:end]
+            begin = end
+        yield from changed.items()
+
+    def __len__(self) -> int:
+        covered = sum(1 for tid in self._changed if tid not in self._gone and self._is_in_run(tid))
+        return len(self._tids) - len(self._gone) + len(self._changed) - covered
+
+    def _is_in_run(self, tid: Tid) -> bool:
+        at = bisect_left(self._tids, tid)
+        return at < len(self._tids) and self._tids[at] == tid
+
+    def _index(self, tid: Tid) -> int:
+        """Return which row of the run stands at `tid`, not asking if it is covered."""
+        at = bisect_left(self._tids, tid)
+        if at == len(self._tids) or self._tids[at] != tid or tid in self._gone:
+            raise KeyError(tid)
+        return at
+
+    def _of_run(self, index: int) -> bytes:
+        return self._run[self._ends[index - 1] if index else 0 : self._ends[index]]

@@ -1,0 +1,43 @@
+"""When a transaction ended, by the server's clock: microseconds since 1970-01-01 UTC. Clocks go back, LSNs never do."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from tidemark.model.errors import ConfigError
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class InvalidTime(ConfigError):
+    """Text that is no moment."""
+
+    hint = "write a time as in ISO 8601, with its zone: 2026-11-22T14:00:00+01:00, or ending in Z for UTC"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CommitTime:
+    """A moment of the server's clock."""
+
+    us: int
+
+    def __str__(self) -> str:
+        try:
+            return (_EPOCH + self.us * _MICROSECOND).isoformat().replace("+00:00", "Z")
+        except OverflowError:
+            return f"{self.us} microseconds after 1970"
+
+    def earlier_by(self, seconds: int) -> "CommitTime":
+        """Return the moment so much earlier."""
+        return CommitTime(self.us - seconds * 1_000_000)
+
+
+def parse_commit_time(text: str) -> CommitTime:
+    """Return the moment that `text` (`2026-11-22T14:00:00Z`) names; raise `InvalidTime` for anything else."""
+    try:
+        told = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidTime(f"neither an LSN nor a time: {text!r}") from None
+    if told.tzinfo is None:
+        raise InvalidTime(f"{text!r} names no time zone")
+    return CommitTime((told - _EPOCH) // _MICROSECOND)

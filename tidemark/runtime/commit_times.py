@@ -1,0 +1,119 @@
+"""From times to what commits between them: a range of an archive by the server's clock.
+
+A transaction counts by the time in its own commit record, which is what `pg_xact_commit_timestamp` shows. A message
+outside transactions has no time; it counts by the transaction given out last before it.
+
+Commit records do not stand in the order of their times: sessions take the time before they write the record, and a
+clock may be set back. So what is read reaches farther than the range, by `CLOCK_BACK_S` at both ends; where the clock
+was set back by more, transactions of the range may stand outside of that. By LSN there is no such question.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidemark.decode.decoder import Decoded
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.io.archive import ArchiveFolder
+from tidemark.io.history_files import NoBase
+from tidemark.model.commit_time import CommitTime
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
+from tidemark.runtime.archive_blocks import archived_blocks
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.rmgr import RM_XACT, xact
+from tidemark.wire.state import HistoryIndex
+
+CLOCK_BACK_S = 600  # of a server's clock that is set right; one that is slewed never goes back
+
+
+class TransactionEnd(NamedTuple):
+    """A commit or an abort record, and its time."""
+
+    lsn: Lsn
+    time: CommitTime
+
+
+def transaction_ends(block: RecordBlock) -> Iterator[TransactionEnd]:
+    """Give the ends of transactions among the records of `block`, in order."""
+    rmgrs = block.rmgrs[: len(block)].tobytes()
+    index = rmgrs.find(RM_XACT)
+    while index >= 0:
+        ended = xact.parse(block.record(index), block.format)
+        if isinstance(ended, xact.Commit | xact.Abort):
+            yield TransactionEnd(Lsn(block.lsns[index]), CommitTime(ended.time_us))
+        index = rmgrs.find(RM_XACT, index + 1)
+
+
+class TimeRange:
+    """What is asked for: [from, to), each end open where it is None. Is told of all that is read and decoded."""
+
+    def __init__(self, from_time: CommitTime | None = None, to_time: CommitTime | None = None) -> None:
+        if from_time is not None and to_time is not None and from_time > to_time:
+            told = f"{from_time} comes after {to_time}, where the range is to end"
+            raise ConfigError(told, hint="give the earlier time as --from")
+        self.from_time = from_time
+        self.to_time = to_time
+        self.latest: CommitTime | None = None  # of all ends of transactions that were read
+        self.set_back: TransactionEnd | None = None  # the first by which the clock was too far behind the latest
+        self._last: CommitTime | None = None  # of the transactions that were decoded
+
+    def read(self, block: RecordBlock) -> None:
+        """Take note of how far the clock is."""
+        if self.from_time is None and self.to_time is None:
+            return
+        for end in transaction_ends(block):
+            if self.latest is None or end.time >= self.latest:
+                self.latest = end.time
+            elif self.set_back is None and end.time < self.latest.earlier_by(CLOCK_BACK_S):
+                self.set_back = end
+
+    def holds(self, decoded: Decoded) -> bool:
+        """Tell if `decoded`, given in order, is in the range."""
+        if isinstance(decoded, CommittedTransaction):
+            self._last = CommitTime(decoded.end.commit_time_us)
+        if self._last is None:
+            return self.from_time is None
+        return (self.from_time is None or self._last >= self.from_time) and (
+            self.to_time is None or self._last < self.to_time
+        )
+
+    @property
+    def is_reached(self) -> bool:
+        """Tell if a transaction has ended at or after the range's end, or if it has none."""
+        return self.to_time is None or (self.latest is not None and self.latest >= self.to_time)
+
+    @property
+    def is_passed(self) -> bool:
+        """Tell if nothing that is in the range is to come."""
+        if self.to_time is None or self.latest is None:
+            return False
+        return self.latest.earlier_by(CLOCK_BACK_S) >= self.to_time
+
+
+def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> Lsn:
+    """Return an LSN behind a catalog base, before which nothing commits that commits at or after `time`."""
+    wanted = time.earlier_by(CLOCK_BACK_S)
+    lsn = _base_before(archive, index, time, wanted)
+    for end in _ends_from(archive, lsn):
+        lsn = end.lsn
+        if end.time >= wanted:
+            break
+    return lsn
+
+
+def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, wanted: CommitTime) -> Lsn:
+    """Return the LSN of the newest base behind which the clock stood before `wanted`; of the oldest: before `time`."""
+    lsn, first = INVALID_LSN, None
+    for lsn in sorted((base.lsn for base in index.bases), reverse=True):
+        first = next(_ends_from(archive, lsn), None)
+        if first is not None and first.time < wanted:
+            return lsn
+    if first is not None and first.time < time:
+        return lsn
+    told = "there is none" if first is None else f"the oldest begins with {first.time}, at {format_lsn(first.lsn)}"
+    raise NoBase(f"no catalog base for {time}: {told}")
+
+
+def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[TransactionEnd]:
+    for block in archived_blocks(archive, lsn):
+        yield from transaction_ends(block)
