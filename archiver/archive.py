@@ -86,7 +86,7 @@ class Archive:
             self._scan_markers(marks)
         if marks.stage in WATCHED:
             self._watch_sidecar(marks)
-        self._upkeep.step()
+        self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else a hole would be told
 
     def stop(self) -> None:
         """Stop delivering."""

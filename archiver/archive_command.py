@@ -10,7 +10,8 @@ along, so this process never touches the spool: a child does, with a deadline.
 
 How long archiving fails, the ledger tells; if that cannot be read, the age of the server's own `.ready` file does.
 A child that hangs for good holds a lock on the working folder (the data folder), which is the server's alone: as long
-as it does, no other one is sent after it.
+as it does, no other one is sent after it. So where a child could be killed and not even the ledger answers, one is left
+behind that touches the spool: else each file would wait for its own children, and faster WAL would queue.
 """
 
 import argparse
@@ -72,11 +73,13 @@ def main() -> None:
 
 def archive(job: Job) -> int:
     """Return the exit status for one file."""
-    lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: held by the children, too, for as long as they live
     try:
+        lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: held by the children, too, for as long as they live
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return _without_ledger(job, "an earlier copy into the spool still hangs")
+    except OSError as error:  # a file system without such locks: each file waits for children of its own
+        _say(f"the data folder cannot be locked: {error.strerror}")
     copy_s = _copy_s(job)
     copied = _in_child(lambda: _keep(job), copy_s)
     if copied == ARCHIVED:
@@ -85,7 +88,12 @@ def archive(job: Job) -> int:
     noted = _in_child(lambda: _note(job, reason), LEDGER_S)
     if noted == _GIVEN_UP:
         return ARCHIVED
-    return TRY_AGAIN if noted == _HELD else _without_ledger(job, reason)
+    if noted == _HELD:
+        return TRY_AGAIN
+    told = _without_ledger(job, reason)
+    if told == ARCHIVED and copied is None:
+        _leave_behind(lambda: _reach(job))
+    return told
 
 
 def _copy_s(job: Job) -> float:
@@ -132,6 +140,13 @@ def _note(job: Job, reason: str) -> int:
     return _GIVEN_UP
 
 
+def _reach(job: Job) -> int:
+    """Come back when the spool answers."""
+    job.spool.system_identifier()
+    with HoleLedger.open(job.spool.ledger, writable=True):
+        return ARCHIVED
+
+
 def _without_ledger(job: Job, reason: str) -> int:
     """Decide by the server's own word how long the file waits; success where it says nothing."""
     if _waited_s(job) < job.hold_s:
@@ -159,6 +174,19 @@ def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
             os.kill(pid, signal.SIGKILL)
             return None
         time.sleep(POLL_S)
+
+
+def _leave_behind(work: Callable[[], int]) -> None:
+    """Do `work` in a child that nobody waits for."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return
+    if pid == 0:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):  # the server's log collector waits for all who have its pipe
+            os.dup2(nowhere, standard)
+        os._exit(_attempt(work))
 
 
 def _attempt(work: Callable[[], int]) -> int:

@@ -4,6 +4,7 @@ import time
 
 from tidemark.io.logs import describe_error
 from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import Lsn
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.spool_tending import SpoolTender
@@ -20,15 +21,15 @@ class Upkeep:
         self._tender = SpoolTender(around.config, around.store)
         self._not_before_s = 0.0
 
-    def step(self) -> None:
-        """Do what is due; a folder that is in trouble is told, and is no reason to stop."""
+    def step(self, read_lsn: Lsn | None) -> None:
+        """Do what is due; a folder that is in trouble is told, and is no reason to stop. `read_lsn`: see `tend`."""
         now_s = time.monotonic()
         self._report.step(now_s)
         if now_s < self._not_before_s:
             return
         self._not_before_s = now_s + TEND_S
         try:
-            tended = self._tender.tend()
+            tended = self._tender.tend(read_lsn)
         except TidemarkError as error:
             self._around.log.warning("the spool cannot be tended", **describe_error(error))
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from archiver.archive_command import HURRIED_S
 from tests.support.archiving import segment_bytes
 from tidemark.io.hole_ledger import LEDGER_BYTES, HoleLedger
 from tidemark.io.spool import Spool
@@ -124,3 +125,44 @@ main()
     assert "Resource temporarily unavailable" in said
     server.age(HOLD_S + 1)
     assert server.archive(program=program)[0] == 0
+
+
+@pytest.mark.feature("I25")
+def test_a_data_folder_that_cannot_be_locked_is_no_reason_to_hold_wal(server: Server) -> None:
+    program = """
+import errno, fcntl, os
+from archiver.archive_command import main
+def none_here(descriptor, kind): raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+fcntl.flock = none_here
+main()
+"""
+    server.age(HOLD_S + 1)
+    assert server.archive(program=program)[0] == 0
+    assert (server.spool.folder / NAME).read_bytes() == server.segment.read_bytes()
+
+
+@pytest.mark.feature("I25")
+def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -> None:
+    """However much WAL the node writes: that it hangs is found out once, and not for each file anew."""
+    sentinel = server.spool.folder / ".tidemark"
+    content = sentinel.read_text()
+    sentinel.unlink()
+    os.mkfifo(sentinel)  # who opens it waits for ever
+    with HoleLedger.open(server.spool.ledger, writable=True):  # who opens it waits, too
+        server.age(HOLD_S + 1)
+        assert server.archive()[0] == 0
+        began_s = time.monotonic()
+        for _ in range(5):
+            code, said = server.archive()
+            assert code == 0
+            assert f"{NAME} is NOT archived and NOT recorded: an earlier copy into the spool still hangs" in said
+        assert time.monotonic() - began_s < 5 * HURRIED_S
+        server.age(0)
+        assert server.archive()[0] == 1, "a file that has not waited for long is tried again"
+    fifo = sentinel.rename(sentinel.with_suffix(".fifo"))
+    sentinel.write_text(content)
+    fifo.write_text(content)  # who waited goes on
+    deadline = time.monotonic() + RUN_S
+    while server.archive()[0] != 0:
+        assert time.monotonic() < deadline
+    assert (server.spool.folder / NAME).read_bytes() == server.segment.read_bytes()

@@ -388,3 +388,15 @@ def test_segments_are_forced_in_archive_mode_alone_at_most_every_switch_s_and_on
         told = [event["event"] for event in pair.archiver.events() if event["event"] in (granted, refused)]
         assert told == [refused, granted, refused]
     node.node.sql("DROP ROLE plain")
+
+
+@pytest.mark.feature("I31")
+def test_a_commit_forces_its_segment_also_behind_commits_of_later_transactions(pair: Pair) -> None:
+    pair.switch_off()
+    pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "active")
+    with pair.node.connect("postgres") as session, session.transaction():
+        session.execute("INSERT INTO account VALUES (1, 'committed last')")
+        pair.insert(2)
+        pair.wait_for(lambda: ids(pair.delivered()) == [2], "the later transaction")
+        pair.wait_for(lambda: pair.segments_archived_in(time_outs=6) == 0, "a quiet node")
+    pair.wait_for(lambda: ids(pair.delivered()) == [2, 1], "what was committed last")

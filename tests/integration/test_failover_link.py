@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.captures import change_log, replayed
 from tests.support.failover import Pair, archiving_node, paired
-from tests.support.middlemen import proxy
+from tests.support.middlemen import cable, proxy
 from tidemark.model.mode import Stage
 
 COPY_BOTH = b"W"  # the server's answer to START_REPLICATION
@@ -74,3 +76,33 @@ def test_the_archiver_may_reach_the_marker_before_the_buffer_has_received_it(tmp
             assert list(replayed(change_log(pair.catch_up(), "account"))) == keys
             assert pair.stage is Stage.REALTIME
             assert pair.sidecar.running, pair.told()
+
+
+@pytest.mark.feature("I22")
+def test_what_is_archived_while_the_sidecar_alone_has_no_way_to_the_node_comes_by_the_operators_off(
+    tmp_path: Path,
+) -> None:
+    with archiving_node() as node, cable(node.node.port) as way:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        through = {"TIDEMARK_CAPTURE__DSN": f"host=127.0.0.1 port={way.port} dbname=postgres user=postgres"}
+        with paired(node, tmp_path, options=through) as pair:
+            pair.insert(1)
+            pair.catch_up()
+            way.unplug()
+            pair.insert(2)
+            node.switch()
+            node.wait_until_archived()
+            assert pair.stage is Stage.REALTIME
+            pair.switch_off()
+            pair.wait_for(lambda: keys_of(pair) == [1, 2], "what is archived")
+            way.plug()
+            pair.switch_on()
+            pair.wait_for_stage(Stage.REALTIME)
+            pair.insert(3)
+            pair.catch_up()
+            assert keys_of(pair) == [1, 2, 3]
+
+
+def keys_of(pair: Pair) -> list[object]:
+    """Return the keys of the table that is delivered."""
+    return list(replayed(change_log(pair.delivered(), "account")))

@@ -70,6 +70,30 @@ def test_every_end_of_a_process_begins_a_new_wait_for_its_restart(store: StateSt
     assert looks(watch, began, 17, 19.9, 20) == [RESTARTING, RESTARTING, GONE]
 
 
+def test_a_process_that_is_started_again_and_again_and_never_lives_long_is_gone(
+    store: StateStore, watch: Watch
+) -> None:
+    began = boot_ns()
+    seen: list[Condition] = []
+    for second in range(0, 20, 2):
+        with RoleLock.take(store.folder, SIDECAR):
+            seen += looks(watch, began, second)
+        seen += looks(watch, began, second + 1)
+    assert seen[:15] == [ALIVE, RESTARTING] * 7 + [ALIVE]
+    assert seen[15:18] == [RESTARTING, ALIVE, GONE], "15 s after its first end"
+
+
+def test_a_process_that_lived_as_long_as_a_sign_of_life_is_waited_for_anew(store: StateStore, watch: Watch) -> None:
+    began = boot_ns()
+    with RoleLock.take(store.folder, SIDECAR):
+        assert looks(watch, began, 0) == [ALIVE]
+    assert looks(watch, began, 1) == [RESTARTING]
+    with RoleLock.take(store.folder, SIDECAR):
+        store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=30)
+        assert looks(watch, began, 2, 10, 17) == [ALIVE] * 3
+    assert looks(watch, began, 18, 20.9, 21) == [RESTARTING, RESTARTING, GONE]
+
+
 def test_a_process_that_beats_is_alive_and_one_that_stops_beating_is_hung(store: StateStore, watch: Watch) -> None:
     with RoleLock.take(store.folder, SIDECAR):
         store.environment.heartbeat.beat(Slot.SIDECAR)

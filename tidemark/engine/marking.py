@@ -7,8 +7,6 @@ records. NB: distances between LSNs say nothing: a segment switch leaps to the n
 
 from dataclasses import dataclass
 
-from tidemark.model.lsn import FullXid
-
 OTHER_WAL_BYTES_MIN = 64 << 10  # what checkpoints and running-xacts of an idle node come to in hours
 
 
@@ -50,11 +48,11 @@ class ConfirmPacing:
 
 @dataclass(frozen=True, slots=True)
 class WalMark:
-    """How far the node has written; a later xid, and not WAL alone, says that somebody is at work."""
+    """How far the node has written; a transaction that ended, and not WAL alone, says that somebody is at work."""
 
     record_bytes: int  # ever written, as pg_stat_wal counts them
-    next_xid: FullXid
+    snapshot: str  # NB: all of it: a commit behind those of later transactions leaves its xmax as it was
 
     def has_moved_since(self, earlier: "WalMark") -> bool:
         """Tell if there is anything since `earlier` that somebody may wait for."""
-        return self.next_xid != earlier.next_xid or self.record_bytes - earlier.record_bytes >= OTHER_WAL_BYTES_MIN
+        return self.snapshot != earlier.snapshot or self.record_bytes - earlier.record_bytes >= OTHER_WAL_BYTES_MIN

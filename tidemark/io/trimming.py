@@ -42,10 +42,13 @@ class Trimmed:
     byte_count: int = 0
 
 
-def horizon_of(view: StateView, *, keep_bytes: int, copied_lsn: Lsn | None) -> Horizon | None:
+def horizon_of(
+    view: StateView, *, keep_bytes: int, copied_lsn: Lsn | None, read_lsn: Lsn | None = None
+) -> Horizon | None:
     """Return the horizon; None as long as nothing is confirmed.
 
-    `copied_lsn`: the restart LSN of the manifest that the spool has, None where there is none.
+    `copied_lsn`: the restart LSN of the manifest that the spool has, None where there is none. `read_lsn`: whence
+    on the archive is still to be read for its markers, None where nobody does that.
     """
     confirmed = view.horizon
     if confirmed is None or view.damaged_readers:
@@ -53,6 +56,8 @@ def horizon_of(view: StateView, *, keep_bytes: int, copied_lsn: Lsn | None) -> H
     needed = confirmed.pointer.restart_lsn
     if copied_lsn is not None:
         needed = min(needed, copied_lsn)
+    if read_lsn is not None:
+        needed = min(needed, read_lsn)
     return Horizon(confirmed.pointer.position.timeline, _kept_from(view, needed, keep_bytes))
 
 

@@ -4,6 +4,9 @@
       │                                seen at all, `stale_s`: at boot both start at once, and one is the first
       └─────► HUNG                     its lock is held, and its last sign of life is older than `stale_s`
 
+Who is started anew and ends again, before it has lived for `stale_s`, is as good as not there: after `stale_s` of that
+it is GONE the next time its lock is free, however soon the service manager would start it once more.
+
 Signs of life are on the boot clock. Only those of the process that holds the lock count: what a former one left in the
 heartbeat file says nothing of one that has just started. To a process that never beat, its lock is the first sign.
 """
@@ -49,6 +52,8 @@ class Watch:
         self._condition: Condition | None = None
         self._was_seen = False  # since this watch began
         self._free_since_ns = 0
+        self._held_since_ns = 0
+        self._ended_since_ns: int | None = None  # its first end that it has not lived long enough after
         self._holder: Owner | None = None
         self._beat: Heartbeat | None = None  # as it stood at the last look
         self._sign_ns = 0  # the holder's last sign of life
@@ -69,13 +74,13 @@ class Watch:
             self._was_seen = True
             if was in (None, Condition.RESTARTING, Condition.GONE) or self._holder != lock.owner:
                 self._begin(lock.owner, now_boot_ns)
+            if was is Condition.GONE or now_boot_ns - self._held_since_ns >= self._stale_ns:
+                self._ended_since_ns = None
             self._condition = self._held(now_boot_ns)
         else:
             if was in (None, Condition.ALIVE, Condition.HUNG):
                 self._free_since_ns = now_boot_ns
-            wait_ns = self._restart_ns if self._was_seen else max(self._restart_ns, self._stale_ns)
-            is_late = now_boot_ns - self._free_since_ns >= wait_ns
-            self._condition = Condition.GONE if is_late else Condition.RESTARTING
+            self._condition = Condition.GONE if self._is_late(now_boot_ns) else Condition.RESTARTING
         return self._condition
 
     def kill_remains(self) -> bool:
@@ -94,8 +99,17 @@ class Watch:
             return self._condition is Condition.GONE
         return kill_remains(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
 
+    def _is_late(self, now_boot_ns: int) -> bool:
+        """Tell if a process without its lock has had its time: since this end, or since the first of many."""
+        if self._ended_since_ns is None:
+            self._ended_since_ns = self._free_since_ns
+        long_ns = max(self._restart_ns, self._stale_ns)
+        wait_ns = self._restart_ns if self._was_seen else long_ns
+        return now_boot_ns - self._free_since_ns >= wait_ns or now_boot_ns - self._ended_since_ns >= long_ns
+
     def _begin(self, holder: Owner | None, now_boot_ns: int) -> None:
         self._holder = holder
+        self._held_since_ns = now_boot_ns
         self._sign_ns = now_boot_ns
         self._old_since_ns = None
 

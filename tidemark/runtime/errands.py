@@ -17,7 +17,7 @@ from tidemark.io.node_errors import PermissionMissing
 from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import FullXid, Lsn, parse_lsn
+from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
@@ -69,7 +69,7 @@ class NodeErrands:
         return self._ask(lambda: where_the_node_is(self._around))
 
     def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
-        """Switch the segment if anybody wrote since `earlier`; tells how far the node is afterwards."""
+        """Switch the segment if anybody wrote since `earlier`; tells how far the node was before."""
         return self._ask(lambda: self._switch_if_moved(earlier))
 
     def write(
@@ -158,15 +158,17 @@ class NodeErrands:
             self._around.log.warning("markers are left out", **describe_error(error))
 
     def _mark(self) -> WalMark:
-        ((record_bytes, xid),) = self._session().query(
-            "SELECT wal_bytes, pg_snapshot_xmax(pg_current_snapshot())::text FROM pg_stat_wal"
+        ((record_bytes, snapshot),) = self._session().query(
+            "SELECT wal_bytes, pg_current_snapshot()::text FROM pg_stat_wal"
         )
-        return WalMark(int(str(record_bytes)), FullXid(int(str(xid))))
+        return WalMark(int(str(record_bytes)), str(snapshot))
 
     def _switch_if_moved(self, earlier: WalMark | None) -> WalMark:
+        # NB: as of before the switch: what commits just behind that stands in the next segment, and has to be seen.
         mark = self._mark()
-        moved = earlier is None or mark.has_moved_since(earlier)
-        return self._mark() if moved and self._switch_segment() else mark
+        if earlier is None or mark.has_moved_since(earlier):
+            self._switch_segment()
+        return mark
 
     def _switch_segment(self) -> bool:
         if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):

@@ -26,17 +26,19 @@ from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,
     FINGERPRINT,
+    HAND_OVER,
     HISTORY,
     JOURNAL,
     STAGE,
     TERM,
     CopyPhase,
     CopyProgress,
+    HandOver,
     Term,
     Watermark,
 )
 
-EPOCHS_MAX = 1 << 20  # taken between two copies of the history: a year and more of a switch every minute
+EPOCHS_MAX = 1 << 20  # or attempts to return, between two copies of the history: a year and more of one a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,10 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
             moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
             if config.has_archive:
                 moving.put(STAGE, Stage.ARCHIVE)
-            moving.put(TERM, Term(_epoch_after(manifest), None))
+            epoch = _epoch_after(manifest)
+            moving.put(TERM, Term(epoch, None))
+            # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
+            moving.put(HAND_OVER, HandOver(attempt=epoch.number))
             if manifest.fingerprint is not None:
                 moving.put(FINGERPRINT, manifest.fingerprint)
             for key, progress in manifest.copies.items():

@@ -13,6 +13,7 @@ from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.trimming import Horizon, Trimmed, horizon_of, trim
 from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
 
@@ -35,8 +36,10 @@ class SpoolTender:
         self._spool = Spool(Path(config.archive.folder))
         self._history = HistoryCopy(store, self._spool)
 
-    def tend(self) -> Tended | None:
+    def tend(self, read_lsn: Lsn | None = None) -> Tended | None:
         """Trim the archive and bring its history up to now; None, and nothing is touched, if it is not ours.
+
+        `read_lsn`: whence on it is still to be read for its markers; None: nobody does.
 
         Raise `ConfigError` if it is the spool of another cluster or capture. Takes moments, and up to a second where
         100,000 segments are there.
@@ -49,7 +52,7 @@ class SpoolTender:
         if before is not None:
             copied_lsn = before.start.restart_lsn
             keep_bytes = self._config.archive.keep_bytes
-            horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn)
+            horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn, read_lsn=read_lsn)
             if horizon is not None:
                 trimmed = trim(self._spool, horizon, self._store.identity.segment_bytes)
         return Tended(horizon, trimmed, self._history.bring_up())

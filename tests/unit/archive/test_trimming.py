@@ -126,6 +126,8 @@ def test_the_horizon_is_the_least_of_all_that_is_needed() -> None:
         (9 * MB, None, 0),
     ):
         assert horizon_of(both, keep_bytes=keep_bytes, copied_lsn=copied_lsn) == Horizon(TL1, Lsn(wanted))
+    for read_lsn, wanted in ((3 * MB, 3 * MB), (8 * MB, 7 * MB)):  # a marker scan that is behind, and one that is not
+        assert horizon_of(both, keep_bytes=0, copied_lsn=None, read_lsn=Lsn(read_lsn)) == Horizon(TL1, Lsn(wanted))
 
 
 def test_nothing_goes_while_a_reader_is_registered_that_confirmed_nothing_or_is_damaged() -> None:

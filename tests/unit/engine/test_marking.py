@@ -1,7 +1,6 @@
 """When a confirmed pointer is worth a marker, and WAL worth a segment switch."""
 
 from tidemark.engine.marking import OTHER_WAL_BYTES_MIN, Confirmed, ConfirmPacing, WalMark
-from tidemark.model.lsn import FullXid
 
 SEGMENT = 16 << 20
 
@@ -38,8 +37,9 @@ def test_a_capture_that_begins_anew_counts_from_nothing_and_other_wal_is_marked_
     assert paced(*before, *afterwards) == [False, True, False, False, True, False]
 
 
-def test_wal_has_moved_by_an_xid_or_by_more_than_an_idle_node_writes() -> None:
-    mark = WalMark(1000, FullXid(7))
-    assert not WalMark(1000 + OTHER_WAL_BYTES_MIN - 1, FullXid(7)).has_moved_since(mark)
-    assert WalMark(1000, FullXid(8)).has_moved_since(mark)
-    assert WalMark(1000 + OTHER_WAL_BYTES_MIN, FullXid(7)).has_moved_since(mark)
+def test_wal_has_moved_by_an_end_of_a_transaction_or_by_more_than_an_idle_node_writes() -> None:
+    mark = WalMark(1000, "7:9:7")  # as pg_snapshot prints it: 7 is open, 8 has ended
+    assert not WalMark(1000 + OTHER_WAL_BYTES_MIN - 1, "7:9:7").has_moved_since(mark)
+    assert WalMark(1000, "7:10:7").has_moved_since(mark)
+    assert WalMark(1000, "9:9:").has_moved_since(mark)
+    assert WalMark(1000 + OTHER_WAL_BYTES_MIN, "7:9:7").has_moved_since(mark)

@@ -1,0 +1,57 @@
+"""Segment switches as the archiver asks for them, at a node where somebody commits at the worst moment (I31)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import config_for
+from tests.support.failover import archiving_node
+from tests.support.postgres import Cluster
+from tidemark.io.logs import get_log
+from tidemark.io.marker_key import load_marker_key
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.initialise import initialise
+
+DEADLINE_S = 30.0
+COMMITS_BEHIND_THE_SWITCH = """
+    SET allow_system_table_mods = on;
+    CREATE TABLE late (id int PRIMARY KEY);
+    ALTER FUNCTION pg_catalog.pg_switch_wal() RENAME TO switch_alone;
+    CREATE FUNCTION pg_catalog.pg_switch_wal() RETURNS pg_lsn LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM pg_catalog.switch_alone();
+        INSERT INTO public.late VALUES (1) ON CONFLICT DO NOTHING;
+        RETURN NULL;
+    END $$;
+"""
+
+
+def segment_in_hand(node: Cluster) -> str:
+    """Return the name of the segment that the node writes to."""
+    return str(node.sql("SELECT pg_walfile_name(pg_current_wal_insert_lsn())")[0][0])
+
+
+@pytest.mark.feature("I31")
+def test_what_commits_just_behind_a_switch_forces_the_next_one_and_then_nothing_does(tmp_path: Path) -> None:
+    with archiving_node() as node:
+        node.node.sql(COMMITS_BEHIND_THE_SWITCH)
+        config = config_for(node.node, "postgres")
+        folder = StateFolder(tmp_path / "state")
+        initialise(config, folder)
+        with StateStore.open(folder) as store:
+            around = Surroundings(config, store, Metrics("main"), get_log("test"))
+            errands = NodeErrands(around, load_marker_key(config, folder))
+            try:
+                mark = errands.switch_if_moved(None).result(DEADLINE_S)
+                files = [segment_in_hand(node.node)]
+                for _ in range(3):
+                    mark = errands.switch_if_moved(mark).result(DEADLINE_S)
+                    files.append(segment_in_hand(node.node))
+            finally:
+                errands.close()
+    first, second, third, fourth = files
+    assert first != second, "the row was inserted behind the first switch"
+    assert second == third == fourth

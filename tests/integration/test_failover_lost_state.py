@@ -1,0 +1,55 @@
+"""A state folder made anew where the WAL holds try-start markers of the one that was lost."""
+
+import shutil
+from pathlib import Path
+
+from tests.support.archiving import Archiving
+from tests.support.captures import change_log, replayed
+from tests.support.cdcctl import cdcctl, succeeded
+from tests.support.failover import Pair, paired
+from tidemark.engine.handover import Event
+from tidemark.io.clock import SystemClock
+from tidemark.io.history_copy import read_manifest
+from tidemark.io.logs import get_log
+from tidemark.io.state import StateStore
+from tidemark.io.switching import switch
+from tidemark.model.mode import Stage
+from tidemark.wire.state import HandOver
+
+
+def make_anew(pair: Pair, root: Path) -> None:
+    """Lose the state but for the marker key, and make it from the spool."""
+    folder = pair.sidecar.folder
+    key = (folder.root / "marker.key").read_bytes()
+    shutil.rmtree(folder.root)
+    config = root / "anew.toml"
+    config.write_text("")
+    command = ("init", "--state", folder.root, "--config", config, "--from-spool", pair.archiving.spool.folder)
+    succeeded(cdcctl(*command, **pair.sidecar.options))
+    (folder.root / "marker.key").write_bytes(key)
+
+
+def test_a_marker_of_the_lost_states_sidecar_is_not_taken_for_one_of_the_new_ones(
+    node: Archiving, tmp_path: Path
+) -> None:
+    with paired(node, tmp_path) as pair, pair.node.connect("postgres") as session, session.transaction():
+        session.execute("INSERT INTO account VALUES (1, 'open from before the marker on')")
+        pair.switch_off()
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+        pair.insert(2)
+        pair.catch_up()
+        delivered = pair.sidecar.status()["delivered"]
+        pair.wait_for(lambda: str(read_manifest(node.spool).start.position) >= str(delivered), "a manifest")
+        pair.sidecar.kill()
+        pair.archiver.kill()
+        make_anew(pair, tmp_path)
+        with StateStore.open(pair.sidecar.folder) as store:
+            attempt = store.view().hand_over.attempt + 1  # as a sidecar asks that is faster than the archiver
+            now_us = SystemClock().wall_us()
+            switch(store, Event.RETURN_WANTED, log=get_log("test"), now_us=now_us, hand_over=HandOver(attempt))
+        pair.archiver.start()
+        pair.insert(3)
+        pair.wait_for_stage(Stage.ARCHIVE)
+        assert pair.archiver.running, pair.told()
+        assert list(replayed(change_log(pair.catch_up(), "account"))) == [3]
