@@ -7,6 +7,7 @@ carry their positions.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidemark.decode.batches import BatchBuilder
@@ -212,7 +213,7 @@ class Grouper:
             return item.prefix != LOSS_PREFIX
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
-        if end is not None and self._copied(versions[0].oid, end):
+        if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
         return any(self._wants(relation) for relation in versions)
 

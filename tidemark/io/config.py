@@ -51,10 +51,11 @@ class SelectConfig:
     databases: tuple[str, ...] = ("*",)
     tables: tuple[str, ...] = ("*.*",)
     exclude_tables: tuple[str, ...] = ()
+    exclude_databases: tuple[str, ...] = ()
 
     def selection(self) -> Selection:
         """Return the patterns as the engine wants them."""
-        return Selection(self.databases, self.tables, self.exclude_tables)
+        return Selection(self.databases, self.tables, self.exclude_tables, self.exclude_databases)
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -45,6 +45,7 @@ def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
         "databases": config.select.databases,
         "tables": config.select.tables,
         "exclude_tables": config.select.exclude_tables,
+        "exclude_databases": config.select.exclude_databases,
         "copy": (str(config.copy.enabled).lower(),),
     }
 
@@ -66,7 +67,13 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     vanished = {key for key, copy in view.copies.items() if copy.is_open}
-    for database, name in _names(node, view.beginning.databases).items():
+    names = _names(node, view.beginning.databases)
+    for database, name in names.items():
+        if not config.select.selection().selects_database(name):
+            left = {key: copy for key, copy in view.copies.items() if key[0] == database}
+            moves |= {key: replace(copy, phase=CopyPhase.LEFT) for key, copy in left.items()}
+            vanished -= left.keys()
+            continue
         source = CopySource(config.capture.dsn, name, wal_format(view.identity.server_major), database)
         with closing(source):
             tables = source.tables()

@@ -55,6 +55,15 @@ PYTHON_ENCODINGS = {
     "WIN1258": "cp1258",
 }
 
+# By number (`pg_wchar.h`, `enum pg_enc`): the encodings that a database can have; the same in 14 to 18.
+SERVER_ENCODINGS = (
+    *("SQL_ASCII", "EUC_JP", "EUC_CN", "EUC_KR", "EUC_TW", "EUC_JIS_2004", "UTF8", "MULE_INTERNAL"),
+    *("LATIN1", "LATIN2", "LATIN3", "LATIN4", "LATIN5", "LATIN6", "LATIN7", "LATIN8", "LATIN9", "LATIN10"),
+    *("WIN1256", "WIN1258", "WIN866", "WIN874", "KOI8R", "WIN1251", "WIN1252"),
+    *("ISO_8859_5", "ISO_8859_6", "ISO_8859_7", "ISO_8859_8"),
+    *("WIN1250", "WIN1253", "WIN1254", "WIN1255", "WIN1257", "KOI8U"),
+)
+
 # By Python's name: sequences that follow each other, and what the server reads them as.
 SERVER_CHARACTERS: dict[str, tuple[tuple[int, str], ...]] = {
     "euc_jp": (
