@@ -32,7 +32,9 @@ from tidemark.runtime.decode_run import LiveChanges
 from tidemark.runtime.seeding import take_seed
 
 # VACUUM's numbers of template0, which nobody can ask for: they come with the first image of their page.
-UNSEEN_STATISTICS = re.compile(r"of_template0_(?:file_copy)?: pg_class \S+\.(?:relfrozenxid|relminmxid|rel[a-z]+s):")
+UNSEEN_STATISTICS = re.compile(
+    r"(?:of_template0_(?:file_copy)?|latin): pg_class \S+\.(?:relfrozenxid|relminmxid|relpages|reltuples|relall[a-z]+):"
+)
 LOGGED_SINCE = 15  # CREATE DATABASE ... STRATEGY, allow_in_place_tablespaces
 
 
