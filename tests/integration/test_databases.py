@@ -166,6 +166,10 @@ def _go(sidecar: Shops, server: Cluster, names: set[str]) -> None:
 
 
 def _is_not_known(sidecar: Shops, server: Cluster) -> None:
+    server.sql("CREATE DATABASE shop_unseen TEMPLATE plain STRATEGY FILE_COPY")
+    write(server, "shop_unseen", 8)
+    told = sidecar.wait_for_event(NOT_CAPTURED, database="shop_unseen")
+    assert "its template is not captured, and FILE_COPY writes no pages" in str(told["reason"])
     server.sql("ALTER DATABASE plain RENAME TO shop_plain")  # it is not mirrored
     told = sidecar.wait_for_event(NOT_CAPTURED, database="shop_plain")
     assert "before it was selected" in str(told["reason"])
