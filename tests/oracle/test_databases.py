@@ -3,6 +3,7 @@
 Clusters are made for each test: databases, template1 and tablespaces belong to everybody.
 """
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,16 @@ from tidemark.runtime.seeding import take_seed
 
 # VACUUM's numbers of template0, which nobody can ask for: they come with the first image of their page.
 UNSEEN_STATISTICS = re.compile(
-    r"(?:of_template0_(?:file_copy)?|latin): pg_class \S+\.(?:relfrozenxid|relminmxid|relpages|reltuples|relall[a-z]+):"
+    r"(?:of_template0_file_copy|latin): pg_class \S+\.(?:relfrozenxid|relminmxid|relpages|reltuples|relall[a-z]+):"
 )
-LOGGED_SINCE = 15  # CREATE DATABASE ... STRATEGY, allow_in_place_tablespaces
+LOGGED_SINCE = 15  # CREATE DATABASE ... STRATEGY
+
+
+def strategies(major: int) -> dict[str, str]:
+    """Return the ways of making a database, with what SQL says of them."""
+    if major < LOGGED_SINCE:
+        return {"file_copy": ""}
+    return {name.lower(): f"STRATEGY {name}" for name in ("FILE_COPY", "WAL_LOG")}
 
 
 def user_databases(node: Node) -> list[str]:
@@ -149,15 +157,13 @@ def test_databases_of_every_template_and_strategy_are_followed_from_their_creati
         sql(session, "BEGIN; ALTER TABLE kept RENAME COLUMN note TO never; ROLLBACK")
         sql(session, "CREATE TABLE later (id int)")
         sql(session, "ALTER TABLE later RENAME COLUMN id TO number")
-    strategies = ("FILE_COPY", "WAL_LOG") if major >= LOGGED_SINCE else ("",)
     made = []
-    for strategy in strategies:
+    for strategy, told in strategies(major).items():
         for template in ("template0", "template1", "golden"):
-            made.append(name := f"of_{template}_{strategy}".lower())
-            told = f" STRATEGY {strategy}" if strategy else ""
-            cluster.sql(f"CREATE DATABASE {name} TEMPLATE {template}{told}")
+            made.append(name := f"of_{template}_{strategy}")
+            cluster.sql(f"CREATE DATABASE {name} TEMPLATE {template} {told}")
     cluster.sql("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
-    cluster.sql("CREATE DATABASE grandchild TEMPLATE of_golden_" + strategies[-1].lower())
+    cluster.sql(f"CREATE DATABASE grandchild TEMPLATE {made[-1]}")
     made += ["latin", "grandchild"]
     ours.check_mirrors()
     tables = {relation.name for relation in ours.mirror("grandchild").relations()}
@@ -195,23 +201,23 @@ def test_a_database_that_is_renamed_dropped_and_made_again_is_told_apart(new_clu
 
 
 def test_databases_and_tables_are_followed_between_tablespaces(new_cluster: NewCluster, major: int) -> None:
-    if major < LOGGED_SINCE:
-        pytest.skip("no tablespace without a folder outside the cluster before 15")
-    cluster = new_cluster(major, autovacuum="off", allow_in_place_tablespaces="on")
+    cluster = new_cluster(major, autovacuum="off")
+    owner = cluster.data.stat()
     for name in ("one", "two"):
-        cluster.sql(f"CREATE TABLESPACE {name} LOCATION ''")
+        folder = cluster.folder / name
+        folder.mkdir()
+        os.chown(folder, owner.st_uid, owner.st_gid)
+        cluster.sql(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
     prepare_template(cluster)
     cluster.sql("CREATE TABLE aside (id int PRIMARY KEY) TABLESPACE two", "golden")
     ours = AllDatabases(cluster, ())
     ours.settle()
     cluster.sql("ALTER DATABASE golden SET TABLESPACE one")
-    for strategy in ("FILE_COPY", "WAL_LOG"):
-        cluster.sql(f"CREATE DATABASE in_one_{strategy} TEMPLATE golden STRATEGY {strategy}")
-        cluster.sql(f"CREATE DATABASE back_{strategy} TEMPLATE golden TABLESPACE pg_default STRATEGY {strategy}")
-    names = [
-        "golden",
-        *(f"{place}_{strategy}" for place in ("in_one", "back") for strategy in ("file_copy", "wal_log")),
-    ]
+    names = ["golden"]
+    for strategy, told in strategies(major).items():
+        names += [f"in_one_{strategy}", f"back_{strategy}"]
+        cluster.sql(f"CREATE DATABASE in_one_{strategy} TEMPLATE golden {told}")
+        cluster.sql(f"CREATE DATABASE back_{strategy} TEMPLATE golden TABLESPACE pg_default {told}")
     with decoded_by_the_server(cluster, ours, names):
         for name in names:
             cluster.sql("INSERT INTO aside VALUES (1)", name)
