@@ -268,6 +268,7 @@ class Decoder:
             transactional=emitted.transactional,
             prefix=catalog.dialect.decode(emitted.prefix),
             content=emitted.content,
+            origin=record.origin,
         )
         if not emitted.transactional:
             return told
@@ -341,7 +342,7 @@ def _top_xid(transaction: OpenTransaction | None) -> Xid:
 
 
 def _tell_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
-    """Tell of the tables of a database that comes or goes as a whole."""
-    for relation in turn.relations:
+    """Tell of the tables of a database that comes or goes as a whole: a partitioned one before its partitions."""
+    for relation in sorted(turn.relations, key=lambda relation: len(relation.ancestors)):
         if is_captured(relation):
             transaction.add_item(transaction.xid, whole_database_event(turn, relation, transaction.xid, lsn))

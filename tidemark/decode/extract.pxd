@@ -54,7 +54,7 @@ cdef class RowExtractor:
     cdef unsigned char[::1] entries, tuples
     cdef long long[::1] run_xids, run_rows, run_bytes, run_records, run_times, run_databases
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
-    cdef int blocks
+    cdef int blocks, origin
     cdef long long xid, whole_from
     cdef long long spc
     cdef unsigned long long db, rel

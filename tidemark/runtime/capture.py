@@ -294,6 +294,10 @@ class Capture:
         grouper = Grouper(
             MappedDialects(base.mirrors, beginning.types, base.major),
             selected=config.select.selection().selects,
+            root_of=config.select.selection().root_of,
+            excluded=config.select.selection().excluded_origins(),
+            wants_message=config.select.selection().selects_message,
+            counting=config.deliver.transactions,
             copied=copied_by(self._store.view()),
             after=start.position,
             behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,

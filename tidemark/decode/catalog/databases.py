@@ -21,7 +21,7 @@ from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, Record
-from tidemark.wal.rmgr import RM_DBASE, RM_HEAP, RM_HEAP2, RM_RELMAP, RM_XLOG, dbase, relmap, xlog
+from tidemark.wal.rmgr import RM_DBASE, RM_HEAP, RM_HEAP2, RM_MULTIXACT, RM_RELMAP, RM_XLOG, dbase, relmap, xlog
 
 Selects = Callable[[Database], bool]
 _BY_FILE = frozenset({RM_HEAP, RM_HEAP2, RM_XLOG})
@@ -156,6 +156,8 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         if record.rmgr == RM_RELMAP:
             return self._relation_map(record, top_xid)
         if record.rmgr not in _BY_FILE or not record.blocks:
+            if record.rmgr == RM_MULTIXACT:  # of no database: it may stand in rows of any
+                self._learn(record, top_xid)
             return False
         database = record.blocks[0].locator.db
         if database == INVALID_OID:
@@ -166,6 +168,11 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         new = self._new.get(database)
         is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
         return is_page and isinstance(new, CopiedPages) and self._count(new.take(record))
+
+    def _learn(self, record: Record, top_xid: Xid) -> None:
+        """Show a record that changes nothing to all who take a seed."""
+        for mirror in self._mirrors.values():
+            mirror.redo(record, top_xid)
 
     def _redo(self, mirror: CatalogMirror, record: Record, top_xid: Xid) -> bool:
         """Let a mirror follow; one that is kept for later only, as a template's is, ends nothing if it cannot."""
