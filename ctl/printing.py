@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol, Self
 
 import pyarrow as pa
 
-from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.grouping import Grouper
@@ -54,12 +54,12 @@ class Databases:
     def of(
         cls,
         major: int,
-        mirrors: Mapping[Oid, CatalogMirror],
+        mirrors: DatabaseMirrors,
         names: Mapping[Oid, str],
         types: TypeMapping = DEFAULT_MAPPING,
     ) -> Self:
         """Return the databases that `mirrors` are of."""
-        return cls(major, {oid: mirror.dialect.mapped(types) for oid, mirror in mirrors.items()}, names)
+        return cls(major, MappedDialects(mirrors, types, major), names)
 
 
 def _cpu_s() -> float:

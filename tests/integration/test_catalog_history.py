@@ -8,6 +8,7 @@ from tests.support.catalogs import Observed, differences, flush_lsn, observe, pl
 from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.postgres import Cluster, new_cluster, sql
 from tests.support.random_sessions.crew import storm
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.history import (
     Base,
@@ -54,7 +55,7 @@ def state(store: CatalogStore) -> tuple[object, ...]:
 
 
 def save(mirror: CatalogMirror, lsn: Lsn, major: int) -> bytes:
-    base = Base(SYSTEM, TIMELINE, lsn, major, FullXid(1 << 32 | 5), {mirror.database: mirror})
+    base = Base(SYSTEM, TIMELINE, lsn, major, FullXid(1 << 32 | 5), DatabaseMirrors([mirror]))
     return dump_base(base)
 
 
@@ -126,7 +127,7 @@ def test_the_journal_is_a_small_part_of_wal(quiet: Cluster) -> None:
 def test_a_base_keeps_what_a_restart_needs_beside_the_mirror(quiet: Cluster) -> None:
     observed = observe(quiet)
     starts = (OpenTransactionStart(Xid(9), Lsn(100)), OpenTransactionStart(Xid(11), Lsn(90)))
-    mirrors = {observed.mirror.database: observed.mirror}
+    mirrors = DatabaseMirrors([observed.mirror])
     base = Base(SYSTEM, TimelineId(3), Lsn(1 << 40), 15, FullXid(5 << 32 | 12), mirrors, starts, {Xid(12): Xid(9)})
     loaded = load_base(dump_base(base), "base")
     assert (loaded.system_identifier, loaded.timeline, loaded.lsn) == (SYSTEM, 3, 1 << 40)

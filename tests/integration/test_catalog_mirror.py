@@ -20,7 +20,6 @@ from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incom
 from tidemark.decode.catalog.layout import PG_CLASS
 from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
-from tidemark.decode.catalog.shared import NotFollowed
 from tidemark.decode.catalog.views import Shelf
 from tidemark.model.lsn import INVALID_XID, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator
@@ -521,14 +520,20 @@ def test_a_page_image_beside_the_visibility_map_tells_the_rows_of_a_seed() -> No
         assert_equal(observed)
 
 
-def test_moving_a_database_to_another_tablespace_is_refused_by_name(new_cluster: NewCluster) -> None:
+def test_a_database_is_followed_to_another_tablespace(new_cluster: NewCluster) -> None:
     cluster = new_cluster(15, allow_in_place_tablespaces="on")
     cluster.sql("CREATE TABLESPACE elsewhere LOCATION ''")
     cluster.sql("CREATE DATABASE moved")
+    cluster.sql("CREATE TABLE before (id int)", "moved")
     observed = observe(cluster, "moved")
     cluster.sql("ALTER DATABASE moved SET TABLESPACE elsewhere")
-    with pytest.raises(NotFollowed, match="database moved was moved"):
-        observed.catch_up()
+    cluster.sql("CREATE TABLE behind (id int)", "moved")
+    cluster.sql("VACUUM FULL pg_class", "moved")
+    assert_equal(observed)
+    cluster.sql("ALTER DATABASE moved SET TABLESPACE pg_default")
+    cluster.sql("ALTER TABLE before SET TABLESPACE elsewhere", "moved")
+    assert_equal(observed)
+    assert {relation.name for relation in observed.mirror.relations()} == {"before", "behind"}
 
 
 def test_databases_come_and_go(quiet: Cluster) -> None:

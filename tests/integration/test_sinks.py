@@ -297,6 +297,20 @@ def test_folders_of_databases_never_meet_whatever_their_names(tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {*folders, "_positions"}
 
 
+def test_a_database_made_anew_under_a_name_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
+    (told,) = table.delivered()
+    assert isinstance(told.item, ChangeBatch)
+    databases = {Oid(1): "shop"}
+    for number, renamed in ((1, {}), (2, {}), (3, {Oid(1): "old", Oid(2): "old"})):
+        databases |= {Oid(number): "shop"} | renamed
+        lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, databases)
+        lake.apply(batch([Delivered(Sequence(number), replace(told.item, database=Oid(number)))]))
+    folders = sorted(position.folder.split("/")[0] for position in lake.positions.tables.values())
+    assert folders == ["shop", "shop-2", "shop-3"]
+
+
 @pytest.mark.parametrize("how", ["renamed", "dropped and added"])
 def test_a_column_whose_name_changes_by_case_alone_goes_on_in_the_log_as_it_was_spelled(
     tmp_path: Path, how: str

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.catalogs import Observed, flush_lsn, observe
 from tests.support.postgres import Cluster
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
@@ -69,7 +70,7 @@ def test_a_transaction_larger_than_memory_is_decoded_within_it(
     decoder = Decoder(
         wal_format(cluster.major),
         TimelineId(1),
-        {observed.mirror.database: observed.mirror},
+        DatabaseMirrors([observed.mirror]),
         next_xid=FullXid(700),
         memory_bytes=MEMORY_BYTES,
         spill=spill,

@@ -59,7 +59,7 @@ def differences(seed: Seed, database: str, expected: CatalogRows) -> list[str]:
 def follow(node: Cluster, seed: Seed) -> None:
     """Let the mirrors of a seed take all WAL from there on."""
     node.sql("CHECKPOINT")  # logs RUNNING_XACTS
-    follower = CatalogFollower(seed.format, seed.mirrors.values())
+    follower = CatalogFollower(seed.format, seed.mirrors)
     for record in WalFiles(node, seed.lsn).read(parse_lsn(node.flush_lsn())):
         follower.follow(record)
 

@@ -10,6 +10,7 @@ from psycopg.rows import TupleRow
 
 from tests.support.postgres import Cluster, sql
 from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_ATTRIBUTE
 from tidemark.decode.catalog.mirror import CatalogMirror, CatalogValue
@@ -110,9 +111,16 @@ def observe(
         sql(session, "SET synchronous_commit = on")
         sql(session, f"SELECT pg_logical_emit_message(true, '{MARK}', '')")  # flushes what SQL has seen
         end = flush_lsn(session)
-        observed = Observed(cluster, database, mirror, CatalogFollower(fmt, [mirror]), WalFiles(cluster, start))
+        observed = Observed(
+            cluster,
+            database,
+            mirror,
+            CatalogFollower(fmt, mirrors := DatabaseMirrors([mirror])),
+            WalFiles(cluster, start),
+        )
         observed.follow(end)
         seed.merge(mirror, answers)
+        mirrors.select(every_database)
     return observed
 
 

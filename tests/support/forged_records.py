@@ -9,7 +9,7 @@ from tests.support.wal import ForgedBlock
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.itemlog import Item
-from tidemark.decode.ports import Catalog, SpillPort
+from tidemark.decode.ports import Catalog, DatabaseTurn, SpillPort
 from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
@@ -135,6 +135,28 @@ class ScriptedCatalog:
         return [seen.rewrite_of for seen in self.own.get(top_xid, {}).values() if seen is not None]
 
 
+class OneDatabase:
+    """A cluster whose only database that is followed has a scripted catalog."""
+
+    def __init__(self, catalog: ScriptedCatalog) -> None:
+        self._catalog = catalog
+        self.redo = catalog.redo
+        self.commit = catalog.commit
+        self.abort = catalog.abort
+        self.abort_older_than = catalog.abort_older_than
+
+    @property
+    def outdated_count(self) -> int:
+        return self._catalog.outdated_count
+
+    def captured(self, database: Oid) -> Catalog | None:
+        return self._catalog if database == DATABASE else None
+
+    def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
+        del xid
+        return ()
+
+
 class Wal:
     """Makes records one after the other and feeds them to a decoder; keeps what comes out."""
 
@@ -146,11 +168,10 @@ class Wal:
         wanted_from: Lsn = INVALID_LSN,
     ) -> None:
         self.catalog = ScriptedCatalog(*relations)
-        catalogs: dict[Oid, Catalog] = {DATABASE: self.catalog}
         self.decoder = Decoder(
             FORMAT,
             TimelineId(TIMELINE),
-            catalogs,
+            OneDatabase(self.catalog),
             next_xid=NEXT_XID,
             memory_bytes=memory_bytes,
             spill=spill,

@@ -11,23 +11,24 @@ Reading may have to begin before what is wanted, and there meets transactions wh
 Pure: a record in, at most one committed transaction or message out.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
 from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
-from tidemark.decode.ports import Catalog, SpillPort
-from tidemark.decode.schema_changes import UNPLACED, SchemaTracker
+from tidemark.decode.ports import Catalog, Databases, DatabaseTurn, SpillPort
+from tidemark.decode.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
 from tidemark.decode.skim import Skimmer
 from tidemark.decode.transactions import CommittedTransaction, Ended, OpenTransaction, TransactionTable
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage, TransactionEnd
 from tidemark.model.errors import CorruptWal, NodeUnfit
-from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, Oid, TimelineId, Xid, format_lsn
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, TimelineId, Xid, format_lsn
 from tidemark.model.position import Position
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import BadRecord, Record
 from tidemark.wal.rmgr import (
+    RM_DBASE,
     RM_HEAP,
     RM_HEAP2,
     RM_LOGICALMSG,
@@ -62,7 +63,7 @@ class Decoder:
         self,
         fmt: WalFormat,
         timeline: TimelineId,
-        catalogs: Mapping[Oid, Catalog],
+        databases: Databases,
         *,
         next_xid: FullXid,
         memory_bytes: int,
@@ -85,12 +86,13 @@ class Decoder:
         self._wanted_from = wanted_from
         self._on_marker = on_marker
         self._fmt = fmt
-        self._catalogs = dict(catalogs)
+        self._databases = databases
         self._skimmer = Skimmer(fmt, self.transactions)
         self._changes = HeapChanges(self.transactions, self._skimmer)
         self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
             RM_XLOG: self._xlog,
             RM_XACT: self._xact,
+            RM_DBASE: self._catalogs_only,
             RM_RELMAP: self._catalogs_only,
             RM_STANDBY: self._standby,
             RM_HEAP: self._heap,
@@ -159,16 +161,19 @@ class Decoder:
         self._catalogs_only(record, transaction)
 
     def _catalogs_only(self, record: Record, transaction: OpenTransaction | None) -> None:
-        for catalog in self._catalogs.values():
+        catalog = self._databases.captured(record.blocks[0].locator.db) if record.blocks else None
+        if catalog is not None:
             self._redo(catalog, record, transaction)
+        else:
+            self._tell_pending(record, transaction)
+            self.catalogs_changed |= self._databases.redo(record, _top_xid(transaction))
 
     def _standby(self, record: Record, transaction: OpenTransaction | None) -> None:
         del transaction
         running = standby.parse(record)
         if running is not None:
             self._skimmer.forget(self.transactions.abort_older_than(running.oldest_running_xid))
-            for catalog in self._catalogs.values():
-                self.catalogs_changed |= catalog.abort_older_than(running.oldest_running_xid)
+            self.catalogs_changed |= self._databases.abort_older_than(running.oldest_running_xid)
 
     def _xact(self, record: Record, transaction: OpenTransaction | None) -> CommittedTransaction | None:
         ended = xact.parse(record, self._fmt)
@@ -176,8 +181,7 @@ class Decoder:
             return self._commit(record, ended)
         if isinstance(ended, xact.Abort):
             self._skimmer.forget(self.transactions.abort(ended.xid, ended.subxids))
-            for catalog in self._catalogs.values():
-                self.catalogs_changed |= catalog.abort((ended.xid, *ended.subxids))
+            self.catalogs_changed |= self._databases.abort((ended.xid, *ended.subxids))
         elif isinstance(ended, xact.Prepare):
             if transaction is not None:
                 transaction.gid = ended.gid
@@ -192,13 +196,14 @@ class Decoder:
         committed = None
         if transaction is not None:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
+            for turn in self._databases.turns(commit.xid):
+                self._add(record, transaction, partial(_tell_database, transaction, record.lsn, turn))
             told = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
-        outdated = sum(catalog.outdated_count for catalog in self._catalogs.values())
-        for catalog in self._catalogs.values():
-            self.catalogs_changed |= catalog.commit(xids, record.lsn)
-        if outdated != sum(catalog.outdated_count for catalog in self._catalogs.values()):
+        outdated = self._databases.outdated_count
+        self.catalogs_changed |= self._databases.commit(xids, record.lsn)
+        if outdated != self._databases.outdated_count:
             self._skimmer.forget_files()
         return committed
 
@@ -252,7 +257,7 @@ class Decoder:
             # NB: told when the record is read, whether its transaction commits or not: it is a place in WAL.
             self.is_halted = self._on_marker is not None and self._on_marker(record.lsn, emitted.content)
             return None
-        catalog = self._catalogs.get(emitted.database) if emitted is not None else None
+        catalog = self._databases.captured(emitted.database) if emitted is not None else None
         if catalog is None or emitted is None:
             return None
         told = LogicalMessage(
@@ -277,7 +282,7 @@ class Decoder:
         self.transactions.grew(ITEM_OVERHEAD_BYTES + len(told.content))
 
     def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
-        catalog = self._catalogs.get(record.blocks[0].locator.db) if record.blocks else None
+        catalog = self._databases.captured(record.blocks[0].locator.db) if record.blocks else None
         if catalog is None:
             self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None:
@@ -286,43 +291,42 @@ class Decoder:
     def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
         if not record.blocks:
             if transaction is not None:
-                self._add(
-                    record, transaction, partial(self._changes.take_truncate, record, transaction, self._catalogs)
-                )
+                take = partial(self._changes.take_truncate, record, transaction, self._databases)
+                self._add(record, transaction, take)
             return
-        catalog = self._catalogs.get(record.blocks[0].locator.db)
+        catalog = self._databases.captured(record.blocks[0].locator.db)
         if catalog is None:
             self._foreign(record, transaction)
         elif not self._redo(catalog, record, transaction) and transaction is not None:
             self._add(record, transaction, partial(self._changes.take_heap, record, transaction, catalog))
 
     def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
-        """Take a record of the shared catalogs, or of a database that is not ours."""
+        """Take a record of the shared catalogs, or of a database that is not captured."""
         if not record.blocks:
             return
         locator = record.blocks[0].locator
-        if locator.db == INVALID_OID:
-            self._catalogs_only(record, transaction)
-        else:
+        if self._databases.redo(record, _top_xid(transaction)):
+            self.catalogs_changed = True
+        elif locator.db != INVALID_OID:
             self._skimmer.file_is_passed_over(locator)
 
     def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
         """Let the mirror follow; tell if the record was about catalogs."""
-        if transaction is None:
-            changed = catalog.redo(record, INVALID_XID)
-        else:
-            if transaction.schema is not None and transaction.schema.dirty_xid not in (INVALID_XID, record.xid):
-                self._add(record, transaction, partial(tell_schema, transaction))
-            changed = catalog.redo(record, transaction.xid)
-            # NB: not for a shared catalog, which every mirror takes, though the transaction is of one database.
-            # Its commit is no ordinary one all the same: it carries invalidations.
-            if changed and transaction.is_kept and _is_of(catalog, record):
-                if transaction.schema is None:
-                    self._skimmer.set_aside(transaction)
-                    transaction.schema = SchemaTracker(catalog, transaction.xid)
-                transaction.schema.touch(record.xid, record.lsn)
+        self._tell_pending(record, transaction)
+        changed = catalog.redo(record, _top_xid(transaction))
+        if changed and transaction is not None and transaction.is_kept:
+            if transaction.schema is None:
+                self._skimmer.set_aside(transaction)
+                transaction.schema = SchemaTracker(catalog, transaction.xid)
+            transaction.schema.touch(record.xid, record.lsn)
         self.catalogs_changed |= changed
         return changed
+
+    def _tell_pending(self, record: Record, transaction: OpenTransaction | None) -> None:
+        """Have told what another subtransaction has changed of catalogs, before this record is looked at."""
+        schema = transaction.schema if transaction is not None else None
+        if transaction is not None and schema is not None and schema.dirty_xid not in (INVALID_XID, record.xid):
+            self._add(record, transaction, partial(tell_schema, transaction))
 
 
 def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
@@ -333,6 +337,12 @@ def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
             transaction.add_item(tagged.xid, tagged.item)
 
 
-def _is_of(catalog: Catalog, record: Record) -> bool:
-    """Tell if `record` is about a file of that catalog's own database."""
-    return bool(record.blocks) and record.blocks[0].locator.db == catalog.database
+def _top_xid(transaction: OpenTransaction | None) -> Xid:
+    return INVALID_XID if transaction is None else transaction.xid
+
+
+def _tell_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
+    """Tell of the tables of a database that comes or goes as a whole: a partitioned one before its partitions."""
+    for relation in sorted(turn.relations, key=lambda relation: len(relation.ancestors)):
+        if is_captured(relation):
+            transaction.add_item(transaction.xid, whole_database_event(turn, relation, transaction.xid, lsn))

@@ -50,6 +50,7 @@ ALL_XIDS = (1 << 32) - 1
 HALF_OF_XIDS = 1 << 31
 RM_XLOG = 0
 RM_XACT = 1
+RM_DBASE = 4
 RM_RELMAP = 7
 RM_STANDBY = 8
 RM_HEAP2 = 9
@@ -306,7 +307,7 @@ class RowExtractor:
             return self.take_heap(linear, begin, length, rmgr, info, state)
         if rmgr == RM_XACT:
             return self.take_commit(linear, begin, length, info) if state == XID_ORDINARY and self.xid != 0 else 0
-        if rmgr in (RM_XLOG, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
+        if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
         return self.read_headers(linear, begin, length) if state == XID_UNKNOWN else 1

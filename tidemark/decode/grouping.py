@@ -8,6 +8,7 @@ carry their positions. The batches of one table are in stream order, also where 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidemark.decode.batches import BatchBuilder
@@ -283,7 +284,7 @@ class Grouper:
     def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
-        if end is not None and self._copied(versions[0].oid, end):
+        if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
         return any(self._wants(relation) for relation in versions)
 

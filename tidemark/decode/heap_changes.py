@@ -8,12 +8,11 @@ The rules are the server's (decode.c and `ReorderBufferProcessTXN`, PG 16):
   everything else                 row changes; materialized views too, which only the server's own format prints
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from tidemark.decode.ports import Catalog
+from tidemark.decode.ports import Catalog, Databases
 from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
 from tidemark.decode.skim import Skimmer
@@ -151,10 +150,10 @@ class HeapChanges:
         if insert.flags & heap.INSERT_LAST_IN_MULTI:
             site.forget_chunks()
 
-    def take_truncate(self, record: Record, transaction: OpenTransaction, catalogs: Mapping[Oid, Catalog]) -> None:
+    def take_truncate(self, record: Record, transaction: OpenTransaction, databases: Databases) -> None:
         """Take a TRUNCATE: an item a relation, partitioned ones too."""
         truncate = heap.parse_truncate(record)
-        catalog = catalogs.get(truncate.database)
+        catalog = databases.captured(truncate.database)
         if catalog is None:
             return
         tell_schema(transaction)

@@ -1,7 +1,7 @@
 """What the decoder needs from outside itself: a catalog to resolve rows with, a place for what memory cannot hold."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.lsn import Lsn, Oid, Xid
@@ -60,3 +60,37 @@ class Catalog(Protocol):
 
     def rewriting(self, top_xid: Xid) -> Collection[Oid]:
         """Return the relations that `top_xid` has a transient heap for: a command is rewriting them."""
+
+
+class DatabaseTurn(NamedTuple):
+    """A database that comes into the capture, or leaves it, when a transaction commits."""
+
+    catalog: Catalog
+    relations: Sequence[Relation]  # that it has then, or had
+    appears: bool
+
+
+class Databases(Protocol):
+    """The databases of a cluster whose catalogs are followed."""
+
+    @property
+    def outdated_count(self) -> int:
+        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+
+    def captured(self, database: Oid) -> Catalog | None:
+        """Return the catalogs of a database whose changes are given out."""
+
+    def redo(self, record: Record, top_xid: Xid) -> bool:
+        """Follow `record`, of whichever database; tell if it was about tracked catalogs."""
+
+    def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
+        """Return what comes and goes when `xid` commits; asked before `commit`."""
+
+    def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
+        """Make what `xids` changed visible to all; tell if they changed a tracked catalog."""
+
+    def abort(self, xids: Collection[Xid]) -> bool:
+        """Undo what `xids` changed; tell if they changed a tracked catalog."""
+
+    def abort_older_than(self, oldest_running: Xid) -> bool:
+        """Undo what transactions did that a crash left without an end; tell if it was anything."""

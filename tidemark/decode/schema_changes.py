@@ -14,7 +14,7 @@ the first such row until the transient heap is gone from the transaction's view.
 from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
-from tidemark.decode.ports import Catalog
+from tidemark.decode.ports import Catalog, DatabaseTurn
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
@@ -48,6 +48,16 @@ def effect_of(before: Relation | None, after: Relation | None, *, rewritten: boo
     numbers = {column.number for column in before.columns}
     added = (column for column in after.live_columns if column.number not in numbers)
     return SchemaEffect.CONSTANT if any(column.missing is not None for column in added) else SchemaEffect.METADATA
+
+
+def whole_database_event(turn: DatabaseTurn, relation: Relation, xid: Xid, lsn: Lsn) -> SchemaEvent:
+    """Return what tells of a table that comes, or goes, with its whole database; with rows that no record tells of."""
+    database = turn.catalog.database
+    if turn.appears:
+        unseen = SchemaEffect.UNSEEN
+        return SchemaEvent(UNPLACED, lsn, database, xid, SchemaChange.CREATE, unseen, None, relation)
+    metadata = SchemaEffect.METADATA
+    return SchemaEvent(UNPLACED, lsn, database, xid, SchemaChange.DROP, metadata, relation, None)
 
 
 def as_readers_see(relation: Relation) -> Relation:

@@ -26,13 +26,15 @@ class Selection:
     databases: tuple[str, ...] = ("*",)
     tables: tuple[str, ...] = ("*.*",)
     exclude_tables: tuple[str, ...] = ()
+    exclude_databases: tuple[str, ...] = ()
     partition_roots: tuple[str, ...] = ()
     exclude_origins: tuple[str, ...] = ()
     messages: tuple[str, ...] = ("*",)
 
     def selects_database(self, name: str) -> bool:
         """Tell if a database is captured."""
-        return any(fnmatchcase(name, pattern) for pattern in self.databases)
+        included = any(fnmatchcase(name, pattern) for pattern in self.databases)
+        return included and not any(fnmatchcase(name, pattern) for pattern in self.exclude_databases)
 
     def selects_table(self, namespace: str, name: str) -> bool:
         """Tell if the patterns match a table."""

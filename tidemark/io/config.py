@@ -52,6 +52,7 @@ class SelectConfig:
     databases: tuple[str, ...] = ("*",)
     tables: tuple[str, ...] = ("*.*",)
     exclude_tables: tuple[str, ...] = ()
+    exclude_databases: tuple[str, ...] = ()
     partition_roots: tuple[str, ...] = ()
     exclude_origins: tuple[Origin, ...] = ()
     messages: tuple[str, ...] = ("*",)
@@ -62,6 +63,7 @@ class SelectConfig:
             self.databases,
             self.tables,
             self.exclude_tables,
+            self.exclude_databases,
             self.partition_roots,
             self.exclude_origins,
             self.messages,

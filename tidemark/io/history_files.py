@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from tidemark.decode.catalog.databases import Selects, no_database
 from tidemark.decode.catalog.history import (
     Base,
     DamagedHistory,
@@ -53,14 +54,20 @@ def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
     return max(usable, key=lambda base: base.lsn)
 
 
-def load_catalogs(folder: Path, index: HistoryIndex, mark: JournalMark, lsn: Lsn) -> Base:
-    """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there."""
+def load_catalogs(
+    folder: Path, index: HistoryIndex, mark: JournalMark, lsn: Lsn, captured: Selects = no_database
+) -> Base:
+    """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there.
+
+    Of databases that are not `captured` a mirror that cannot be followed is left out, as it was when WAL was decoded.
+    """
     entry = base_for(index, lsn)
     path = folder / entry.file
     try:
         base = load_base(path.read_bytes(), str(path))
     except OSError as error:
         raise DamagedHistory(f"cannot read the catalog base {path}: {error}") from error
+    base.mirrors.select(captured)
     replay(base, journal_entries(folder, index, mark, entry.lsn), lsn)
     return base
 

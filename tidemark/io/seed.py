@@ -58,6 +58,11 @@ class SeedSession:
         if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(files):
             raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten while the seed was being taken")
 
+    def is_untouched(self) -> bool:
+        """Tell if the catalogs of this database are still as initdb left them."""
+        ((untouched,),) = self.node.query(seed.UNTOUCHED.encode())
+        return bool(untouched)
+
     def files(self) -> FileRows:
         """Return in which files the catalogs stand now."""
         return cast("FileRows", self.node.query(seed.FILES.encode()))

@@ -3,7 +3,7 @@
 Positions never move back on a timeline. Damage is met by each key's policy (`tidemark.wire.state`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from tidemark.io.disk import StateFull
 from tidemark.io.environment import Environment, Transaction
 from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state_views import StateMarks, StateView
+from tidemark.model.change import KnownDatabase
 from tidemark.model.errors import Fenced, InternalError, StateError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
@@ -250,6 +251,16 @@ class StateTransaction:
         """Forget the first copy of a table that is gone."""
         key = named(self._scope, f"{database}/{relation}")
         self._transaction.delete(key, db=self._environment.database("copies"))
+
+    def learn_databases(self, told: Mapping[Oid, KnownDatabase]) -> None:
+        """Remember databases that came into the capture; of those that left it, names are needed still."""
+        beginning = self.get(BEGINNING) if told else None
+        if beginning is None:
+            return
+        names = {**beginning.databases, **{oid: database.name for oid, database in told.items()}}
+        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in told.items()}}
+        if (names, encodings) != (beginning.databases, beginning.encodings):
+            self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
 
     def marks(self) -> StateMarks:
         """Return how far everything is."""

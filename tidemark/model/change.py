@@ -4,9 +4,10 @@ A *group* is a contiguous prefix of what is still to be delivered. Inside it the
 or more a relation version; their order across batches is that of (`_commit_lsn`, `_ordinal`), which every row carries.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -89,6 +90,7 @@ class SchemaEffect(Enum):
     METADATA = "metadata"  # nothing
     CONSTANT = "constant"  # a new column reads as its attmissingval in rows that are there already
     REWRITE = "rewrite"  # every row comes again, as op `r`, between RewriteBegin and RewriteEnd
+    UNSEEN = "unseen"  # it came with a whole database: its rows are there, and come by a copy at the next start
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +218,13 @@ class TransactionEnd:
     tables: tuple[TableCount, ...] | None = None  # what is given out of it; None: not counted
 
 
+class KnownDatabase(NamedTuple):
+    """What has to be known of a database to make sense of its changes."""
+
+    name: str
+    encoding: str  # PostgreSQL's name
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeGroup:
     """A contiguous prefix of the stream: the unit of delivery, of state transactions and of Spark's offsets.
@@ -230,3 +239,4 @@ class ChangeGroup:
     row_count: int
     byte_count: int
     begun: Sequence[TransactionEnd] = ()  # transactions whose first item is here, where they are counted
+    databases: Mapping[Oid, KnownDatabase] = field(default_factory=dict)  # all captured ones, where some are news

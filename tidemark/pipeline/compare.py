@@ -164,11 +164,13 @@ def compare(dsn: str, folder: StateFolder, lake: Path, wait_s: float) -> tuple[L
     assert view.beginning is not None, folder.root
     with Node(dsn) as node:
         lsn = node.flush_lsn()
+        present = {Oid(oid): str(name) for oid, name in node.query("SELECT oid::int8, datname::text FROM pg_database")}
         node.flush_all()  # the marker behind it takes the delivered position over it
     positions = wait_for_lake(folder, lake, lsn, wait_s)
     compared: list[Compared] = []
-    for database, name in view.beginning.databases.items():
-        with closing(CopySource(dsn, name, wal_format(view.identity.server_major))) as source:
+    for database in view.beginning.databases.keys() & present.keys():
+        fmt = wal_format(view.identity.server_major)
+        with closing(CopySource(dsn, present[database], fmt, database)) as source:
             tables = [known for known in positions.tables.values() if known.database == database]
             live = [table for table in tables if table.state is TableState.LIVE and table.replica_version >= 0]
             results = (compare_table(source, table, lake, view.beginning.types) for table in live)

@@ -16,14 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemark.decode.codecs.codec import Dialect
 from tidemark.io.failpoints import passed
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.databases import CapturedDatabases
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.feed import check_joins, open_feed
@@ -69,8 +68,7 @@ class Pipeline:
     ) -> None:
         self._settings = settings
         self._outbox = outbox
-        with StateStore.open(StateFolder(settings.state, settings.shared_with_group)) as store:
-            self._beginning = store.view().beginning
+        self._databases = CapturedDatabases(StateFolder(settings.state, settings.shared_with_group))
         self._metrics = metrics
         self._progress = progress
         self._log = log
@@ -95,13 +93,10 @@ class Pipeline:
                 return
 
     def _open_lake(self) -> Lake:
-        identity, beginning = self._outbox.identity, self._beginning
-        if beginning is None:
-            return Lake(self._settings.lake, identity, shape_of, constants_of)
-        types = beginning.types
-        dialects = {oid: Dialect.of(name, identity.server_major, types) for oid, name in beginning.encodings.items()}
-        shapes = partial(shape_of, types=types)
-        return Lake(self._settings.lake, identity, shapes, constants_of, beginning.databases, dialects=dialects)
+        databases = self._databases
+        shapes = partial(shape_of, types=databases.types)
+        identity = self._outbox.identity
+        return Lake(self._settings.lake, identity, shapes, constants_of, databases, dialects=databases.dialects)
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)

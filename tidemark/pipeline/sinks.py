@@ -78,8 +78,8 @@ class Lake:
         """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's."""
         self.root = root.rstrip("/")
         self.capture = identity.capture
-        self._databases = databases or {}
-        self._dialects = dialects or {}
+        self._databases = {} if databases is None else databases
+        self._dialects = {} if dialects is None else dialects
         self.positions = Positions(self.root, identity)
         self._shapes = shapes
         self._constants = constants
@@ -154,7 +154,15 @@ class Lake:
         name = self._databases.get(database)
         if name is None:
             return str(database)
-        return name if _PLAIN.fullmatch(name) else f"{_safe(name)}-{database}"
+        is_plain = _PLAIN.fullmatch(name) and not self._is_anothers(name, database)
+        return name if is_plain else f"{_safe(name)}-{database}"
+
+    def _is_anothers(self, name: str, database: Oid) -> bool:
+        """Tell if the folder `name` is that of a database that was called so before."""
+        if any(name == other and oid < database for oid, other in self._databases.items()):
+            return True
+        tables = self.positions.tables.values()
+        return any(known.database != database and known.folder.startswith(f"{name}/") for known in tables)
 
 
 def folder_of(relation: Relation) -> str:

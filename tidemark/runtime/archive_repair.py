@@ -14,6 +14,7 @@ columns. In the stream a message of the prefix `tidemark.loss` comes first, one 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tidemark.decode.partitions import RootOf, under_own_name
 from tidemark.io.archive_state import ArchiveState, Stretch
@@ -104,8 +105,8 @@ def give_up(
     assert before.beginning is not None, "the same"
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
-        databases = databases_of(node, config)
-    seed = take_seed(config.capture.dsn, databases, wait_s=config.seed.wait_s, observer=observer)
+    select = partial(databases_of, config=config)
+    seed = take_seed(config.capture.dsn, select, wait_s=config.seed.wait_s, observer=observer)
     snapshot = "" if config.copy.enabled else settled(config, seed, observer)
     index = _write_base(config, store, before, seed)
     store.learn_versions()
@@ -209,7 +210,7 @@ def _messages(loss: Loss, seed: Seed) -> Iterator[LogicalMessage]:
         "tables_copied_anew": loss.tables,
     }
     at = place_before(seed)
-    for database in sorted(seed.mirrors):
+    for database in sorted(seed.databases):
         yield LogicalMessage(
             position=at,
             lsn=at.commit_lsn,

@@ -20,6 +20,7 @@ from functools import partial
 
 from tidemark.decode.catalog import page_seed, seed
 from tidemark.decode.catalog.commit_log import CommitLog, Multixacts
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.layout import PG_DATABASE
 from tidemark.decode.catalog.mirror import CatalogMirror
@@ -80,8 +81,10 @@ class _Replay:
         self._backup = backup = source.backup
         self._older_than = Xid(source.checkpoint.next_xid & 0xFFFFFFFF)
         self._mirrors = self._begin(files)
-        self._follower = CatalogFollower(backup.format, self._mirrors)
-        self._sieve = RecordSieve(backup.format, self._mirrors)
+        followed = DatabaseMirrors(self._mirrors, lambda row: row.oid in source.databases)
+        self._follower = CatalogFollower(backup.format, followed)
+        self._sieve = RecordSieve(backup.format, followed)
+        self._followed = followed
         stores = [store for mirror in self._mirrors for store in (mirror.store, mirror.shared.store)]
         self._images = page_seed.PageImages(heap.file for store in stores for heap in store.heaps.values())
         self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
@@ -155,7 +158,7 @@ class _Replay:
             format=self._backup.format,
             timeline=self._backup.label.timeline,
             lsn=self._lsn,
-            mirrors={mirror.database: mirror for mirror in self._mirrors},
+            mirrors=self._followed,
             databases={oid: database.name for oid, database in self._source.databases.items()},
             complete_from=self._next_xid,
             top_of=dict(self._follower.top_of),

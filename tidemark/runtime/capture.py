@@ -10,9 +10,11 @@ owner calls `poll` now and then: it moves these things on, and tells the first e
 """
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from tidemark.decode.catalog.databases import MappedDialects, by_name
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.decoder import Decoder, OnMarker
 from tidemark.decode.grouping import Grouper
@@ -25,7 +27,7 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
 from tidemark.io.trimming import history_horizon_lsn
 from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
-from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
@@ -106,7 +108,8 @@ class Capture:
         self._stop_s = config.deliver.stop_s
         self._keep_bytes = config.archive.keep_bytes
         self._stopping = threading.Event()
-        base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn)
+        captured = by_name(config.select.selection().selects_database)
+        base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn, captured)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
         self._inflow = make_inflow(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
@@ -120,7 +123,7 @@ class Capture:
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         self._liveness: Liveness | None = None  # of a consumer of one's own
-        target = self._make_target(config, beginning, consumer)
+        target = self._make_target(config, base.mirrors.remember(beginning.databases), consumer)
         first_copy = FirstCopy(
             config,
             store,
@@ -290,7 +293,7 @@ class Capture:
         )
         enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
         grouper = Grouper(
-            {oid: mirror.dialect.mapped(beginning.types) for oid, mirror in base.mirrors.items()},
+            MappedDialects(base.mirrors, beginning.types, base.major),
             selected=config.select.selection().selects,
             root_of=config.select.selection().root_of,
             excluded=config.select.selection().excluded_origins(),
@@ -307,13 +310,13 @@ class Capture:
             decoder,
             grouper,
             self._history,
-            dict(base.mirrors),
+            base.mirrors,
             base_every_bytes=config.history.base_every_bytes,
             metrics=self._metrics,
             log=self._log,
         )
 
-    def _make_target(self, config: Config, beginning: Beginning, consumer: Consumer | None) -> Target:
+    def _make_target(self, config: Config, names: Mapping[Oid, str], consumer: Consumer | None) -> Target:
         whole = WholeTables(config.select.selection(), copying=config.copy.enabled, log=self._log)
         if consumer is None and config.deliver.consumer == "outbox":
             self._metrics.outbox_capacity.set(self._store.identity.outbox_bytes_max)
@@ -329,7 +332,7 @@ class Capture:
             )
         if consumer is None:
             is_null = config.deliver.consumer == "null"
-            consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, beginning.databases)
+            consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, names)
         self._liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
         return ConsumerTarget(
             consumer,

@@ -48,7 +48,8 @@ def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
         "exclude_tables": config.select.exclude_tables,
         "copy": (str(config.copy.enabled).lower(),),
     }
-    return {**told, "partition_roots": config.select.partition_roots} if config.select.partition_roots else told
+    later = {"exclude_databases": config.select.exclude_databases, "partition_roots": config.select.partition_roots}
+    return told | {key: patterns for key, patterns in later.items() if patterns}  # unset they are no change
 
 
 def is_due(config: Config, view: StateView) -> bool:
@@ -68,7 +69,13 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     vanished = {key for key, copy in view.copies.items() if copy.is_open}
-    for database, name in _names(node, view.beginning.databases).items():
+    names = _names(node, view.beginning.databases)
+    for database, name in names.items():
+        if not config.select.selection().selects_database(name):
+            left = {key: copy for key, copy in view.copies.items() if key[0] == database}
+            moves |= {key: replace(copy, phase=CopyPhase.LEFT) for key, copy in left.items()}
+            vanished -= left.keys()
+            continue
         source = CopySource(config.capture.dsn, name, wal_format(view.identity.server_major), database)
         with closing(source):
             tables = source.tables()

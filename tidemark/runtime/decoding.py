@@ -11,9 +11,10 @@ thread makes the journal durable before it delivers.
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
-from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.transactions import CommittedTransaction
@@ -23,7 +24,7 @@ from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.model.change import ChangeGroup
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
+from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.decode_run import InvalidWal, WalDecoding
 from tidemark.runtime.handoff import Handoff
@@ -46,7 +47,7 @@ class WalReader:
         decoder: Decoder,
         grouper: Grouper,
         history: HistoryWriter,
-        mirrors: dict[Oid, CatalogMirror],
+        mirrors: DatabaseMirrors,
         *,
         base_every_bytes: int,
         metrics: Metrics,
@@ -66,15 +67,18 @@ class WalReader:
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
+        self._looks_told = 0  # at pg_database: what was found is told with the next group
+        self._looks_logged = 0
+        self._left_out: set[str] = set()
 
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
         records_before = self._decoding.records
         for decoded in self._decoding.feed(segment):
             if isinstance(decoded, CommittedTransaction):
-                yield from self._grouper.add_transaction(decoded)
+                yield from map(self._with_databases, self._grouper.add_transaction(decoded))
             else:
-                yield from self._grouper.add_message(decoded, self.decoder.restart_lsn)
+                yield from map(self._with_databases, self._grouper.add_message(decoded, self.decoder.restart_lsn))
         self._metrics.records.inc(self._decoding.records - records_before)
         self._after_slice(segment)
 
@@ -85,7 +89,8 @@ class WalReader:
 
     def flush(self, *, also_empty: bool) -> ChangeGroup | None:
         """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
-        return self._grouper.flush() if self._grouper.byte_count or also_empty else None
+        group = self._grouper.flush() if self._grouper.byte_count or also_empty else None
+        return group and self._with_databases(group)
 
     @property
     def record_bytes(self) -> int:
@@ -100,7 +105,29 @@ class WalReader:
     def idle_group(self) -> ChangeGroup:
         """Return a group without changes that says how far decoding is."""
         here = Position(self.decoder.timeline, self.last_record_lsn, 0)
-        return ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0)
+        return self._with_databases(ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0))
+
+    def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
+        """Add which databases are captured, where that is news. They may be ahead of the group, never behind it."""
+        if self._looks_told == self._mirrors.looks:
+            return group
+        self._looks_told = self._mirrors.looks
+        return replace(group, databases=self._mirrors.known())
+
+    def _log_databases(self) -> None:
+        """Say, once each, which selected databases are not followed."""
+        if self._looks_logged == self._mirrors.looks:
+            return
+        self._looks_logged = self._mirrors.looks
+        left_out = self._mirrors.left_out_by_name()
+        for name in left_out.keys() - self._left_out:
+            self._log.warning(
+                "a database is not captured",
+                database=name,
+                reason=left_out[name],
+                hint="capture it by a state folder of its own (cdcctl init --database)",
+            )
+        self._left_out = set(left_out)
 
     def write_base(self) -> None:
         """Save the mirrors as they are now."""
@@ -112,7 +139,7 @@ class WalReader:
             system_identifier=system_identifier,
             timeline=decoder.timeline,
             lsn=decoder.decoded_lsn,
-            major=next(iter(self._mirrors.values())).store.format.major,
+            major=self._mirrors.shared.store.format.major,
             next_xid=decoder.transactions.next_xid,
             mirrors=self._mirrors,
             open_transactions=open_now,
@@ -137,6 +164,7 @@ class WalReader:
         return self.decoder.last_lsn
 
     def _after_slice(self, segment: ReadSegment) -> None:
+        self._log_databases()
         segment_bytes = self._decoding.framer.segment_bytes
         if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
             self._metrics.segments.inc(read)
@@ -152,7 +180,7 @@ class WalReader:
         self._journal_bytes = self._history.written_bytes
         # NB: until then some of what is open would be told with a later first LSN than it has.
         due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
-        if due and self.decoder.has_reached_wanted:
+        if due and self.decoder.has_reached_wanted and not self._mirrors.is_growing:
             self.write_base()
 
 

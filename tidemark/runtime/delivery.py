@@ -102,6 +102,7 @@ class OutboxTarget:
         def note(moving: StateTransaction) -> None:
             moving.rely_on_journal(self._history.durable_lsn)
             self._whole.note(moving, [group])
+            moving.learn_databases(group.databases)
 
         self._store_group(encode_group(group), note)
 
@@ -304,6 +305,8 @@ class ConsumerTarget:
                     moving.put_copy(*offered.copying)
             moving.rely_on_journal(self._history.durable_lsn)
             self._whole.note(moving, [offered.group for offered in self._taken])
+            for offered in self._taken:
+                moving.learn_databases(offered.group.databases)
             delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
             moving.put(CONFIRMED, delivered)
         self._progress.deliver(delivered.pointer)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.decoder import Decoded, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction, TransactionTable
@@ -50,8 +50,8 @@ class HistoryStart:
 
     lsn: Lsn
     timeline: TimelineId
-    mirrors: Mapping[Oid, CatalogMirror]
-    databases: Mapping[Oid, str]
+    mirrors: DatabaseMirrors
+    databases: Mapping[Oid, str]  # those that are or were captured, also while decoding goes on
     decoding: WalDecoding
     types: TypeMapping
 
@@ -96,9 +96,9 @@ def begin_from_history(
     )
     enter_open(decoder.transactions, base, start_lsn, wanted=from_lsn is not None)
     decoding = WalDecoding(framer, decoder, base.timeline)
-    return HistoryStart(
-        start_lsn, base.timeline, base.mirrors, view.beginning.databases, decoding, view.beginning.types
-    )
+    base.mirrors.select(every_database)
+    names = base.mirrors.remember(view.beginning.databases)
+    return HistoryStart(start_lsn, base.timeline, base.mirrors, names, decoding, view.beginning.types)
 
 
 def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:

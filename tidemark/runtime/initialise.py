@@ -6,6 +6,7 @@ A transaction that was open when the seed was taken is not in WAL as a whole. A 
 
 import uuid
 from collections.abc import Sequence
+from functools import partial
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.io.archive_setup import adopt_archive
@@ -52,7 +53,7 @@ def initialise(
     """Make the state of a capture; false if it is there already and complete."""
     with Node(config.capture.dsn) as node:
         facts = node.check_fitness()
-        databases = databases_of(node, config)
+        databases_of(node, config)  # there is one
     if config.markers.dsn:
         _check_primary(config.markers.dsn, facts.system_identifier)
     identity = Identity(
@@ -69,7 +70,8 @@ def initialise(
     with StateStore.create(folder, identity, numbers_after=numbers_after) as store:
         if store.view().beginning is not None:
             return False
-        seed = take_seed(config.capture.dsn, databases, wait_s=config.seed.wait_s, observer=observer)
+        select = partial(databases_of, config=config)
+        seed = take_seed(config.capture.dsn, select, wait_s=config.seed.wait_s, observer=observer)
         snapshot = "" if config.copy.enabled else settled(config, seed, observer)
         _write_beginning(config, store, seed, snapshot)
     return True
@@ -156,7 +158,7 @@ def base_of(seed: Seed) -> Base:
 
 def beginning_of(seed: Seed, snapshot: str, types: TypeMapping) -> Beginning:
     """Return the beginning of a capture that begins with a seed."""
-    encodings = {oid: mirror.encoding for oid, mirror in seed.mirrors.items()}
+    encodings = {oid: seed.mirrors[oid].encoding for oid in seed.databases}
     return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings, types)
 
 

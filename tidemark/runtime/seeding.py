@@ -30,8 +30,8 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
-from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import SeedOvertaken
 from tidemark.decode.catalog.sieve import RecordSieve
 from tidemark.decode.decoder import Decoder
@@ -40,6 +40,7 @@ from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
 from tidemark.io.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.io.seed import SeedSession
+from tidemark.io.template_seed import TemplateSession, connectable_templates, untouched_template
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
@@ -52,6 +53,7 @@ POLL_S = 0.1  # between looks at the oldest transaction; doubles as the time to 
 TELL_S = 1.0  # between tellings of who is waited for
 WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
+SelectDatabases = Callable[[Node], Sequence[str]]
 
 
 class OlderTransactions(NodeUnfit):
@@ -116,23 +118,29 @@ class Seed:
     format: WalFormat
     timeline: TimelineId
     lsn: Lsn
-    mirrors: Mapping[Oid, CatalogMirror]
-    databases: Mapping[Oid, str]
+    mirrors: DatabaseMirrors
+    databases: Mapping[Oid, str]  # those asked for
     complete_from: FullXid  # transactions from this one on stand whole after `lsn`
     top_of: Mapping[Xid, Xid]  # subtransactions that are open at `lsn`
 
 
 def take_seed(
     dsn: str,
-    databases: Sequence[str] = (),
+    databases: Sequence[str] | SelectDatabases = (),
     *,
     wait_s: float = WAIT_S_DEFAULT,
     observer: SeedObserver | None = None,
 ) -> Seed:
-    """Return mirrors of `databases` (none: the DSN's own); waits for older transactions, up to `wait_s`."""
+    """Return mirrors of `databases` (none: the DSN's own); waits for older transactions, up to `wait_s`.
+
+    With a function in their place, which chooses among those that are there, mirrors of the templates are added: then
+    databases that are created later can be followed.
+    """
     told = observer or SilentObserver()
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
+            if callable(databases):
+                return _attempt_all(dsn, databases, wait_s, told)
             return _attempt(dsn, databases, wait_s, told)
         except (SeedOvertaken, WalRemoved, RecoveryConflict, LockTimedOut):
             if attempt == ATTEMPTS_MAX:
@@ -169,7 +177,22 @@ def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None)
     return decoder
 
 
-def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedObserver) -> Seed:
+def _attempt_all(dsn: str, select: SelectDatabases, wait_s: float, observer: SeedObserver) -> Seed:
+    with Node(dsn) as node:
+        wanted = select(node)
+    seed = _attempt(dsn, wanted, wait_s, observer, with_templates=True)
+    coming = seed.mirrors.shared.being_created()
+    with Node(dsn) as node:
+        missed = set(select(node)) - set(seed.databases.values())
+    if coming or missed:
+        names = ", ".join([*(row.name for row in coming), *sorted(missed)])
+        raise SeedOvertaken(f"databases were created while the seed was being taken: {names}")
+    return seed
+
+
+def _attempt(
+    dsn: str, databases: Sequence[str], wait_s: float, observer: SeedObserver, *, with_templates: bool = False
+) -> Seed:
     with ExitStack() as stack:
         wanted: Sequence[str | None] = databases or (None,)
         nodes = [stack.enter_context(Node(dsn, database)) for database in wanted]
@@ -179,26 +202,37 @@ def _attempt(dsn: str, databases: Sequence[str], wait_s: float, observer: SeedOb
             node.check_same_node(facts.system_identifier)
         redo = first.redo_point()
         fmt = wal_format(facts.major)
-        sessions = [SeedSession(node) for node in nodes]
-        mirrors: list[CatalogMirror] = []
-        for session in sessions:
-            mirrors.append(session.begin(fmt, Xid(redo.next_xid & 0xFFFFFFFF), mirrors[0].shared if mirrors else None))
-        replay = stack.enter_context(_Replay(dsn, facts, redo, mirrors))
+        next_xid = Xid(redo.next_xid & 0xFFFFFFFF)
+        own, *others = [SeedSession(node) for node in nodes]
+        mirrors = [own.begin(fmt, next_xid, None)]
+        shared = mirrors[0].shared
+        mirrors += [session.begin(fmt, next_xid, shared) for session in others]
+        sessions: list[SeedSession | TemplateSession] = [own, *others]
+        if with_templates:
+            for template in connectable_templates(dsn, first):
+                mirror = template.begin_if_admitted(fmt, next_xid, shared)
+                if mirror is not None:
+                    sessions.append(template)
+                    mirrors.append(mirror)
+        replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors)))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn = first.flush_all()
         files = [session.files() for session in sessions]  # at once: replaying takes a while, and rewrites go on
         lsn = replay.run_to(end_lsn, observer)
-        for session, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
+        for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
-            session.check_files(mirror, current)
+            asked.check_files(mirror, current)
+        if with_templates:
+            mirrors += untouched_template(first, sessions, mirrors)
+        asked_for = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
         return Seed(
             node=facts,
             format=fmt,
             timeline=replay.timeline,
             lsn=lsn,
-            mirrors={mirror.database: mirror for mirror in mirrors},
-            databases={mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=True)},
+            mirrors=DatabaseMirrors(mirrors, lambda row: row.oid in asked_for),
+            databases=asked_for,
             complete_from=replay.next_xid,
             top_of=dict(replay.follower.top_of),
         )
@@ -224,7 +258,7 @@ def next_xid_after(next_xid: FullXid, block: RecordBlock, stop: int) -> FullXid:
 class _Replay:
     """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
 
-    def __init__(self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: Sequence[CatalogMirror]) -> None:
+    def __init__(self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: DatabaseMirrors) -> None:
         fmt = wal_format(facts.major)
         self.follower = CatalogFollower(fmt, mirrors)
         self._sieve = RecordSieve(fmt, mirrors)

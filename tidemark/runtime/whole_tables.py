@@ -1,7 +1,8 @@
 """Which tables are captured whole, followed through the stream's schema events.
 
-A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that nobody was given. That is
-noted in the transaction that stores the group, or the consumer's confirmation of it; the next start copies the table.
+A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that nobody was given; so has
+one that came with a whole database, copied from a template or renamed into the selection. That is noted in the
+transaction that stores the group, or the consumer's confirmation of it; the next start copies the table.
 Not at once: that would be a restart, which asks the node for WAL from the restart LSN on once more. Whoever runs the
 sidecar chooses the time for it.
 """
@@ -12,7 +13,7 @@ from dataclasses import replace
 from tidemark.engine.selection import Selection
 from tidemark.io.logs import Log
 from tidemark.io.state_transaction import StateTransaction
-from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEvent
+from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 from tidemark.wire.state import CopyPhase, CopyProgress
@@ -60,6 +61,8 @@ class WholeTables:
         if event.after is None:
             return (None,)
         was, now = self._selects(event.before), self._selects(event.after)
+        if event.effect is SchemaEffect.UNSEEN:  # it came with a whole database, and has rows perhaps
+            return (self._unknown(event.after),) if now else ()
         if event.before is None:
             whole = self._unknown(event.after) if event.brings_rows else CopyPhase.DONE
             return (whole,) if now else ()

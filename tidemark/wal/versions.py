@@ -37,6 +37,8 @@ class WalFormat:
     dropped_stats_bytes: int  # size of a xl_xact_stats_item; 0: there are none
     relmap_slots: int  # MAX_MAPPINGS
     checkpoint_wal_level: bool  # CheckPoint and xl_end_of_recovery carry wal_level
+    dbase_create_logged: int  # XLOG_DBASE_CREATE_WAL_LOG
+    dbase_drop: int  # XLOG_DBASE_DROP
 
     @property
     def image_compressed(self) -> int:
@@ -50,14 +52,15 @@ class WalFormat:
 
 RMGR_LAST = 21  # RM_LOGICALMSG_ID, in all of 14 to 18
 RMGR_CUSTOM_FIRST = 128  # RM_MIN_CUSTOM_ID
+_NO_OPCODE = 0xFF  # the low four bits of an opcode are zero
 
-#            major  magic  apply  pglz lz4 zstd  custom stats relmap wal_level
+#            major  magic  apply  pglz lz4 zstd  custom stats relmap wal_level dbase_create_logged dbase_drop
 _FORMATS = (
-    WalFormat(14, 0xD10D, 0x04, 0x02, 0x00, 0x00, False, 0, 62, False),
-    WalFormat(15, 0xD110, 0x02, 0x04, 0x08, 0x10, True, 12, 62, False),
-    WalFormat(16, 0xD113, 0x02, 0x04, 0x08, 0x10, True, 12, 64, False),
-    WalFormat(17, 0xD116, 0x02, 0x04, 0x08, 0x10, True, 12, 64, True),
-    WalFormat(18, 0xD118, 0x02, 0x04, 0x08, 0x10, True, 16, 64, True),
+    WalFormat(14, 0xD10D, 0x04, 0x02, 0x00, 0x00, False, 0, 62, False, _NO_OPCODE, 0x10),
+    WalFormat(15, 0xD110, 0x02, 0x04, 0x08, 0x10, True, 12, 62, False, 0x10, 0x20),
+    WalFormat(16, 0xD113, 0x02, 0x04, 0x08, 0x10, True, 12, 64, False, 0x10, 0x20),
+    WalFormat(17, 0xD116, 0x02, 0x04, 0x08, 0x10, True, 12, 64, True, 0x10, 0x20),
+    WalFormat(18, 0xD118, 0x02, 0x04, 0x08, 0x10, True, 16, 64, True, 0x10, 0x20),
 )
 _BY_MAJOR = {row.major: row for row in _FORMATS}
 _BY_MAGIC = {row.page_magic: row for row in _FORMATS}

@@ -47,7 +47,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Where the capture begins: written once, with the first base."""
+    """Where the capture begins: written with the first base; databases that come later are added."""
 
     timeline: TimelineId
     lsn: Lsn

@@ -14,7 +14,7 @@ from tests.support.wal_bodies import checkpoint_body, commit_body, heap_page, pa
 from tidemark.model.lsn import Lsn
 from tidemark.wal import pglz
 from tidemark.wal.record import BadRecord, Record, parse_record
-from tidemark.wal.rmgr import heap, heap2, message, multixact, relmap, standby, xact, xlog
+from tidemark.wal.rmgr import dbase, heap, heap2, message, multixact, relmap, standby, xact, xlog
 from tidemark.wal.versions import MAJORS, WalFormat, wal_format
 
 LSN = Lsn(0x16B3748)
@@ -26,7 +26,9 @@ PARSERS: dict[int, Callable[[Record, WalFormat], object]] = {
     9: lambda found, _: heap2.parse(found),
     10: lambda found, _: heap.parse(found),
     21: lambda found, _: message.parse(found),
-    6: lambda found, _: multixact.parse(found),  # NB: last, for the corpus names parsers by their place
+    # NB: what comes to be read goes last, for the corpus names parsers by their place.
+    6: lambda found, _: multixact.parse(found),
+    4: dbase.parse,
 }
 RMGRS = tuple(PARSERS)
 ROW = packed(b"values")

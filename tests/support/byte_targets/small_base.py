@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.support.catalogs import Observed, flush_lsn, observe
 from tests.support.postgres import new_cluster
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, dump_base
 from tidemark.decode.catalog.layout import PG_ATTRIBUTE, PG_CLASS, PG_INDEX, PG_TYPE, data_at
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
@@ -88,7 +89,7 @@ def _small_base(observed: Observed, lsn: Lsn) -> bytes:
     mirror = observed.mirror
     _cut_down(observed)
     system = SystemIdentifier(7)
-    return dump_base(Base(system, TimelineId(1), lsn, MAJOR, NEXT_XID, {mirror.database: mirror}))
+    return dump_base(Base(system, TimelineId(1), lsn, MAJOR, NEXT_XID, DatabaseMirrors([mirror])))
 
 
 def main() -> None:

@@ -86,5 +86,6 @@ def test_messages_are_chosen_by_prefix() -> None:
 
 
 def test_a_database_is_captured_by_pattern() -> None:
-    selection = Selection(databases=("app*",))
-    assert [name for name in ("app", "app_2", "postgres") if selection.selects_database(name)] == ["app", "app_2"]
+    selection = Selection(databases=("app*",), exclude_databases=("app_x?",))
+    names = ("app", "app_2", "app_x1", "app_x12", "postgres")
+    assert [name for name in names if selection.selects_database(name)] == ["app", "app_2", "app_x12"]

@@ -6,11 +6,13 @@ from tests.support.wal_bodies import POSTGRES_EPOCH_US, checkpoint_body, commit_
 from tidemark.model.lsn import Oid, Xid
 from tidemark.wal.record import BadRecord
 from tidemark.wal.rmgr import (
+    RM_DBASE,
     RM_LOGICALMSG,
     RM_RELMAP,
     RM_STANDBY,
     RM_XACT,
     RM_XLOG,
+    dbase,
     message,
     relmap,
     standby,
@@ -165,3 +167,19 @@ def test_every_major_has_its_magic() -> None:
         wal_format(13)
     with pytest.raises(UnsupportedMajor, match="page magic D106"):
         wal_format_of_magic(0xD106)
+
+
+@majors
+def test_records_of_databases_are_told_apart_in_every_major(major: int) -> None:
+    fmt = wal_format(major)
+    copied = dbase.parse(forged(RM_DBASE, 0x01, pack("<IIII", 16400, 1663, 1, 1664), major=major), fmt)
+    assert copied == dbase.DatabaseCopied(Oid(16400), Oid(1663), Oid(1), Oid(1664))
+    removed = dbase.parse(forged(RM_DBASE, fmt.dbase_drop | 1, pack("<IiII", 16400, 2, 1663, 1664), major=major), fmt)
+    assert removed == dbase.DatabaseRemoved(Oid(16400), (Oid(1663), Oid(1664)))
+    begun = dbase.parse(forged(RM_DBASE, 0x10, pack("<II", 16400, 0), major=major), fmt)
+    told = dbase.DatabaseBegun(Oid(16400), Oid(0)) if major > 14 else dbase.DatabaseRemoved(Oid(16400), ())
+    assert begun == told
+    assert dbase.parse(forged(RM_DBASE, 0x30, b"", major=major), fmt) is None
+    for info, main in ((0, b"1234"), (fmt.dbase_drop, pack("<Ii", 1, 2)), (fmt.dbase_drop, pack("<Ii", 1, -1))):
+        with pytest.raises(BadRecord):
+            dbase.parse(forged(RM_DBASE, info, main, major=major), fmt)

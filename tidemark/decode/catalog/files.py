@@ -74,6 +74,18 @@ class CatalogFiles:
         """Take over the copies of a saved transaction."""
         self._by_file.update((locator, pending.heap) for locator, pending in changes.pending.items())
 
+    def move(self, tablespace: Oid) -> None:
+        """Follow the files of the default tablespace to another one; nobody is in the database, so copies are dead."""
+        for heap in self.heaps.values():
+            if heap.file.spc == self.tablespace:
+                heap.file = heap.file._replace(spc=tablespace)
+        for changes in self._open.values():
+            changes.pending.clear()
+            changes.views.clear()
+        self._guesses.clear()
+        self._by_file = {heap.file: heap for heap in self.heaps.values()}
+        self.tablespace = tablespace
+
     def stop_learning(self) -> None:
         """Hold that all rows are known from here on."""
         for heap in self.heaps.values():

@@ -1,11 +1,10 @@
 """Mirrors that follow WAL without decoding any row: while a seed is taken, and along a journal."""
 
-from collections.abc import Iterable, Sequence
-
-from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.model.lsn import Xid
 from tidemark.wal.record import Record
 from tidemark.wal.rmgr import (
+    RM_DBASE,
     RM_HEAP,
     RM_HEAP2,
     RM_MULTIXACT,
@@ -18,7 +17,7 @@ from tidemark.wal.rmgr import (
 )
 from tidemark.wal.versions import WalFormat
 
-INTEREST = frozenset({RM_XLOG, RM_XACT, RM_MULTIXACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP})
+INTEREST = frozenset({RM_XLOG, RM_XACT, RM_DBASE, RM_MULTIXACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP})
 """Resource managers whose records can matter to a mirror, or tell whose subtransaction an xid is."""
 
 
@@ -28,15 +27,15 @@ class CatalogFollower:
     NB: every record that has an xid must pass, of any resource manager: a top-level xid stands only in the first one.
     """
 
-    def __init__(self, fmt: WalFormat, mirrors: Iterable[CatalogMirror]) -> None:
+    def __init__(self, fmt: WalFormat, mirrors: DatabaseMirrors) -> None:
         self._format = fmt
-        self._mirrors: Sequence[CatalogMirror] = tuple(mirrors)
+        self._mirrors = mirrors
         self.top_of: dict[Xid, Xid] = {}
         self._children: dict[Xid, list[Xid]] = {}
 
     def follow(self, record: Record, top_xid: Xid | None = None) -> bool:
         """Take the next record; tell if it changed a mirror. `top_xid` where it is known from elsewhere."""
-        before = [mirror.revision for mirror in self._mirrors]
+        before = self._mirrors.revision
         if record.top_xid:
             self._assign(record.xid, record.top_xid)
         if record.rmgr == RM_XACT:
@@ -44,13 +43,11 @@ class CatalogFollower:
         elif record.rmgr == RM_STANDBY:
             running = standby.parse(record)
             if running is not None:
-                for mirror in self._mirrors:
-                    mirror.abort_older_than(running.oldest_running_xid)
+                self._mirrors.abort_older_than(running.oldest_running_xid)
         elif record.rmgr in INTEREST:
             top = self.top_of.get(record.xid, record.xid) if top_xid is None else top_xid
-            for mirror in self._mirrors:
-                mirror.redo(record, top)
-        return before != [mirror.revision for mirror in self._mirrors]
+            self._mirrors.redo(record, top)
+        return before != self._mirrors.revision
 
     def _transaction_end(self, record: Record) -> None:
         ended = xact.parse(record, self._format)
@@ -61,11 +58,10 @@ class CatalogFollower:
             xids = (ended.xid, *ended.subxids)
             for xid in xids:
                 self._forget(xid)
-            for mirror in self._mirrors:
-                if isinstance(ended, xact.Commit):
-                    mirror.commit(xids, record.lsn)
-                else:
-                    mirror.abort(xids)
+            if isinstance(ended, xact.Commit):
+                self._mirrors.commit(xids, record.lsn)
+            else:
+                self._mirrors.abort(xids)
 
     def _assign(self, xid: Xid, top_xid: Xid) -> None:
         if xid not in self.top_of:

@@ -18,6 +18,7 @@ from typing import TypedDict
 
 import google_crc32c
 
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.layout import CATALOG_OF_OID, CatalogColumn, CatalogLayout
@@ -72,7 +73,7 @@ class Base:
     lsn: Lsn  # all records that begin before it are in
     major: int
     next_xid: FullXid  # a 64-bit xid from near that LSN
-    mirrors: Mapping[Oid, CatalogMirror]
+    mirrors: DatabaseMirrors
     open_transactions: Sequence[OpenTransactionStart] = ()
     top_of: Mapping[Xid, Xid] = field(default_factory=dict)  # of all open subtransactions
 
@@ -138,7 +139,9 @@ class _BaseJson(TypedDict):
 def dump_base(base: Base) -> bytes:
     """Return the bytes of a base."""
     sections: list[bytes] = []
-    shared = next(iter(base.mirrors.values())).shared
+    if base.mirrors.is_growing:
+        raise InternalError("a database that is being created cannot be saved")
+    shared = base.mirrors.shared
     document: _BaseJson = {
         "system_identifier": base.system_identifier,
         "timeline": base.timeline,
@@ -245,7 +248,7 @@ class _Loader:
             Lsn(document["lsn"]),
             document["major"],
             FullXid(document["next_xid"]),
-            {mirror.database: mirror for mirror in mirrors},
+            DatabaseMirrors(mirrors),
             tuple(OpenTransactionStart(Xid(xid), Lsn(lsn)) for xid, lsn in document["open"]),
             {Xid(xid): Xid(top) for xid, top in document["top_of"]},
         )
@@ -355,7 +358,7 @@ def entries_from(data: bytes, at: int) -> Iterator[tuple[JournalEntry, int]]:
 def replay(base: Base, entries: Iterable[JournalEntry], until: Lsn) -> Lsn:
     """Take the mirrors of `base` along the journal to `until`; return the end of the last record taken."""
     fmt = wal_format(base.major)
-    follower = CatalogFollower(fmt, base.mirrors.values())
+    follower = CatalogFollower(fmt, base.mirrors)
     reached = base.lsn
     for entry in entries:
         if entry.lsn >= until:

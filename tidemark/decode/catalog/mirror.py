@@ -27,7 +27,7 @@ from tidemark.decode.catalog.heap import format_tid
 from tidemark.decode.catalog.layout import CATALOG_OF_NAME, PG_CLASS, PG_DATABASE, data_at, name_text
 from tidemark.decode.catalog.missing import is_same_version
 from tidemark.decode.catalog.redo import CatalogDiverged
-from tidemark.decode.catalog.shared import NotFollowed, SharedCatalogs
+from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.decode.catalog.views import PrivateView, View
@@ -88,7 +88,7 @@ class CatalogMirror:
             self._forget_versions(subjects)
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
-            self._check_tablespace()
+            self._follow_tablespace()
         return self.revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
@@ -107,12 +107,14 @@ class CatalogMirror:
         self._close_views()
         return self.revision != before
 
-    def _check_tablespace(self) -> None:
+    def _follow_tablespace(self) -> None:
+        """Follow ALTER DATABASE SET TABLESPACE: nobody was in the database, and all of its default files have moved."""
         row = self.shared.database(self.database)
         if row is not None and row.tablespace != self.store.tablespace:
-            raise NotFollowed(
-                f"database {row.name} was moved from tablespace {self.store.tablespace} to {row.tablespace}"
-            )
+            self.store.move(row.tablespace)
+            self._view = View()
+            self._private.clear()
+            self.outdated_count += 1
 
     @property
     def revision(self) -> int:

@@ -18,6 +18,7 @@ in place of a multixact where all the others are older than any running transact
 """
 
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from struct import Struct
 from typing import NamedTuple
 
@@ -39,6 +40,15 @@ _XMIN_INVALID = 0x0200
 _XMAX_COMMITTED = 0x0400
 _XMAX_INVALID = 0x0800
 _XMAX_IS_MULTI = 0x1000
+FIRST_NORMAL_XID = 3  # transam.h: those below are committed by definition
+
+
+class Hint(Enum):
+    """What a tuple's own bits say of it, when nobody is at work on its table."""
+
+    LIVE = auto()
+    DEAD = auto()
+    UNSURE = auto()  # who wrote it last has ended, and nobody has looked at the tuple since
 
 
 class CopiedRow(NamedTuple):
@@ -84,6 +94,23 @@ def copied_rows(block: BlockNumber, image: bytes, ends: Ends) -> Iterator[Copied
             yield CopiedRow(make_tid(block, offset), packed, inserter, deleter)
 
 
+def hint_of(packed: bytes, xmin: Xid, xmax: Xid) -> Hint:
+    """Return what the tuple itself says; only what is hinted is sure."""
+    _, infomask, _ = PACKED_HEADER.unpack_from(packed)
+    is_known = infomask & (_XMIN_COMMITTED | _XMIN_INVALID) or xmin < FIRST_NORMAL_XID
+    if not infomask & _XMIN_COMMITTED and infomask & _XMIN_INVALID:
+        return Hint.DEAD
+    if not _is_deleted(infomask, xmax):
+        return Hint.LIVE if is_known else Hint.UNSURE
+    return Hint.DEAD if infomask & _XMAX_COMMITTED and not infomask & _XMAX_IS_MULTI else Hint.UNSURE
+
+
+def _is_deleted(infomask: int, xmax: Xid) -> bool:
+    """Tell if somebody has ended the row, or has tried to."""
+    locked = infomask & _XMAX_LOCK_ONLY or infomask & _XMAX_EXCLUSIVE_MASK == _XMAX_EXCLUSIVE_LOCK
+    return not (infomask & _XMAX_INVALID or locked or not xmax)
+
+
 def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | None:
     """Return who is still open of those that made the row, 0 if nobody is; None if the row never came to be."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
@@ -102,8 +129,7 @@ def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | No
 def _deleter(packed: bytes, xmax: Xid, ends: Ends) -> Xid | None:
     """Return who is still open of those that ended the row, 0 if nobody is; None if it is gone."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
-    locked = infomask & _XMAX_LOCK_ONLY or infomask & _XMAX_EXCLUSIVE_MASK == _XMAX_EXCLUSIVE_LOCK
-    if infomask & _XMAX_INVALID or locked or not xmax:
+    if not _is_deleted(infomask, xmax):
         return Xid(0)
     if infomask & _XMAX_COMMITTED:
         return None

@@ -40,6 +40,8 @@ from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.versions import WalFormat
 
+INITDB_XIDS_MAX = 2000  # it takes some 750
+_LOCAL_OIDS = ", ".join(str(catalog.oid) for catalog in LOCAL_CATALOGS)
 _OIDS = ", ".join(str(oid) for oid in CATALOG_OF_OID)
 COLUMNS = f"""
     SELECT attrelid::int8, attnum::int4, attname::text, atttypid::int8, attlen::int4, attalign::text, attnotnull
@@ -53,6 +55,38 @@ IDENTITY = """
     SELECT oid::int8, dattablespace::int8, pg_catalog.pg_encoding_to_char(encoding)::text
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
+TEMPLATES = """
+    SELECT datname::text FROM pg_catalog.pg_database
+    WHERE datistemplate AND datallowconn AND pg_catalog.has_database_privilege(oid, 'CONNECT') ORDER BY oid
+"""
+# The template that nobody can connect to. initdb made it from template1, with catalogs whose files are called by their
+# OIDs, and nothing but VACUUM has touched it since.
+UNTOUCHED_TEMPLATE = """
+    SELECT oid::int8, dattablespace::int8, encoding FROM pg_catalog.pg_database
+    WHERE datname = 'template0' AND datistemplate AND NOT datallowconn
+"""
+# Whether the catalogs of this database are still as initdb left them, row by row and place by place: no row is newer
+# than the databases that initdb made, no object is a user's, none of those that can be dropped is gone, no catalog was
+# rewritten. A frozen row still shows who made it.
+UNTOUCHED = f"""
+    WITH made AS (
+        SELECT pg_catalog.min(xmin::text::int8) AS xid FROM pg_catalog.pg_database WHERE xmin::text::int8 >= 3),
+    newest AS (SELECT pg_catalog.max(xmin::text::int8) AS xid, pg_catalog.max(oid::int8) AS oid FROM (
+        SELECT xmin, oid FROM pg_catalog.pg_class
+        UNION ALL SELECT xmin, attrelid FROM pg_catalog.pg_attribute
+        UNION ALL SELECT xmin, oid FROM pg_catalog.pg_type
+        UNION ALL SELECT xmin, oid FROM pg_catalog.pg_namespace
+        UNION ALL SELECT xmin, indexrelid FROM pg_catalog.pg_index
+        UNION ALL SELECT xmin, enumtypid FROM pg_catalog.pg_enum
+        UNION ALL SELECT xmin, rngtypid FROM pg_catalog.pg_range
+        UNION ALL SELECT xmin, inhrelid FROM pg_catalog.pg_inherits) AS found)
+    SELECT newest.xid <= made.xid AND made.xid < {INITDB_XIDS_MAX} AND newest.oid < 16384
+        AND (SELECT pg_catalog.count(*) = 2 FROM pg_catalog.pg_namespace
+            WHERE nspname IN ('public', 'information_schema'))
+        AND NOT EXISTS (SELECT FROM pg_catalog.pg_class
+            WHERE oid IN ({_LOCAL_OIDS}) AND pg_catalog.pg_relation_filenode(oid) <> oid)
+    FROM made, newest
+"""  # noqa: S608 - constants of ours
 SESSION = (  # decides the text of missing values (WAL.md, section 10)
     "SET search_path = public",
     "SET timezone = 'UTC'",

@@ -1,23 +1,13 @@
-"""The shared catalogs: pg_database, of which there is one for all mirrors of a cluster.
-
-CREATE DATABASE and DROP DATABASE are seen here; mirrors for databases that appear are not made yet. Moving a mirrored
-database to another tablespace changes the files of all its relations at once and is not followed: it is an error.
-"""
+"""The shared catalogs: pg_database, of which there is one for all mirrors of a cluster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidemark.decode.catalog.layout import PG_DATABASE, data_at, name_text
 from tidemark.decode.catalog.store import CatalogStore
-from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.wal.record import Record
-
-
-class NotFollowed(TidemarkError):
-    """A change of a database that the mirror cannot follow."""
-
-    hint = "make a new first copy of that database (cdcctl init)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +17,15 @@ class Database:
     oid: Oid
     name: str
     encoding: int  # PostgreSQL's number
+    is_template: bool
     tablespace: Oid
+
+
+class DatabaseChange(NamedTuple):
+    """What a transaction does to a row of pg_database."""
+
+    before: Database | None
+    after: Database | None
 
 
 class SharedCatalogs:
@@ -36,7 +34,7 @@ class SharedCatalogs:
     def __init__(self, store: CatalogStore) -> None:
         self.store = store
         layout = store.heaps[PG_DATABASE.oid].layout
-        self._reader = layout.projection("oid", "datname", "encoding", "dattablespace")
+        self._reader = layout.projection("oid", "datname", "encoding", "datistemplate", "dattablespace")
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Take a record; tell if it was about a shared catalog. Taking one twice does nothing."""
@@ -48,13 +46,27 @@ class SharedCatalogs:
         for _tid, packed in heap.scan(self.store.sight(None)):
             yield self._database(packed)
 
-    def database(self, oid: Oid) -> Database | None:
-        """Return one database; None if there is none, or none any more."""
-        heap = self.store.heap(PG_DATABASE)
-        packed = next(heap.find("oid", oid, self.store.sight(None)), None)
+    def database(self, oid: Oid, top_xid: Xid | None = None) -> Database | None:
+        """Return one database as the transaction sees it (None: as committed); None if there is none (any more)."""
+        heap = self.store.heap(PG_DATABASE, top_xid)
+        packed = next(heap.find("oid", oid, self.store.sight(top_xid)), None)
         return None if packed is None else self._database(packed)
 
+    def changes(self, top_xid: Xid) -> Iterator[DatabaseChange]:
+        """Give what an open transaction has done to databases, by their OIDs."""
+        changes = self.store.open.get(top_xid)
+        for oid in sorted({subject.oid for subject in changes.subjects} if changes is not None else ()):
+            before, after = self.database(oid), self.database(oid, top_xid)
+            if before != after:
+                yield DatabaseChange(before, after)
+
+    def being_created(self) -> list[Database]:
+        """Return the databases whose CREATE DATABASE is open."""
+        changes = [change for xid in self.store.open for change in self.changes(xid)]
+        return [change.after for change in changes if change.before is None and change.after is not None]
+
     def _database(self, packed: bytes) -> Database:
-        oid, name, encoding, tablespace = self._reader.unpack_from(packed, data_at(packed))
+        oid, name, encoding, is_template, tablespace = self._reader.unpack_from(packed, data_at(packed))
         # Names of databases are in no particular encoding: each database writes its own.
-        return Database(oid, name_text(name).decode("utf-8", "surrogateescape"), encoding, tablespace)
+        text = name_text(name).decode("utf-8", "surrogateescape")
+        return Database(oid, text, encoding, is_template, tablespace)

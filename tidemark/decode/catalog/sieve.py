@@ -8,11 +8,11 @@ A record is parsed if it may matter, and only then: a seed replays all WAL since
 but the first record of any xid passes always: it alone can name the top-level transaction.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 
+from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.follower import INTEREST
-from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import INFO_MASK, Record
@@ -33,9 +33,9 @@ _SAME_REL = 0x80
 class RecordSieve:
     """Lets through what `mirrors` may need."""
 
-    def __init__(self, fmt: WalFormat, mirrors: Iterable[CatalogMirror]) -> None:
+    def __init__(self, fmt: WalFormat, mirrors: DatabaseMirrors) -> None:
         self._compressed = fmt.image_compressed
-        self._mirrors: Sequence[CatalogMirror] = tuple(mirrors)
+        self._mirrors = mirrors
         self._xids: set[int] = set()  # of which a record has passed
 
     def records(self, block: RecordBlock, stop: int) -> Iterator[Record]:
@@ -61,7 +61,7 @@ class RecordSieve:
         ):
             return True
         locator = self._first_file(block, index)
-        return locator is None or any(mirror.tracks(locator) for mirror in self._mirrors)
+        return locator is None or self._mirrors.tracks(locator)
 
     def _first_file(self, block: RecordBlock, index: int) -> RelFileLocator | None:
         """Return the file of the first block that a record names; None if it names none, or does not add up."""

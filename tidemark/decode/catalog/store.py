@@ -43,7 +43,6 @@ class CatalogStore:
         """`tablespace` is that of files whose reltablespace is 0; `Marks` and `CatalogFiles` tell of the last two."""
         self.format = fmt
         self.database = database
-        self.tablespace = tablespace
         self.open: dict[Xid, OpenChanges] = {}
         self.top_of: dict[Xid, Xid] = {}  # of subtransactions that touched catalogs
         self.marks = Marks(learning_from=learning_from)
@@ -57,6 +56,16 @@ class CatalogStore:
     def heaps(self) -> dict[Oid, CatalogHeap]:
         """The catalogs' rows by the catalogs' OIDs."""
         return self.files.heaps
+
+    @property
+    def tablespace(self) -> Oid:
+        """The tablespace of files whose reltablespace is 0."""
+        return self.files.tablespace
+
+    def move(self, tablespace: Oid) -> None:
+        """Follow all files of the default tablespace to another one."""
+        self.files.move(tablespace)
+        self._count(True)
 
     @property
     def learning(self) -> bool:

@@ -1,0 +1,326 @@
+"""The mirrors of all databases of a cluster, as databases come, go, and change their names.
+
+Every database that is created is mirrored, whatever it is called: then a journal does not depend on what is selected,
+and a database can be renamed into the selection. Which ones are *captured*, so that their rows are given out, their
+names say at each moment. A database that cannot be mirrored is left out, with a reason that is
+told: nothing else ends for it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.new_databases import CopiedFiles, CopiedPages, NotFollowed, layouts_of, mirror_of
+from tidemark.decode.catalog.redo import CatalogDiverged
+from tidemark.decode.catalog.shared import Database, SharedCatalogs
+from tidemark.decode.catalog.transactions import precedes
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.encodings import UnsupportedEncoding
+from tidemark.decode.ports import DatabaseTurn
+from tidemark.model.change import KnownDatabase
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
+from tidemark.model.mapping import TypeMapping
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.record import INFO_MASK, Record
+from tidemark.wal.rmgr import RM_DBASE, RM_HEAP, RM_HEAP2, RM_MULTIXACT, RM_RELMAP, RM_XLOG, dbase, relmap, xlog
+
+Selects = Callable[[Database], bool]
+_BY_FILE = frozenset({RM_HEAP, RM_HEAP2, RM_XLOG})
+
+
+def every_database(row: Database) -> bool:
+    """Select all databases that are no templates."""
+    return not row.is_template
+
+
+def no_database(_row: Database) -> bool:
+    """Select none."""
+    return False
+
+
+def by_name(selects: Callable[[str], bool]) -> Selects:
+    """Select databases by their names; templates never are."""
+    return lambda row: not row.is_template and selects(row.name)
+
+
+class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
+    """Mirrors by the OIDs of their databases; follows the cluster's databases as such."""
+
+    def __init__(self, mirrors: Iterable[CatalogMirror], selects: Selects = every_database) -> None:
+        self._mirrors = {mirror.database: mirror for mirror in mirrors}
+        self._any = next(iter(self._mirrors.values()))  # for what is the same in all
+        self._format = self._any.store.format
+        self._selects = selects
+        self._new: dict[Oid, CopiedFiles | CopiedPages] = {}
+        self._captured: frozenset[Oid] = frozenset()
+        self._shared_commits = -1
+        self._revision = 0
+        self._gone_outdated = 0
+        self.looks = 0  # at pg_database: grows with whatever may have changed names, or which databases are captured
+        self.names: dict[Oid, str] = {}  # the latest of each that was captured, ever
+        self.encodings: dict[Oid, str] = {}
+        self.left_out: dict[Oid, str] = {}  # databases that are not followed, and why
+        for mirror in self._mirrors.values():
+            self.encodings[mirror.database] = mirror.encoding
+        self._look_at_names()
+
+    def __getitem__(self, database: Oid) -> CatalogMirror:
+        return self._mirrors[database]
+
+    def __iter__(self) -> Iterator[Oid]:
+        return iter(self._mirrors)
+
+    def __len__(self) -> int:
+        return len(self._mirrors)
+
+    @property
+    def shared(self) -> SharedCatalogs:
+        """What all mirrors share."""
+        return self._any.shared
+
+    @property
+    def revision(self) -> int:
+        """A number that grows with every record that changed anything here: those belong into a journal."""
+        own = sum(mirror.store.revision for mirror in self._mirrors.values())
+        return self._revision + own + self.shared.store.revision
+
+    @property
+    def outdated_count(self) -> int:
+        """A number that grows with each commit after which a file, or its relation, may be another than was told."""
+        return self._gone_outdated + sum(mirror.outdated_count for mirror in self._mirrors.values())
+
+    @property
+    def is_growing(self) -> bool:
+        """Tell if a database is being created: what is known of it cannot be saved."""
+        return bool(self._new)
+
+    # --- which are captured
+
+    def select(self, selects: Selects) -> None:
+        """Capture the databases that `selects` tells, from here on."""
+        self._selects = selects
+        self._look_at_names()
+
+    def captured(self, database: Oid) -> CatalogMirror | None:
+        """Return the mirror of a database whose rows are given out."""
+        return self._mirrors[database] if database in self._captured else None
+
+    def remember(self, earlier: Mapping[Oid, str]) -> Mapping[Oid, str]:
+        """Return the names of all databases that are or were captured, `earlier` ones too; they stay up to date."""
+        for database, name in earlier.items():
+            self.names.setdefault(database, name)
+        return self.names
+
+    def known(self) -> Mapping[Oid, KnownDatabase]:
+        """Return the captured databases."""
+        return {oid: KnownDatabase(self.names[oid], self.encodings[oid]) for oid in sorted(self._captured)}
+
+    def _is_wanted(self, row: Database | None) -> bool:
+        return row is not None and self._selects(row)
+
+    def _look_at_names(self) -> None:
+        """Follow pg_database as it is committed."""
+        self.looks += 1
+        if self.shared.store.learning:
+            return
+        captured = set()
+        for row in self.shared.databases():
+            if not self._is_wanted(row):
+                continue
+            if row.oid in self._mirrors:
+                self.names[row.oid] = row.name
+                captured.add(row.oid)
+            elif row.oid not in self.left_out:
+                self.left_out[row.oid] = "it was there before it was selected"
+        if captured != self._captured:
+            self._captured = frozenset(captured)
+            self._gone_outdated += 1
+
+    def left_out_by_name(self) -> Mapping[str, str]:
+        """Return the selected databases that are not followed, and why not."""
+        rows = (self.shared.database(oid) for oid in self.left_out)
+        return {row.name: self.left_out[row.oid] for row in rows if row is not None and self._is_wanted(row)}
+
+    # --- records
+
+    def tracks(self, locator: RelFileLocator) -> bool:
+        """Tell if `locator` is a file of a tracked catalog."""
+        store = self.shared.store if locator.db == INVALID_OID else None
+        mirror = self._mirrors.get(locator.db)
+        store = mirror.store if mirror is not None else store
+        return store is not None and store.tracks(locator)
+
+    def redo(self, record: Record, top_xid: Xid) -> bool:
+        """Take a record of `top_xid` (0: of no transaction); tell if it was about tracked catalogs, or databases."""
+        if record.rmgr == RM_DBASE:
+            return self._count(self._begin(record, top_xid))
+        if record.rmgr == RM_RELMAP:
+            return self._relation_map(record, top_xid)
+        if record.rmgr not in _BY_FILE or not record.blocks:
+            if record.rmgr == RM_MULTIXACT:  # of no database: it may stand in rows of any
+                self._learn(record, top_xid)
+            return False
+        database = record.blocks[0].locator.db
+        if database == INVALID_OID:
+            return self.shared.redo(record, top_xid)
+        mirror = self._mirrors.get(database)
+        if mirror is not None:
+            return self._redo(mirror, record, top_xid)
+        new = self._new.get(database)
+        is_page = record.rmgr == RM_XLOG and record.info & INFO_MASK == xlog.FPI
+        return is_page and isinstance(new, CopiedPages) and self._count(new.take(record))
+
+    def _learn(self, record: Record, top_xid: Xid) -> None:
+        """Show a record that changes nothing to all who take a seed."""
+        for mirror in self._mirrors.values():
+            mirror.redo(record, top_xid)
+
+    def _redo(self, mirror: CatalogMirror, record: Record, top_xid: Xid) -> bool:
+        """Let a mirror follow; one that is kept for later only, as a template's is, ends nothing if it cannot."""
+        try:
+            return mirror.redo(record, top_xid)
+        except CatalogDiverged as error:
+            if mirror.database in self._captured or mirror.store.learning:
+                raise
+            self._drop(mirror.database)
+            self.left_out[mirror.database] = str(error)
+            return self._count(True)
+
+    def _begin(self, record: Record, top_xid: Xid) -> bool:
+        told = dbase.parse(record, self._format)
+        if isinstance(told, dbase.DatabaseBegun):
+            layouts = layouts_of(self._any)
+            self._new[told.database] = CopiedPages(top_xid, told.database, told.tablespace, layouts)
+            return True
+        if not isinstance(told, dbase.DatabaseCopied) or told.source == told.database:
+            return False
+        new = self._new.get(told.database)
+        if not isinstance(new, CopiedFiles) or new.xid != top_xid:  # one that a crash cut off left its OID behind
+            new = self._new[told.database] = CopiedFiles(top_xid)
+        source = self._mirrors.get(told.source)
+        if source is not None and not source.store.learning and source.store.tablespace == told.source_tablespace:
+            new.copy(source, told.database, told.tablespace)
+        return True
+
+    def _relation_map(self, record: Record, top_xid: Xid) -> bool:
+        update = relmap.parse(record, self._format)
+        if update is None:
+            return False
+        if update.database == INVALID_OID:
+            return self.shared.redo(record, top_xid)
+        mirror = self._mirrors.get(update.database)
+        if mirror is not None:
+            return self._redo(mirror, record, top_xid)
+        new = self._new.get(update.database)
+        if isinstance(new, CopiedPages):
+            new.map(update)
+            return self._count(True)
+        return False
+
+    def _count(self, changed: bool) -> bool:  # noqa: FBT001 - the answer is passed on
+        self._revision += changed
+        return changed
+
+    # --- ends of transactions
+
+    def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
+        """Return which databases come into the capture, or leave it, when `xid` commits: to be asked before it does."""
+        turns = []
+        for before, after in self.shared.changes(xid):
+            was, now = self._is_wanted(before), self._is_wanted(after)
+            row = after or before
+            assert row is not None, "nothing became nothing"
+            mirror = self._mirrors.get(row.oid)
+            if mirror is None and after is not None and self._new.get(row.oid) is not None:
+                mirror = self._born(row.oid, after)
+            if mirror is not None and was != now:
+                turns.append(DatabaseTurn(mirror, tuple(mirror.relations()), now))
+        return turns
+
+    def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
+        """Settle a committed transaction, its xid and those of its subtransactions; tell if it changed anything."""
+        before = self.revision
+        for xid in xids:
+            for gone, row in self.shared.changes(xid):
+                if row is None and gone is not None:
+                    self._drop(gone.oid)
+                elif row is not None and row.oid not in self._mirrors:
+                    self._born(row.oid, row)
+        for mirror in list(self._mirrors.values()):
+            mirror.commit(xids, lsn)
+        self._forget(set(xids))
+        if self._shared_commits != self.shared.store.commits:
+            self._shared_commits = self.shared.store.commits
+            self._look_at_names()
+        return self.revision != before
+
+    def abort(self, xids: Collection[Xid]) -> bool:
+        """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed anything."""
+        before = self.revision
+        for mirror in self._mirrors.values():
+            mirror.abort(xids)
+        self._forget(set(xids))
+        return self.revision != before
+
+    def abort_older_than(self, oldest_running: Xid) -> bool:
+        """Abort what a crash left open, as RUNNING_XACTS tells; tell if there was anything."""
+        before = self.revision
+        for mirror in self._mirrors.values():
+            mirror.abort_older_than(oldest_running)
+        self._forget({new.xid for new in self._new.values() if precedes(new.xid, oldest_running)})
+        return self.revision != before
+
+    def _born(self, database: Oid, row: Database) -> CatalogMirror | None:
+        """Return the mirror of a database whose creation is whole, None where it cannot be followed."""
+        new = self._new.pop(database, None)
+        if new is None:
+            return None
+        try:
+            heaps = new.heaps(self._mirrors.values())
+            mirror = mirror_of(heaps, self._any, database, row.tablespace, row.encoding)
+            for _relation in mirror.relations():  # what cannot be described is known before it is needed
+                pass
+        except (NotFollowed, UnsupportedEncoding, CatalogDiverged) as reason:
+            self.left_out[database] = str(reason)
+            return None
+        self._mirrors[database] = mirror
+        self.encodings[database] = mirror.encoding
+        self._count(True)
+        return mirror
+
+    def _drop(self, database: Oid) -> None:
+        """Let go of a database that is dropped: no record will name it again."""
+        self.left_out.pop(database, None)
+        if len(self._mirrors) > 1 and database in self._mirrors:
+            mirror = self._mirrors.pop(database)
+            self._gone_outdated += mirror.outdated_count + 1
+            self._revision += mirror.store.revision  # it never goes back
+            if mirror is self._any:
+                self._any = next(iter(self._mirrors.values()))
+            self._count(True)
+
+    def _forget(self, xids: set[Xid]) -> None:
+        for database in [database for database, new in self._new.items() if new.xid in xids]:
+            del self._new[database]
+            self._count(True)
+
+
+class MappedDialects(Mapping[Oid, Dialect]):
+    """The dialects of all databases that are or were mirrored, with the Arrow forms of one mapping."""
+
+    def __init__(self, mirrors: DatabaseMirrors, mapping: TypeMapping, major: int) -> None:
+        self._encodings = mirrors.encodings
+        self._mapping = mapping
+        self._major = major
+        self._known: dict[Oid, Dialect] = {}
+
+    def __getitem__(self, database: Oid) -> Dialect:
+        known = self._known.get(database)
+        if known is None:
+            known = self._known[database] = Dialect.of(self._encodings[database], self._major, self._mapping)
+        return known
+
+    def __iter__(self) -> Iterator[Oid]:
+        return iter(self._encodings)
+
+    def __len__(self) -> int:
+        return len(self._encodings)
