@@ -1,7 +1,7 @@
 """What the decoder needs from outside itself: a catalog to resolve rows with, a place for what memory cannot hold."""
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.model.lsn import Lsn, Oid, Xid
@@ -20,6 +20,32 @@ class SpillPort(Protocol):
 
     def release(self, handle: int) -> None:
         """Forget the content kept under `handle`."""
+
+
+class HeldTransaction(NamedTuple):
+    """What there is to a transaction that is held: rows (`row_entries`), to be copied at once."""
+
+    first_lsn: Lsn
+    entries: memoryview
+    tuples: memoryview
+
+
+class Holder(Protocol):
+    """Who holds transactions to which there is nothing but a few rows so far."""
+
+    @property
+    def held_count(self) -> int:
+        """How many transactions are held."""
+
+    @property
+    def first_lsn(self) -> Lsn | None:
+        """The least first LSN of those that are held."""
+
+    def xids(self) -> Sequence[Xid]:
+        """Return those that are held."""
+
+    def take_out(self, xid: Xid) -> HeldTransaction | None:
+        """Hold a transaction no longer; None if it is not held."""
 
 
 class Catalog(Protocol):

@@ -4,9 +4,10 @@ A *group* is a contiguous prefix of what is still to be delivered. Inside it the
 or more a relation version; their order across batches is that of (`_commit_lsn`, `_ordinal`), which every row carries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -172,6 +173,16 @@ class TransactionEnd:
     gid: str | None = None
 
 
+class TransactionEnds(Protocol):
+    """Some of them, in commit order: a list, or columns."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __iter__(self) -> Iterator[TransactionEnd]:
+        """Give them out."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChangeGroup:
     """A contiguous prefix of the stream: the unit of delivery, of state transactions and of Spark's offsets.
@@ -182,6 +193,6 @@ class ChangeGroup:
     first: Position
     last: Pointer
     items: Sequence[GroupItem]
-    transactions: Sequence[TransactionEnd]
+    transactions: TransactionEnds
     row_count: int
     byte_count: int

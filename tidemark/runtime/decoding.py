@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.transactions import CommittedTransaction
@@ -70,8 +71,10 @@ class WalReader:
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
         records_before = self._decoding.records
-        for decoded in self._decoding.feed(segment):
-            if isinstance(decoded, CommittedTransaction):
+        for decoded in self._decoding.feed_runs(segment):
+            if isinstance(decoded, CommittedRun):
+                yield from self._grouper.add_run(decoded)
+            elif isinstance(decoded, CommittedTransaction):
                 yield from self._grouper.add_transaction(decoded)
             else:
                 yield from self._grouper.add_message(decoded, self.decoder.restart_lsn)
@@ -143,7 +146,7 @@ class WalReader:
             now_s = time.thread_time()
             self._metrics.segment_seconds.observe(now_s - self._segment_began_s)
             self._segment_began_s = now_s
-        self._open_transactions = sum(1 for _ in self.decoder.transactions)
+        self._open_transactions = self.decoder.transactions.open_count
         self._metrics.open_transactions.set(self._open_transactions)
         spilled = self.decoder.transactions.spilled_bytes
         self._metrics.spilled.inc(spilled - self._spilled_bytes)

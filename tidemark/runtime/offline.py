@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from tidemark.decode.decoder import Decoded
-from tidemark.decode.transactions import CommittedTransaction
+from tidemark.decode.decoder import DecodedRun
 from tidemark.io.archive import ArchiveFolder
 from tidemark.model.errors import ConfigError, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, format_lsn
@@ -34,7 +33,7 @@ def check_same_cluster(archive: ArchiveFolder, system_identifier: SystemIdentifi
 
 def decode_archive(
     archive: ArchiveFolder, start: HistoryStart, wanted: LsnRange, tell_end: Callable[[InvalidWal], None]
-) -> Iterator[Decoded]:
+) -> Iterator[DecodedRun]:
     """Yield what lies in the range, to its end or the archive's.
 
     `tell_end`: of bytes in the last segment that are no WAL. In a copy of pg_wal its unused rest begins there; nobody
@@ -43,11 +42,10 @@ def decode_archive(
     to_lsn = wanted.to_lsn
     for segment in archive.read(Lsn(start.lsn // PAGE_BYTES * PAGE_BYTES)):
         try:
-            for decoded in start.decoding.feed(segment):
-                if wanted.holds(decoded):
-                    yield decoded
-                elif isinstance(decoded, CommittedTransaction):
-                    decoded.release()
+            for decoded in start.decoding.feed_runs(segment):
+                part = wanted.part_of(decoded)
+                if part is not None:
+                    yield part
         except InvalidWal as error:
             damage = archive.damage(error.invalid.lsn, error.invalid.reason)
             if damage is not None:
