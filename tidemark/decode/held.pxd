@@ -2,7 +2,7 @@
 
 cimport cython
 
-cdef Py_ssize_t ROOM, IN_RECORD_MAX, STEP
+cdef Py_ssize_t ROOM, IN_RECORD_MAX, STEP, WORDS
 cdef long long SLOTS, NOTHING, OTHERS, ROWS_EACH, BYTES_EACH, SINCE
 cdef unsigned int NO_TUPLE
 
@@ -13,6 +13,7 @@ cdef class HeldRows:
     cdef readonly long long head, tail, held_count
     cdef readonly bint is_arranged, is_crowded
     cdef long long oldest, others_lsn
+    cdef unsigned long long[::1] words
     cdef unsigned char[::1] entries, arranged, tuples, arranged_tuples
     cdef long long[::1] row_slots, row_sizes, arranged_sizes
     cdef long long[::1] run_xids, run_rows, run_bytes
@@ -28,12 +29,10 @@ cdef class HeldRows:
     @cython.locals(slot="long long")
     cdef long long hold(self, long long xid, long long lsn) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t)
+    @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, high="unsigned long long")
     cdef int add(self, long long slot, long long xid, long long lsn, const unsigned char[::1] linear,
                  unsigned char op, unsigned char before_kind, long long relation, Py_ssize_t new_at,
                  Py_ssize_t new_length, Py_ssize_t old_at, Py_ssize_t old_length) except -1 nogil
-
-    cdef int write_u32(self, Py_ssize_t at, unsigned long long value) except -1 nogil
 
     cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
