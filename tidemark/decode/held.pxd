@@ -11,7 +11,7 @@ cdef class HeldRows:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count, end_count, other_rows, other_bytes
     cdef readonly Py_ssize_t others_at, others_byte_at
     cdef readonly long long head, tail, held_count
-    cdef readonly bint is_arranged, is_crowded
+    cdef readonly bint is_arranged, is_crowded, has_gaps, is_sorted
     cdef long long oldest, others_lsn
     cdef unsigned long long[::1] words
     cdef unsigned char[::1] entries, arranged, tuples, arranged_tuples

@@ -95,6 +95,8 @@ class HeldRows:
         self.others_at = 0  # where their rows begin among those that were arranged
         self.others_byte_at = 0
         self.held_count = 0
+        self.is_sorted = True  # the rows of each transaction that is held lie together
+        self.has_gaps = False  # rows of transactions that are held no longer lie among the others
         self.is_crowded = False  # something is better held no longer
         self.others_lsn = NOTHING  # the least first LSN of the others that are open
         self.head = 0  # slots from here on may be in use; a slot's place in the arrays is its remainder by SLOTS_MAX
@@ -160,6 +162,7 @@ class HeldRows:
         if slot != OTHERS:
             self.slot_rows[slot] += 1
             self.slot_bytes[slot] += size
+            self.is_sorted = False
             return 0
         run = self.run_count - 1
         if run < 0 or self.run_xids[run] != xid:
@@ -207,6 +210,7 @@ class HeldRows:
         self.slot_xids[slot] = 0
         self.slot_row_at[slot] = NOTHING
         self.held_count -= 1
+        self.has_gaps = True
         return 0
 
     def oldest_lsn(self) -> int:
@@ -220,14 +224,28 @@ class HeldRows:
         return self.oldest_lsn()
 
     def finish(self) -> int:
-        """End a call: sort the rows by what became of their transactions."""
-        self.is_arranged = self.other_rows != self.row_count
+        """End a call: sort the rows by what became of their transactions.
+
+        As long as rows are only added to what is held they lie as they came: a call may end at any record.
+        """
+        self.is_arranged = self.other_rows != self.row_count and (
+            self.end_count > 0 or self.other_rows > 0 or self.has_gaps
+        )
         if self.is_arranged:
             return self.arrange()
-        self.others_at = self.others_byte_at = self.row_count = self.tuple_count = 0
-        self.head = self.oldest = self.tail
-        self.is_crowded = False
+        self.others_at = self.others_byte_at = 0
+        if self.other_rows == self.row_count:
+            self.row_count = self.tuple_count = 0
+            self.head = self.oldest = self.tail
+            self.has_gaps = self.is_crowded = False
+            self.is_sorted = True
         return 0
+
+    def settle(self) -> None:
+        """Sort what is held, so that the rows of each transaction lie together."""
+        if not self.is_sorted:
+            self.other_rows = self.other_bytes = self.run_count = self.end_count = 0
+            self.arrange()
 
     def arrange(self) -> int:
         """Find out where each transaction's rows go, and move them."""
@@ -304,6 +322,8 @@ class HeldRows:
             self.tuples[:size] = self.arranged_tuples[byte : byte + size]
         self.row_count = rows
         self.tuple_count = size
+        self.has_gaps = False
+        self.is_sorted = True
         for at in range(rows):
             self.row_sizes[at] = self.arranged_sizes[row + at]
         self.is_crowded = self.tail - self.head > SINCE

@@ -188,6 +188,7 @@ class Skimmer:
         slot: int = self._extractor.held_slot(xid)
         if slot == NONE:
             return None
+        self._held.settle()
         _, firsts, rows, sizes, row_at, byte_at = self._slots
         row, byte = row_at[slot], byte_at[slot]
         entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]

@@ -212,6 +212,8 @@ class Extraction:
             at = self.extractor.extract(block.linear, tuples, arranged, *columns, at, len(block), held.NONE)
             found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
             found += self._taken(arranged if self.held.is_arranged else tuples)
+            if at % 2:
+                self.held.settle()
             found += [self.held.first_lsn(), self.held.held_count, self.held.head, self.held.tail]
             found += [bytes(self.entries[: self.held.row_count * row_entries.ENTRY_BYTES]), self._held_columns()]
             if at % 5 == 4:
