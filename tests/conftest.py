@@ -1,5 +1,6 @@
 """Fixtures that several test folders use: real PostgreSQL servers."""
 
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Protocol
@@ -22,6 +23,15 @@ def cluster() -> Iterator[Cluster]:
     """One PostgreSQL 15 for tests that leave it usable: they make databases of their own."""
     with make_cluster(15) as made:
         yield made
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    """Name a new database of the test's own."""
+    name = f"own_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE DATABASE {name}")
+    yield name
+    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """A disk that is full under the state folder: what is said, and that all changes arrive once there is room again."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import Cluster
 from tests.support.small_disk import SmallDisk, needs_mount, small_disk
 from tidemark.model.errors import ExitCode
 
@@ -17,18 +18,23 @@ KEPT_BACK = 64 * MB  # what the product keeps free for confirmations
 ROWS = 2000
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Cluster]:
-    with new_cluster() as made:
-        made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        yield made
-
-
 @pytest.fixture
 def disk(tmp_path: Path, node: Cluster) -> Iterator[SmallDisk]:
     node.sql("TRUNCATE account")
     with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as made:
         yield made
+
+
+@contextmanager
+def beside(disk: SmallDisk, node: Cluster, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
+    """Give out a sidecar that has its state on `disk` and its log beside it."""
+    sidecar = Sidecar(node, "postgres", disk.root, copy=copy, **options)
+    sidecar.log_path = disk.root.parent / "sidecar.log"
+    sidecar.init()
+    try:
+        yield sidecar
+    finally:
+        sidecar.close()
 
 
 def insert(node: Cluster, begin: int) -> None:
@@ -54,10 +60,7 @@ def test_init_on_a_full_disk_says_so_and_succeeds_once_there_is_room(
 
 
 def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk: SmallDisk) -> None:
-    sidecar = Sidecar(node, "postgres", disk.root)
-    sidecar.log_path = disk.root.parent / "sidecar.log"
-    sidecar.init()
-    try:
+    with beside(disk, node) as sidecar:
         sidecar.start()
         insert(node, 1)
         sidecar.catch_up()
@@ -69,16 +72,11 @@ def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk
         disk.empty()
         assert_all_arrived(sidecar, 2 * ROWS)
         assert sidecar.stop() == ExitCode.SUCCESS
-    finally:
-        sidecar.close()
 
 
 def test_a_disk_without_a_byte_ends_or_stalls_the_sidecar_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
     """DDL goes to the journal of catalogs, whose end is the sidecar's; with room again the next start goes on."""
-    sidecar = Sidecar(node, "postgres", disk.root)
-    sidecar.log_path = disk.root.parent / "sidecar.log"
-    sidecar.init()
-    try:
+    with beside(disk, node) as sidecar:
         sidecar.start()
         insert(node, 1)
         sidecar.catch_up()
@@ -91,34 +89,24 @@ def test_a_disk_without_a_byte_ends_or_stalls_the_sidecar_and_loses_nothing(node
         disk.empty()
         sidecar.start()
         assert_all_arrived(sidecar, 2 * ROWS)
-    finally:
-        sidecar.close()
-        for number in range(10):
-            node.sql(f"DROP TABLE IF EXISTS more_{number}")
+    for number in range(10):
+        node.sql(f"DROP TABLE more_{number}")
 
 
 def test_wal_that_waits_for_the_first_copy_and_finds_no_room_is_streamed_again(node: Cluster, disk: SmallDisk) -> None:
-    sidecar = Sidecar(node, "postgres", disk.root, copy=True)
-    sidecar.log_path = disk.root.parent / "sidecar.log"
-    sidecar.init()
-    insert(node, 1)
-    disk.fill()
-    try:
+    with beside(disk, node, copy=True) as sidecar:
+        insert(node, 1)
+        disk.fill()
         sidecar.refuses(ExitCode.STATE, "no room", str(sidecar.folder.root))
         disk.empty()
         sidecar.start()
         assert_all_arrived(sidecar, ROWS)
-    finally:
-        sidecar.close()
 
 
 def test_a_transaction_that_finds_no_room_to_spill_ends_the_sidecar_and_comes_whole_later(
     node: Cluster, disk: SmallDisk
 ) -> None:
-    sidecar = Sidecar(node, "postgres", disk.root, TIDEMARK_DECODE__MEMORY_BYTES=str(MB))
-    sidecar.log_path = disk.root.parent / "sidecar.log"
-    sidecar.init()
-    try:
+    with beside(disk, node, TIDEMARK_DECODE__MEMORY_BYTES=str(MB)) as sidecar:
         sidecar.start()
         disk.fill()
         insert(node, 1)
@@ -126,5 +114,3 @@ def test_a_transaction_that_finds_no_room_to_spill_ends_the_sidecar_and_comes_wh
         disk.empty()
         sidecar.start()
         assert_all_arrived(sidecar, ROWS)
-    finally:
-        sidecar.close()

@@ -4,14 +4,14 @@ Damage is done to the files from outside, as a disk, a copy or another program d
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import Cluster
 from tidemark.io.environment import Environment
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ExitCode
@@ -23,28 +23,11 @@ PAGE_BYTES = 4096
 MAP_BYTES_AT = 32  # in each of LMDB's two meta pages: mm_mapsize, behind a page header of 16 and 16 bytes of MDB_meta
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[Cluster]:
-    with new_cluster() as made:
-        made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        yield made
-
-
 @pytest.fixture
-def sidecar(node: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
+def sidecar(node: Cluster, sidecar: Sidecar) -> Sidecar:
     """A state with one delivered row, whose sidecar is stopped while a second row is written."""
-    node.sql("TRUNCATE account")
-    made = Sidecar(node, "postgres", tmp_path)
-    made.init()
-    try:
-        made.start()
-        node.sql("INSERT INTO account VALUES (1, 'delivered')")
-        made.catch_up()
-        assert made.stop() == ExitCode.SUCCESS
-        node.sql("INSERT INTO account VALUES (2, 'while down')")
-        yield made
-    finally:
-        made.close()
+    node.sql("INSERT INTO account VALUES (2, 'while down')")
+    return sidecar
 
 
 def assert_goes_on(sidecar: Sidecar) -> None:

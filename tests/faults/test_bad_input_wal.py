@@ -25,21 +25,6 @@ def node() -> Iterator[Cluster]:
         yield made
 
 
-@pytest.fixture
-def sidecar(node: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
-    """A state with one delivered row, its sidecar stopped."""
-    made = Sidecar(node, "postgres", tmp_path)
-    made.init()
-    try:
-        made.start()
-        node.sql("INSERT INTO account VALUES (1, 'delivered')")
-        made.catch_up()
-        assert made.stop() == ExitCode.SUCCESS
-        yield made
-    finally:
-        made.close()
-
-
 def segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if len(path.name) == 24)
 

@@ -6,8 +6,6 @@ long one, where the next start begins to read.
 
 import random
 import time
-import uuid
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,14 +19,6 @@ KILLS = 6
 OPEN_AT_ONCE = 2
 TRANSACTIONS_MAX = 1500
 SEED = 20261122
-
-
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"behind_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.feature("I18")

@@ -5,8 +5,6 @@ The oracle is the source itself: what the changes add up to must be what SQL fin
 
 import random
 import time
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +16,6 @@ from tests.support.postgres import Cluster
 KILLS = 6
 TRANSACTIONS_MAX = 1500  # a session: the load has to outlast the kills, not the patience
 SEED = 20261121
-
-
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"kill_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.feature("I18")

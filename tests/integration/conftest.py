@@ -1,12 +1,16 @@
-"""A node that archives, with a table, and both processes over it: what failover is tried on."""
+"""What several modules try things on: a node that archives with both processes over it, a session with all types."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg.rows import TupleRow
 
 from tests.support.archiving import Archiving
 from tests.support.failover import Pair, archiving_node, paired
+from tests.support.made_samples import TYPES_DDL
+from tests.support.postgres import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -29,3 +33,15 @@ def node(archive: Archiving) -> Iterator[Archiving]:
 def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
     with paired(node, tmp_path) as both:
         yield both
+
+
+@pytest.fixture(scope="module")
+def session(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
+    """A session in a database of the module's own, with the types that the samples are of."""
+    database = request.module.__name__.rpartition(".")[2]
+    cluster.sql(f"CREATE DATABASE {database}")
+    with cluster.connect(database) as opened:
+        opened.prepare_threshold = None  # tables change their types under equal statements
+        for statement in TYPES_DDL:
+            opened.execute(statement)
+        yield opened

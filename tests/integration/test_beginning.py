@@ -1,8 +1,7 @@
 """Where a capture without a first copy begins: behind one snapshot, nothing that commits after `init` is lost."""
 
 import threading
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +19,9 @@ DEADLINE_S = 30.0
 
 
 @pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"begin_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", name)
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+def database(cluster: Cluster, database: str) -> str:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", database)
+    return database
 
 
 class Telling(SilentObserver):

@@ -18,14 +18,6 @@ from tidemark.model.position import NO_SEQUENCE
 
 
 @pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"cap_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
 def sidecar(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     with running(cluster, database, tmp_path) as started:

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,11 @@ INTERRUPTED = 130
 
 
 @pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"tail_{uuid.uuid4().hex[:8]}"
+def database(cluster: Cluster, database: str) -> str:
     ensure_role(cluster)
-    cluster.sql(f"CREATE DATABASE {name}")
-    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", name)
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     cluster.sql("CHECKPOINT")  # a seed replays WAL from here
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    return database
 
 
 def insert(cluster: Cluster, database: str, number: int, note: str = "x") -> None:

@@ -1,8 +1,7 @@
 """What a first copy may hold, at the node and on our disk: for how long, and how much."""
 
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,14 +19,6 @@ DEADLINE_S = 60.0
 POLL_S = 0.02
 FULL = "outbox is full, delivery waits"
 SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
-
-
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"bounds_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:

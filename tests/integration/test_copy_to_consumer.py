@@ -1,7 +1,6 @@
 """The first copy to a consumer of one's own: what it did not confirm comes again, as a new generation."""
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -47,14 +46,6 @@ class Keeper(NullConsumer):
     def ends(self) -> int:
         """How many copies came to their end."""
         return sum(isinstance(item, CopyBoundary) and not item.begin for item in self.items)
-
-
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"consumer_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextmanager

@@ -18,14 +18,6 @@ from tidemark.wire.state import CopyPhase
 ROWS = 8_000
 
 
-@pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"copy_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 def fill(cluster: Cluster, database: str, table: str = "account", rows: int = ROWS) -> None:
     with cluster.connect(database) as session:
         session.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text)".encode())

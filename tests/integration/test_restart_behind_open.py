@@ -2,7 +2,6 @@
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -70,13 +69,10 @@ SPLIT = {
 
 
 @pytest.fixture
-def database(cluster: Cluster) -> Iterator[str]:
-    name = f"behind_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    cluster.sql(TABLES, name)
-    cluster.sql("CREATE TABLE altered (id int PRIMARY KEY, note text)", name)
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+def database(cluster: Cluster, database: str) -> str:
+    cluster.sql(TABLES, database)
+    cluster.sql("CREATE TABLE altered (id int PRIMARY KEY, note text)", database)
+    return database
 
 
 def table_of(cluster: Cluster, database: str, name: str) -> dict[object, dict[str, object]]:

@@ -1,14 +1,11 @@
 """Columns beside values: both ways from the same heap pages, for every type, compiled or not."""
 
-from collections.abc import Iterator
-
 import psycopg
 import pyarrow as pa
 import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import describe_relation, load_values, output_texts, packed_tuples
-from tests.support.made_samples import TYPES_DDL
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES
@@ -16,18 +13,6 @@ from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.decode.tuples import TupleLayout, deform
 from tidemark.model.lsn import Oid
-
-DATABASE = "types_columns"
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
-        opened.prepare_threshold = None  # the table changes its types under equal statements
-        for statement in TYPES_DDL:
-            opened.execute(statement)
-        yield opened
 
 
 @pytest.mark.parametrize("declaration", SAMPLES)

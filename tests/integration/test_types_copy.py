@@ -1,6 +1,5 @@
 """COPY's text beside the heap's bytes: both give the same Arrow columns, whatever stands in them."""
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import psycopg
@@ -8,7 +7,6 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import describe_relation, load_values, packed_tuples
-from tests.support.made_samples import TYPES_DDL
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES
@@ -18,18 +16,6 @@ from tidemark.io.copy_source import CopySource
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
 from tidemark.wal.versions import wal_format
-
-DATABASE = "types_copy"
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
-        opened.prepare_threshold = None  # the table changes its types under equal statements
-        for statement in TYPES_DDL:
-            opened.execute(statement)
-        yield opened
 
 
 @pytest.mark.parametrize("declaration", SAMPLES)
@@ -58,7 +44,9 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
     session.execute(
         "INSERT INTO named VALUES ('pg_class', 'int', '{now,NULL}', 'named', 'postgres'), (0, 0, NULL, NULL, NULL)"
     )
-    with closing(CopySource(cluster.dsn(DATABASE), DATABASE, wal_format(cluster.major))) as source:
+    with closing(
+        CopySource(cluster.dsn(session.info.dbname), session.info.dbname, wal_format(cluster.major))
+    ) as source:
         table = next(table for table in source.tables() if table.name == "named")
         with source.held(table) as snapshot:
             relation, lines = snapshot.relation, list(source.rows(snapshot.relation))

@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 import psycopg
@@ -20,16 +20,6 @@ from tidemark.decode.codecs.codec import ArrowValue, Dialect
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import Binary, Decimals, Intervals, OutOfRange, TimePrecision, TypeMapping
-
-DATABASE = "types_mapping"
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
-        opened.prepare_threshold = None  # the table changes its types under equal statements
-        yield opened
 
 
 def mapped(

@@ -4,7 +4,6 @@
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -16,19 +15,15 @@ from tests.support.heap_pages import load_values, output_texts, stored_values
 from tests.support.postgres import Cluster
 from tidemark.decode.codecs.registry import column_codec
 
-DATABASE = "types_postgis"
 RECORD = Path(__file__).parents[1] / "unit" / "decode_types" / "postgis.json"
 
 
 @pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
+def session(cluster: Cluster, session: psycopg.Connection[TupleRow]) -> psycopg.Connection[TupleRow]:
     if not cluster.sql("SELECT 1 FROM pg_available_extensions WHERE name = 'postgis'"):
         pytest.skip("the server has no PostGIS: what it printed is held by tests/unit/decode_types/test_postgis.py")
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
-        opened.prepare_threshold = None  # the table changes its types under equal statements
-        opened.execute("CREATE EXTENSION postgis")
-        yield opened
+    session.execute("CREATE EXTENSION postgis")
+    return session
 
 
 @pytest.mark.parametrize("declaration", POSTGIS_SAMPLES)

@@ -9,7 +9,7 @@ import math
 import operator
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pyarrow as pa
@@ -24,7 +24,6 @@ from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.model.lsn import Oid
 
-DATABASE = "types_random"
 SEED = 20261121
 VALUES = 3000
 LETTERS = "abcXYZ019 \t\n\r\v\f\\\"'{},;:[]()NUL\x01\x1f\x7fäß€😀\u2028"
@@ -227,15 +226,11 @@ CASES: dict[str, tuple[Callable[[random.Random], str], str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
-        opened.prepare_threshold = None  # the table changes its types under equal statements
-        opened.execute("CREATE EXTENSION hstore")
-        opened.execute("CREATE TYPE random_pair AS (a int, b text)")
-        opened.execute("CREATE TYPE random_row AS (a numeric, b random_pair, c int[], d bool, e text)")
-        opened.execute('CREATE TYPE random_range AS RANGE (subtype = text, collation = "C")')
-        yield opened
+def session(session: psycopg.Connection[TupleRow]) -> psycopg.Connection[TupleRow]:
+    session.execute("CREATE TYPE random_pair AS (a int, b text)")
+    session.execute("CREATE TYPE random_row AS (a numeric, b random_pair, c int[], d bool, e text)")
+    session.execute('CREATE TYPE random_range AS RANGE (subtype = text, collation = "C")')
+    return session
 
 
 @pytest.mark.parametrize("declaration", CASES)

@@ -7,7 +7,6 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import load_values, output_texts, stored_values
-from tests.support.made_samples import TYPES_DDL
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.servers import MAJORS
 from tests.support.type_samples import SAMPLES
@@ -22,15 +21,6 @@ REFUSED_BY_14 = frozenset({"numeric(5,-2)", "numeric(3,5)", "2562047788:00:54.77
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with new_cluster(request.param) as made:
         yield made
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    with cluster.connect() as opened:
-        opened.prepare_threshold = None  # the table changes its types under equal statements
-        for statement in TYPES_DDL:
-            opened.execute(statement)
-        yield opened
 
 
 @pytest.mark.feature("P12")

@@ -1,6 +1,5 @@
 """Whole rows: missing values, dropped columns, NULLs, TOASTed values put back; by value and by column, against SQL."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
@@ -9,7 +8,6 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.heap_pages import describe_relation, packed_tuples
-from tests.support.made_samples import TYPES_DDL
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
 from tidemark.decode.batches import BatchBuilder
@@ -18,18 +16,6 @@ from tidemark.decode.tuples import TupleLayout, deform, external_pointers, repla
 from tidemark.decode.varlena import plain_datum, reassembled_datum
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
-
-DATABASE = "types_tuples"
-
-
-@pytest.fixture(scope="module")
-def session(cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with cluster.connect(DATABASE) as opened:
-        opened.prepare_threshold = None  # tables change their types under equal statements
-        for statement in TYPES_DDL:
-            opened.execute(statement)
-        yield opened
 
 
 def with_missing_values(cluster: Cluster, session: psycopg.Connection[TupleRow], relation: Relation) -> Relation:

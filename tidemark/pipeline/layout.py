@@ -29,6 +29,19 @@ Labels = Mapping[int, Mapping[str, str]]
 """By column: an enum's labels that are called otherwise now."""
 Mask = npt.NDArray[np.bool_]
 
+PLACE = tuple(
+    pa.field(name, kind)
+    for name, kind in (
+        ("_seq", pa.int64()),
+        ("_tli", pa.int32()),
+        ("_commit_lsn", pa.int64()),
+        ("_ordinal", pa.int64()),
+        ("_lsn", pa.int64()),
+        ("_xid", pa.int64()),
+    )
+)
+"""What every log in the lake says of where a row comes from."""
+
 # Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
 RESERVED = re.compile(
     r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_before_kind|_unchanged|_old|__tidemark.*)_*",

@@ -16,19 +16,14 @@ from tidemark.io.failpoints import passed
 from tidemark.model.relation import Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import LakeTable
-from tidemark.pipeline.layout import convert, lake_columns
+from tidemark.pipeline.layout import PLACE, convert, lake_columns
 
 OLD = "_old"
 UNCHANGED = "_unchanged"
 META = pa.schema(
     [
         pa.field("_op", pa.string()),
-        pa.field("_seq", pa.int64()),
-        pa.field("_tli", pa.int32()),
-        pa.field("_commit_lsn", pa.int64()),
-        pa.field("_ordinal", pa.int64()),
-        pa.field("_lsn", pa.int64()),
-        pa.field("_xid", pa.int64()),
+        *PLACE,
         pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
         pa.field("_before_kind", pa.int8()),
         pa.field(UNCHANGED, pa.list_(pa.string())),

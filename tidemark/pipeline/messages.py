@@ -10,16 +10,12 @@ from tidemark.model.change import LogicalMessage
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.layout import PLACE
 
 FOLDER = "messages"
 SCHEMA = pa.schema(
     [
-        pa.field("_seq", pa.int64()),
-        pa.field("_tli", pa.int32()),
-        pa.field("_commit_lsn", pa.int64()),
-        pa.field("_ordinal", pa.int64()),
-        pa.field("_lsn", pa.int64()),
-        pa.field("_xid", pa.int64()),
+        *PLACE,
         pa.field("transactional", pa.bool_()),
         pa.field("prefix", pa.string()),
         pa.field("content", pa.binary()),

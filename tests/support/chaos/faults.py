@@ -219,16 +219,14 @@ def full_state(world: World, dice: random.Random) -> Steps:
     """The state's disk is full: delivery waits, or the processes end and come back."""
     codes = (ExitCode.STATE, ExitCode.UNEXPECTED)
     for keeper in world.keepers:
-        keeper.excused.update(codes)
+        keeper.excuse(codes)
     world.state_disk.fill(leave_bytes=dice.choice((0, 0, KEPT_BACK_BYTES)))
     try:
         yield dice.choice((40, 200))
     finally:
         world.state_disk.empty()
-    yield 60  # what ended by it may be seen only now
-    for keeper in world.keepers:
-        keeper.tend()
-        keeper.excused.subtract(codes)
+        for keeper in world.keepers:
+            keeper.excuse_no_more(codes)
 
 
 def _kind(run: Fault, *needs: str, weight: int = 2) -> Kind:

@@ -1,14 +1,14 @@
 """What systemd is to a daemon: it starts it again when it died, and says how it ended.
 
 A daemon that ends by a code of `OPERATOR_FIRST` is not started again by the units that we ship. Here such an end fails
-the campaign, unless the fault that is under way excuses it.
+the campaign, unless a fault that it lived through excuses it.
 """
 
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,8 @@ class Keeper:
         self.process = process
         self.ends: Counter[str] = Counter()
         self.hit: Counter[HandoverPoint] = Counter()  # failpoints that it died or stopped at
-        self.excused: Counter[ExitCode] = Counter()
+        self._excused: Counter[ExitCode] = Counter()  # by the faults that are under way
+        self._excused_for_life: set[ExitCode] = set()  # a process that was held may end of a fault that is over
         self.on_death: Callable[[], None] = lambda: None
         self._tell = tell
         self._points = root / f"{process.role}.points"
@@ -74,6 +75,7 @@ class Keeper:
         if self._armed is not None:  # until one of them has met it
             self.process.options[VARIABLE] = f"{self._armed.value}:1:{self._does}"
         self.process.start(wait=False)
+        self._excused_for_life = {code for code, faults in self._excused.items() if faults}
         self._expected, self._is_judged, self._is_armed = "", False, self._armed is not None
 
     def tend(self) -> None:
@@ -99,6 +101,15 @@ class Keeper:
     def back_now(self) -> None:
         """Start it as soon as it has ended."""
         self._start_at_s = 0.0
+
+    def excuse(self, codes: Sequence[ExitCode]) -> None:
+        """Let it end by these codes: a fault begins that it may end of."""
+        self._excused.update(codes)
+        self._excused_for_life.update(codes)
+
+    def excuse_no_more(self, codes: Sequence[ExitCode]) -> None:
+        """Let no process that is started from now on end by them: that fault is over."""
+        self._excused.subtract(codes)
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -164,7 +175,7 @@ class Keeper:
         else:
             assert code > 0, f"{role} died of signal {-code}"
             how = f"exit {code}"
-            is_excused = bool(self.excused[ExitCode(code)])
+            is_excused = ExitCode(code) in self._excused_for_life
             assert is_excused or code not in OPERATOR_FIRST, f"{role} ended with code {code}: {self.told()}"
         self.ends[how] += 1
         self._tell(f"  {role} ended: {how}")
