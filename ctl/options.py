@@ -4,7 +4,19 @@ from pathlib import Path
 
 import click
 
+from tidemark.engine.selection import EVERY_ORIGIN
+from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import parse_lsn
+
+
+def origin(text: str) -> str:
+    """Return what names a replication origin."""
+    if text != EVERY_ORIGIN and not text.isdecimal():
+        raise ConfigError(
+            f"{text} is no replication origin", hint="give a number, pg_replication_origin.roident, or any"
+        )
+    return text
+
 
 LSN = parse_lsn  # an option's type: what is no LSN is a ConfigError with its own hint
 PATH = click.Path(path_type=Path)  # what cannot be read is said, with a hint, by whoever reads it
@@ -20,5 +32,24 @@ config_option = click.option(
     type=PATH,
     envvar="TIDEMARK_CONFIG",
     help="The configuration (TOML); conf/tidemark.toml names every key.",
+)
+partition_root_option = click.option(
+    "--partition-root",
+    "partition_roots",
+    multiple=True,
+    help="Partitioned tables under whose name changes of their partitions come, as for --table.",
+)
+exclude_origin_option = click.option(
+    "--exclude-origin",
+    "origins",
+    multiple=True,
+    type=origin,
+    help="Leave out changes of this replication origin: a number (pg_replication_origin.roident), or any.",
+)
+transactions_option = click.option(
+    "--transactions", "counting", is_flag=True, help="Tell of each transaction's begin and end, with counts by table."
+)
+message_option = click.option(
+    "--message", "messages", multiple=True, default=("*",), help="Prefixes of logical messages, * matches any."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")

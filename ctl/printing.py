@@ -21,14 +21,14 @@ from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.committed_run import CommittedRun, singly
 from tidemark.decode.decoder import DecodedRun
-from tidemark.decode.grouping import Grouper, all_tables
+from tidemark.decode.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.decode.transactions import CommittedTransaction
+from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
-from tidemark.model.relation import Relation
 
 FORMATS = ("jsonl", "test_decoding", "arrow", "null")
 
@@ -104,12 +104,12 @@ class Printer(Protocol):
 
 
 def printer(
-    form: Format, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool] = all_tables
+    form: Format, databases: Databases, output: BinaryIO, selection: Selection, *, counting: bool = False
 ) -> Printer:
-    """Return the printer of a format."""
+    """Return the printer of a format; `counting`: transactions come with their counts."""
     if form is Format.TEST_DECODING:
         return _TestDecodingPrinter(databases, output)
-    return _GroupPrinter(databases, selected, _writers(form, databases, output))
+    return _GroupPrinter(databases, selection, _writers(form, databases, output), counting=counting)
 
 
 class _TestDecodingPrinter:
@@ -145,10 +145,17 @@ class _GroupPrinter:
     """Gathers columnar groups and gives each to a writer."""
 
     def __init__(
-        self, databases: Databases, selected: Callable[[Relation], bool], write: Callable[[ChangeGroup], None]
+        self, databases: Databases, selection: Selection, write: Callable[[ChangeGroup], None], *, counting: bool
     ) -> None:
         self.counts = Counts()
-        self._grouper = Grouper(databases.dialects, selected=selected)
+        self._grouper = Grouper(
+            databases.dialects,
+            selected=selection.selects,
+            root_of=selection.root_of,
+            excluded=selection.excluded_origins(),
+            wants_message=selection.selects_message,
+            counting=counting,
+        )
         self._write = write
 
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import click
 
-from ctl.options import LSN, PATH, json_option, state_option
+from ctl.options import (
+    LSN,
+    PATH,
+    exclude_origin_option,
+    json_option,
+    message_option,
+    partition_root_option,
+    state_option,
+    transactions_option,
+)
 from ctl.printing import FORMATS, Databases, Format, printer
 from ctl.render import show
 from ctl.spill import spill_of_command
@@ -31,6 +40,10 @@ from tidemark.runtime.offline import check_same_cluster, decode_archive
 @click.option("--archive", type=PATH, required=True, help="A folder of WAL segment files.")
 @click.option("--database", help="Only this database's changes.")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@partition_root_option
+@exclude_origin_option
+@message_option
+@transactions_option
 @click.option("--from", "from_lsn", type=LSN, help="Transactions that commit at or after this LSN.")
 @click.option("--to", "to_lsn", type=LSN, help="Transactions that commit before this LSN.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
@@ -41,6 +54,10 @@ def decode(
     archive: Path,
     database: str | None,
     tables: tuple[str, ...],
+    partition_roots: tuple[str, ...],
+    origins: tuple[str, ...],
+    messages: tuple[str, ...],
+    counting: bool,
     from_lsn: Lsn | None,
     to_lsn: Lsn | None,
     form: str,
@@ -50,6 +67,7 @@ def decode(
 
     Needs no server. Any folder of segment files will do: an archive, a pg_receivewal target, a copy of pg_wal.
     """
+    selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
     folder = StateFolder(state)
     with StateStore.open(folder) as store:
         view = store.view()
@@ -61,7 +79,8 @@ def decode(
             Format(form),
             Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types),
             sys.stdout.buffer,
-            Selection(tables=tables).selects,
+            selection,
+            counting=counting,
         )
         only = _oid(database, start.databases) if database else None
         with _progress(start, to_lsn, quiet=as_json) as tell:

@@ -9,7 +9,15 @@ import click
 
 from ctl import settings
 from ctl.narration import Narrator
-from ctl.options import LSN, PATH, config_option
+from ctl.options import (
+    LSN,
+    PATH,
+    config_option,
+    exclude_origin_option,
+    message_option,
+    partition_root_option,
+    transactions_option,
+)
 from ctl.printing import FORMATS, Databases, Format, Printer, printer
 from ctl.spill import spill_of_command
 from tidemark.decode.transactions import CommittedTransaction
@@ -38,6 +46,10 @@ CountsByName = Mapping[str, int | float]
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 @click.option("--database", "databases", multiple=True, help="Follow these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@partition_root_option
+@exclude_origin_option
+@message_option
+@transactions_option
 @click.option("--wait-s", type=float, default=WAIT_S_DEFAULT, show_default=True, help="Wait for older transactions.")
 def tail(
     *,
@@ -49,6 +61,10 @@ def tail(
     form: str,
     databases: tuple[str, ...],
     tables: tuple[str, ...],
+    partition_roots: tuple[str, ...],
+    origins: tuple[str, ...],
+    messages: tuple[str, ...],
+    counting: bool,
     wait_s: float,
 ) -> None:
     """Print the changes of the node at DSN as they commit, until interrupted.
@@ -61,9 +77,10 @@ def tail(
     node still keeps its WAL; DSN is then the state's own by default.
     """
     wanted = LsnRange(from_lsn, until)
+    selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
 
     def printer_for(about: Databases) -> Printer:
-        return printer(Format(form), about, sys.stdout.buffer, Selection(tables=tables).selects)
+        return printer(Format(form), about, sys.stdout.buffer, selection, counting=counting)
 
     if state is not None:
         if databases:

@@ -16,7 +16,7 @@ from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.random_sessions.crew import storm
 from tests.support.servers import MAJORS
-from tidemark.decode.catalog.describe import Describer, Incomplete, RowReaders
+from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
 from tidemark.decode.catalog.layout import PG_CLASS
 from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
@@ -147,6 +147,45 @@ def test_a_seed_knows_what_a_copy_before_it_carried_along_of_open_transactions(
         quiet.sql(f"VACUUM FULL {catalog}", database)
         observed = observe(quiet, database)
         sql(session, end)
+    assert_equal(observed)
+
+
+MULTIXACT_CHANGES = {  # of rows that others have locked: no column of a unique index changes
+    "pg_class": ("SELECT 1 FROM pg_class WHERE relname = 'changed'", "ALTER TABLE changed ADD COLUMN b int"),
+    "pg_attribute": (
+        "SELECT 1 FROM pg_attribute WHERE attname = 'payload'",
+        "ALTER TABLE changed ALTER payload SET NOT NULL",
+    ),
+    "pg_index": (
+        "SELECT 1 FROM pg_index WHERE indexrelid = 'changed_pkey'::regclass",
+        "ALTER TABLE changed REPLICA IDENTITY USING INDEX changed_pkey",
+    ),
+}
+
+
+@pytest.mark.parametrize("catalog", MULTIXACT_CHANGES)
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("seeded", ["before the copy", "behind it"])
+def test_a_copied_row_that_a_multixact_ends_stays_until_its_updater_commits(
+    quiet: Cluster, catalog: str, end: str, seeded: str
+) -> None:
+    rows, change = MULTIXACT_CHANGES[catalog]
+    database = new_database(quiet)
+    quiet.sql("CREATE TABLE changed (id int PRIMARY KEY, payload int)", database)
+    quiet.sql("CHECKPOINT")  # a seed reads from here on
+    observed = observe(quiet, database) if seeded == "before the copy" else None
+    with quiet.connect(database) as updater, quiet.connect(database) as locker:
+        sql(updater, "BEGIN")
+        sql(updater, "SELECT pg_current_xact_id()")  # older than the locker, or the copy would leave the locker out
+        sql(locker, f"BEGIN; {rows} FOR KEY SHARE")
+        sql(updater, change)
+        sql(locker, "COMMIT")
+        quiet.sql(f"VACUUM FULL {catalog}", database)
+        observed = observed or observe(quiet, database)
+        observed.catch_up()
+        (relation,) = observed.mirror.relations()
+        assert [column.name for column in relation.live_columns] == ["id", "payload"]
+        sql(updater, end)
     assert_equal(observed)
 
 
@@ -389,11 +428,14 @@ class Witness:
             row = describer.class_row(oid)
             if row is not None and row.kind in (b"r", b"p", b"m") and row.persistence != b"t" and not row.rewrite:
                 try:
-                    described = describer.relation(oid)
+                    described = self.described(describer, oid)
                 except Incomplete:
                     described = None
                 found[oid] = described.relation if described is not None else None
         return found
+
+    def described(self, describer: Describer, oid: Oid) -> DescribedRelation | None:
+        return describer.relation(oid, lambda above: self.described(describer, above))
 
     def check(self, xid: Xid) -> None:
         """Compare what the transaction sees; what it sees otherwise than was told is to be in what it touched."""

@@ -19,10 +19,10 @@ from tests.support.oracle import (
 from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import pgbench, run_script
-from tidemark.io.node import Blocker, RoleLacksReplication
+from tidemark.io.node import Blocker, Node, RoleLacksReplication
 from tidemark.io.node_errors import NoHbaLine
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.seeding import OlderTransactions, Seed, take_seed
+from tidemark.runtime.seeding import OlderTransactions, Seed, settle, take_seed
 
 DEADLINE_S = 60
 
@@ -102,6 +102,31 @@ def test_changes_begin_behind_transactions_that_were_open_and_none_is_lost_or_do
     ours.changes.close()
     assert len(snapshot_rows) == 3
     assert changes == ["table public.t: INSERT: v[text]:'after'"]
+
+
+def test_a_transaction_that_wrote_before_the_seed_was_exact_is_waited_for_and_never_given_out_by_half(
+    new_cluster: NewCluster,
+) -> None:
+    """X2 (`seeding`): younger than the checkpoint, so the seed itself does not wait for it; S2 has to."""
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE TABLE t (v text PRIMARY KEY)")
+    with node.connect(autocommit=False) as session:
+        node.sql("CHECKPOINT")
+        for statement in ("SAVEPOINT a", "INSERT INTO t VALUES ('before the seed')", "RELEASE a"):
+            sql(session, statement)
+        ours = OurSide(node, ["postgres"])
+        sql(session, "INSERT INTO t VALUES ('behind the seed')")
+        with Node(ours.dsn, "postgres") as asked, pytest.raises(OlderTransactions):
+            settle(asked, ours.seed, wait_s=0)
+        session.commit()
+        ours.settle()
+    node.sql("INSERT INTO t VALUES ('after')")
+    ours.read_until(emit_fence(node, "postgres"))
+    assert [line for line in ours.taken_lines("postgres") if line.startswith("table")] == [
+        "table public.t: INSERT: v[text]:'after'"
+    ]
+    ours.changes.close()
 
 
 @pytest.mark.feature("P02")

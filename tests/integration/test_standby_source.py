@@ -14,8 +14,10 @@ from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.cdcctl import told as told_by
 from tests.support.failover import Pair, archiving_node, paired
+from tests.support.oracle import OurSide, ensure_role
 from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.standby import copy_of, promote, recover, standby_of, wait_until_replayed
+from tidemark.decode.heap_changes import RowNotLogged
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -375,3 +377,18 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
                 assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
             told = pair.archiver.wait_for_event("a part of a record is let go of: the timeline ended before it")
             assert parse_lsn(str(told["at_lsn"])) < read_lsn
+
+
+def test_a_primary_whose_level_no_standby_tells_ends_decoding_at_its_first_row(new_cluster: NewCluster) -> None:
+    primary = new_cluster(15, wal_level="replica")
+    ensure_role(primary)
+    primary.sql("CREATE TABLE account (id int PRIMARY KEY)")
+    with standby_of(primary, wal_level="logical") as standby:
+        ours = OurSide(standby, ["postgres"])
+        ours.settle()
+        primary.sql("DELETE FROM account")
+        primary.sql("VACUUM FULL pg_class")
+        primary.sql("INSERT INTO account VALUES (1)")
+        with pytest.raises(RowNotLogged, match=r"changes public\.account without its new row"):
+            ours.read_until("what does not come")
+        ours.changes.close()

@@ -29,6 +29,7 @@ def test_random_sessions_print_the_same_lines(major: int, kind: int, tmp_path: P
         assert not verdict.is_ours, verdict
         if verdict.outcome is Outcome.IDENTICAL:
             assert verdict.lines > 100
+            assert (verdict.replicas > 0) == verdict.plan.has_replica
             return
     pytest.fail(f"the server decoded none of {ATTEMPTS} rounds")
 

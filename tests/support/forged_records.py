@@ -170,21 +170,26 @@ class Wal:
         top: int = 0,
         file: RelFileLocator | None = None,
         data: bytes = b"",
+        origin: int = 0,
     ) -> Lsn:
         """Feed a record; return where it begins."""
         lsn, end = Lsn(self.lsn), Lsn(self.lsn + RECORD_BYTES)
         self.lsn = end
         blocks = [] if file is None else [ForgedBlock(locator=file, data=data)]
-        raw = forged.record(forged.body(main, blocks, top_xid=top or None), rmgr=rmgr, info=info, xid=xid)
+        raw = forged.record(
+            forged.body(main, blocks, origin=origin or None, top_xid=top or None), rmgr=rmgr, info=info, xid=xid
+        )
         self.raws.append((lsn, end, raw))
         decoded = self.decoder.decode(parse_record(lsn, end, raw, FORMAT))
         if decoded is not None:
             self.out.append(decoded)
         return lsn
 
-    def insert(self, xid: int, oid: int, packed: bytes, *, top: int = 0, offset: int = 1, flags: int = 0) -> Lsn:
+    def insert(
+        self, xid: int, oid: int, packed: bytes, *, top: int = 0, offset: int = 1, flags: int = 0, origin: int = 0
+    ) -> Lsn:
         main = struct.pack("<HB", offset, heap.INSERT_CONTAINS_NEW_TUPLE | flags)
-        return self.record(RM_HEAP, heap.INSERT, main, xid=xid, top=top, file=locator(oid), data=packed)
+        return self.record(RM_HEAP, heap.INSERT, main, xid=xid, top=top, file=locator(oid), data=packed, origin=origin)
 
     def update(self, xid: int, oid: int, packed: bytes, *, old: bytes = b"", old_flag: int = 0, top: int = 0) -> Lsn:
         flags = heap.UPDATE_CONTAINS_NEW_TUPLE | old_flag
@@ -288,5 +293,6 @@ def told(transaction: CommittedTransaction) -> list[str | Item]:
                 str(int.from_bytes(packed[6:14], "little")) if packed is not None else "-"
                 for packed in (row.new, row.old)
             )
-            rows.append(f"{chr(row.op)} {name} {values}")
+            origin = f" from {row.origin}" if row.origin else ""
+            rows.append(f"{chr(row.op)} {name} {values}{origin}")
     return rows

@@ -61,6 +61,7 @@ def batch(commit_lsn: int, ids: Sequence[int], note: str = "x", of: Relation | N
         pa.array([commit_lsn - 8] * count, pa.int64()),
         pa.array([700] * count, pa.int64()),
         pa.array([commit_lsn] * count, pa.timestamp("us", tz="UTC")),
+        pa.array([0] * count, pa.int32()),
         pa.array([0] * count, pa.int8()),
         pa.nulls(count, pa.binary()),
         pa.nulls(count, COLUMNS),

@@ -38,11 +38,14 @@ DEADLINE_S = 120
 SERVER_DECODES_S = 900  # for test_decoding to get through all that a long run wrote
 CONTEXT_LINES = 3
 CATALOG_ATTEMPTS = 20
+SQL_ASCII = "SQL_ASCII"  # the encoding that is none: text is whatever bytes somebody wrote
 
 # The closed list of differences: names, which are not in WAL, and types that only their own C code can read. What the
 # scripts make of these types begins with `raw_`.
 NAME_TYPES = "reg(?:class|type|namespace|proc|procedure|oper|operator|role|config|dictionary|collation)"
-_OTHER_VALUE = re.compile(rf"\[({NAME_TYPES}|aclitem|raw_[a-z]+)((?:\[\])?\]):(?:'(?:[^']|'')*')")
+OTHER_TYPES = re.compile(rf"({NAME_TYPES}|aclitem|raw_[a-z]+)((?:\[\])?)")
+_OTHER_VALUE = re.compile(rf"\[{OTHER_TYPES.pattern}\]:(?:'(?:[^']|'')*')")
+_BEHIND_ZERO = re.compile(r"\0(?:[^']|'')*")  # in a text, where the server's strings end
 
 _fences = count(1)
 
@@ -75,16 +78,21 @@ class ServerSide:
         self.cluster = cluster
         self.database = database
         self.slot = f"oracle_{database}"
+        # NB: what is stored need not be text: SQL_ASCII takes anything, and C functions may bring it elsewhere.
+        encoding = f"SELECT pg_encoding_to_char(encoding)::text FROM pg_database WHERE datname = '{database}'"
+        is_bytes = cluster.sql(encoding) == [(SQL_ASCII,)]
+        self._as_bytes = f"convert_to(data, '{SQL_ASCII}')" if is_bytes else "textsend(data)"
         cluster.sql(f"SELECT pg_create_logical_replication_slot('{self.slot}', 'test_decoding')", database)
 
     def lines(self) -> list[str]:
         """Return what was decoded since the last call, fences and our own messages left out."""
+        starts = self.cluster.starts
         try:
             return without_own_messages([line for _, line in self.rows()])
         except psycopg.errors.QueryCanceled:
             raise
         except psycopg.DatabaseError as error:
-            self.cluster.until_it_answers()  # the plugin may have taken the whole server along
+            self._wait_behind(error, starts)
             raise ServerCannotDecode(str(error).splitlines()[0], without_own_messages(self._read_before())) from error
 
     def rows(self, at_a_time: int | None = None) -> Iterator[tuple[Lsn, str]]:
@@ -96,11 +104,12 @@ class ServerSide:
             for setting in (*REFERENCE_SETTINGS, f"SET statement_timeout = '{SERVER_DECODES_S}s'"):
                 session.execute(setting)
             query = (
-                f"SELECT lsn::text, data FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
+                f"SELECT lsn::text, {self._as_bytes}"
+                f" FROM pg_logical_slot_get_changes('{self.slot}', NULL, {at_a_time or 'NULL'},"
                 " 'include-xids', '1', 'skip-empty-xacts', '1', 'include-timestamp', '0')"
             )
             while rows := sql(session, query):
-                yield from ((parse_lsn(str(lsn)), str(data)) for lsn, data in rows)
+                yield from ((parse_lsn(lsn), data.decode("utf-8", "surrogateescape")) for lsn, data in rows)
                 if at_a_time is None:
                     return
                 sql(session, "CHECKPOINT")  # writes how far the slot is: a server that dies would begin again
@@ -109,11 +118,17 @@ class ServerSide:
         """Return what can be decoded before an error comes: transactions by many, then by fewer, then one by one."""
         lines: list[str] = []
         for at_a_time in (3000, 100, 1):
+            starts = self.cluster.starts
             try:
                 lines.extend(line for _, line in self.rows(at_a_time))  # what came before the error stays
-            except psycopg.DatabaseError:
-                self.cluster.until_it_answers()
+            except psycopg.DatabaseError as error:
+                self._wait_behind(error, starts)
         return lines
+
+    def _wait_behind(self, error: psycopg.Error, starts: int) -> None:
+        """Wait for the server if the plugin has taken it along: the session is lost then, and no error was told."""
+        if error.sqlstate is None:
+            self.cluster.until_it_started_again(starts)
 
     def drop(self) -> None:
         self.cluster.sql(f"SELECT pg_drop_replication_slot('{self.slot}')", self.database)
@@ -158,8 +173,14 @@ class OurSide:
 
     def take(self, decoded: Decoded) -> None:
         """Print what was decoded."""
-        for oid, line in rendered(self.renderer, decoded, self.fences.add):
+        for oid, line in printed(self.renderer, decoded, self.fences.add):
             self.lines[oid].append(line)
+        if isinstance(decoded, CommittedTransaction):
+            self.finish(decoded)
+
+    def finish(self, transaction: CommittedTransaction) -> None:
+        """Let go of a transaction that was printed."""
+        transaction.release()
 
     def read_until(self, fence: str) -> None:
         """Follow the stream until `fence` came by."""
@@ -213,6 +234,15 @@ def renderer_of(seed: Seed) -> TestDecodingRenderer:
 def rendered(
     renderer: TestDecodingRenderer, decoded: Decoded, on_fence: Callable[[str], object]
 ) -> Iterator[tuple[Oid, str]]:
+    """Yield the lines of what was decoded, with their database, and let go of it."""
+    yield from printed(renderer, decoded, on_fence)
+    if isinstance(decoded, CommittedTransaction):
+        decoded.release()
+
+
+def printed(
+    renderer: TestDecodingRenderer, decoded: Decoded, on_fence: Callable[[str], object]
+) -> Iterator[tuple[Oid, str]]:
     """Yield the lines of what was decoded, with their database."""
     if isinstance(decoded, CommittedTransaction):
         for item in decoded.items():
@@ -220,7 +250,6 @@ def rendered(
                 on_fence(item.content.decode())
         for line in renderer.transaction(decoded):
             yield decoded.end.database, line
-        decoded.release()
     elif renderer.shows(decoded):
         yield decoded.database, renderer.message(decoded)
 
@@ -272,5 +301,5 @@ def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) 
 
 
 def without_other_values(line: str) -> str:
-    """Leave out the values of types on the closed list, NULL or not being told all the same."""
-    return _OTHER_VALUE.sub(r"[\1\2:other", line)
+    """Leave out what is on the closed list: values of some types, NULL or not, and in a text what is behind a zero."""
+    return _OTHER_VALUE.sub(r"[\1\2]:other", _BEHIND_ZERO.sub("", line))

@@ -146,6 +146,16 @@ class Cluster:
         """Wait for a server that starts, or that starts again by itself because a process of its died."""
         self._wait(self._answers, "start")
 
+    @property
+    def starts(self) -> int:
+        """How often the server came up, by its log: by our doing, or by itself because a process of its died."""
+        return self.log.count("database system is ready to accept connections")
+
+    def until_it_started_again(self, starts: int) -> None:
+        """Wait for a server that a process of its took along: a while longer it answers as if nothing were."""
+        self._wait(lambda: self.starts > starts, "start after a crash")
+        self.until_it_answers()
+
     def _answers(self) -> bool:
         if not self.running:
             raise AssertionError(f"the server did not start:\n{self.log[-3000:]}")
@@ -206,8 +216,8 @@ class Cluster:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres", user: str = SUPERUSER, *, autocommit: bool = True) -> Session:
-        """Open a session with a statement time-out."""
-        options = f"'-c statement_timeout={SQL_TIMEOUT_MS}'"
+        """Open a session with a statement time-out, whose text is UTF-8 whatever the database's is."""
+        options = f"'-c statement_timeout={SQL_TIMEOUT_MS} -c client_encoding=UTF8'"
         return psycopg.connect(self.dsn(database, user, options=options), autocommit=autocommit)
 
     def sql(self, statement: str, database: str = "postgres", user: str = SUPERUSER) -> list[TupleRow]:

@@ -220,6 +220,7 @@ class ScriptedTable:
                 "_lsn": position.commit_lsn - 50,
                 "_xid": 7,
                 "_commit_time": 0,
+                "_origin": 0,
                 "_before_kind": kind.value,
                 "_unchanged": bits.to_bytes(2, "little") if bits else None,
                 "_before": before,

@@ -13,6 +13,7 @@ def add(rows: RowSpans, old: bytes | None, new: bytes | None, op: str = "i", bef
     rows.timeline.append(1)
     rows.commit_lsn.append(1000 + number)
     rows.ordinal.append(number)
+    rows.origin.append(number % 3)
     rows.lsn.append(500 + number)
     rows.xid.append(700)
     rows.commit_time_us.append(1_700_000_000_000_000 + number)

@@ -41,6 +41,7 @@ class RowSpans:
         "old_length",
         "op",
         "ordinal",
+        "origin",
         "timeline",
         "xid",
     )
@@ -52,6 +53,7 @@ class RowSpans:
         self.timeline = array("i")
         self.commit_lsn = array("q")
         self.ordinal = array("q")
+        self.origin = array("i")
         self.lsn = array("q")
         self.xid = array("q")  # top-level
         self.commit_time_us = array("q")  # since 1970-01-01 UTC
@@ -130,6 +132,7 @@ class BatchBuilder:
             _plain(pa.int64(), rows.lsn[start:stop]),
             _plain(pa.int64(), rows.xid[start:stop]),
             _plain(pa.timestamp("us", tz="UTC"), rows.commit_time_us[start:stop]),
+            _plain(pa.int32(), rows.origin[start:stop]),
             _plain(pa.int8(), rows.before_kind[start:stop]),
             sides[AFTER].unchanged(),
         ]

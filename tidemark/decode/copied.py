@@ -83,6 +83,7 @@ class CopyBatchBuilder:
             _constant(first.commit_lsn, count, pa.int64()),
             _constant(0, count, pa.int64()),
             _constant(time_us, count, pa.timestamp("us", tz="UTC")),
+            _constant(0, count, pa.int32()),
             _constant(BeforeKind.NONE, count, pa.int8()),
             pa.nulls(count, pa.binary()),
             pa.nulls(count, self._struct_type),

@@ -276,6 +276,7 @@ class Decoder:
             transactional=emitted.transactional,
             prefix=catalog.dialect.decode(emitted.prefix),
             content=emitted.content,
+            origin=record.origin,
         )
         if not emitted.transactional:
             return told

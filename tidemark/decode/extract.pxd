@@ -40,7 +40,7 @@ cdef class RowExtractor:
     cdef LookUp xids, files, tablespaces
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
-    cdef int blocks
+    cdef int blocks, origin
     cdef long long xid, whole_from, slot
     cdef long long spc
     cdef unsigned long long db, rel

@@ -150,6 +150,7 @@ class RowExtractor:
         self.end = 0
         self.promised = 0  # bytes of data that the headers so far announce
         self.blocks = 0
+        self.origin = 0
         self.image_length = 0  # of the first block
         self.data_at = 0
         self.data_length = 0
@@ -363,13 +364,15 @@ class RowExtractor:
         self.end = begin + length
         self.promised = 0
         self.blocks = 0
+        self.origin = 0
         main = 0
         while self.end - self.at > self.promised:
             header = linear[self.at]
             if header <= BLOCK_ID_MAX:
                 if not self.read_block_header(linear):
                     return 0
-            elif header == ID_ORIGIN:
+            elif header == ID_ORIGIN and self.end - self.at >= 3:
+                self.origin = read_u16(linear, self.at + 1)
                 self.at += 3
             elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
                 short = header == ID_MAIN_SHORT
@@ -422,9 +425,11 @@ class RowExtractor:
         if self.main_length < 3:
             return 0
         flags = linear[self.main_at + 2]
-        if not flags & INSERT_NEW:
-            return 1
-        if flags & INSERT_SPECULATIVE or not self.is_tuple(linear, self.data_at, self.data_length):
+        if (
+            flags & INSERT_SPECULATIVE
+            or not flags & INSERT_NEW
+            or not self.is_tuple(linear, self.data_at, self.data_length)
+        ):
             return 0
         self.add(linear, OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
         return 1
@@ -470,7 +475,7 @@ class RowExtractor:
         if self.main_length < 4:
             return 0
         if not linear[self.main_at] & INSERT_NEW:
-            return 1
+            return 0
         count = read_u16(linear, self.main_at + 2)
         if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
             return 0
@@ -516,6 +521,7 @@ class RowExtractor:
             linear,
             op,
             before_kind,
+            self.origin,
             relation,
             new_at,
             new_length,

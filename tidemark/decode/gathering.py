@@ -126,6 +126,7 @@ class GatheredRows:
             out.data,
             out.op,
             out.before_kind,
+            out.origin,
             out.lsn,
             out.run_of,
             out.ordinal,
@@ -157,6 +158,7 @@ class _Columns:
         self.data = bytearray(size)
         self.op = bytearray(rows)
         self.before_kind = bytearray(rows)
+        self.origin = array("i", bytes(4 * rows))
         self.lsn = array("q", bytes(8 * rows))
         self.run_of = array("q", bytes(8 * rows))
         self.ordinal = array("q", bytes(8 * rows))
@@ -171,6 +173,7 @@ class _Columns:
         spans.data = self.data[begin:end]
         spans.op = self.op[start:stop]
         spans.before_kind = self.before_kind[start:stop]
+        spans.origin = self.origin[start:stop]
         spans.lsn = self.lsn[start:stop]
         spans.ordinal = self.ordinal[start:stop]
         spans.new_at = self.new_at[start:stop]

@@ -3,11 +3,12 @@
 A group is a contiguous prefix of the stream, cut where a bound is reached, also inside a transaction. In it, what is no
 row and no message is a *barrier*: batches end there, so that all rows of an earlier batch come before it in the stream
 and all rows of a later one after it. Between barriers there is one batch a relation version, in no order: its rows
-carry their positions.
+carry their positions. The batches of one table are in stream order, also where its versions or partitions take turns.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidemark.decode.batches import BatchBuilder
@@ -15,18 +16,25 @@ from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.committed_run import CommittedRun, EndsInGroup
 from tidemark.decode.gathering import GatheredRows
 from tidemark.decode.itemlog import Item
+from tidemark.decode.origins import kept_rows
+from tidemark.decode.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
+from tidemark.decode.stream_order import in_stream_order
+from tidemark.decode.transaction_counts import TransactionCounts
 from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.model.change import (
     LOSS_PREFIX,
+    ChangeBatch,
     ChangeGroup,
     GroupItem,
     LogicalMessage,
     SchemaEvent,
     TransactionEnd,
+    Truncation,
 )
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.origins import NO_ORIGIN_EXCLUDED, ExcludedOrigins
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.model.snapshot import Visibility
@@ -48,6 +56,11 @@ def nothing_copied(_relation: Oid, _end: TransactionEnd) -> bool:
 def all_tables(relation: Relation) -> bool:
     """Select every relation whose rows are captured; materialized views are not."""
     return relation.kind in CAPTURED_KINDS
+
+
+def all_messages(_prefix: str) -> bool:
+    """Select every logical message."""
+    return True
 
 
 class _Reached(NamedTuple):
@@ -75,6 +88,10 @@ class Grouper:
         dialects: Mapping[Oid, Dialect],
         *,
         selected: Selection = all_tables,
+        root_of: RootOf = by_leaf,
+        excluded: ExcludedOrigins = NO_ORIGIN_EXCLUDED,
+        wants_message: Callable[[str], bool] = all_messages,
+        counting: bool = False,
         copied: Copied = nothing_copied,
         copied_by: Collection[Visibility] = (),
         after: Position | None = None,
@@ -82,7 +99,10 @@ class Grouper:
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
     ) -> None:
-        """`dialects` are the databases'; `selected` tells which relations are wanted.
+        """`dialects` are the databases'; `selected` tells which relations are wanted, `root_of` whose name they have.
+
+        `excluded` are replication origins, `wants_message` goes by a message's prefix. `counting`: transactions come
+        with their counts, and changes numbered by table.
 
         What stands at or before the position `after` was delivered already, and is left out; so is what the snapshot
         `behind` sees: the changes begin behind it. `copied` tells by the snapshots `copied_by`; where those are not
@@ -90,6 +110,10 @@ class Grouper:
         """
         self._dialects = dialects
         self._selected = selected
+        self._routes = PartitionRoutes(dialects, root_of)
+        self._excluded = excluded
+        self._wants_message = wants_message
+        self._counts = TransactionCounts() if counting else None
         self._copied = copied
         self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
         self._asks_always = copied is not nothing_copied and not copied_by
@@ -107,6 +131,7 @@ class Grouper:
         self._items: list[GroupItem] = []
         self._gathered: GatheredRows | None = None
         self._transactions = EndsInGroup()
+        self._begun: list[TransactionEnd] = []
         self._row_count = 0
         self._byte_count = 0
 
@@ -122,15 +147,18 @@ class Grouper:
         if first >= end.item_count:
             transaction.release()
             return
+        yield from self._begin(end, first)
         for item in transaction.items():
             if not isinstance(item, RowRun):
                 if item.position.ordinal < first:
+                    self._count_item(item, end)
                     continue
                 if self._is_full:
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
             row = min(item.stop, item.start + max(0, first - item.first_ordinal))
+            self._count_rows(item, item.start, row, end)
             while row < item.stop:
                 if self._is_full:
                     yield self._close()
@@ -156,6 +184,13 @@ class Grouper:
             else:
                 yield from self.add_transaction(run.transaction(index))
             index = max(stop, index + 1)
+
+    def _begin(self, end: TransactionEnd, first: int) -> Iterator[ChangeGroup]:
+        """Note where a transaction begins, where that counts: with its first item, in the same group."""
+        if self._counts is not None and first == 0:
+            if self._is_full:
+                yield self._close()
+            self._begun.append(end)
 
     def add_message(self, message: LogicalMessage, restart_lsn: Lsn) -> Iterator[ChangeGroup]:
         """Take a message that belongs to no transaction; give out the group if it is full."""
@@ -185,9 +220,11 @@ class Grouper:
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
 
     def _takes_all_of(self, run: CommittedRun) -> bool:
-        """Tell if nothing of a run was delivered or copied already."""
+        """Tell if nothing of a run was delivered or copied already, or is looked at one by one."""
         after, ends = self._after, run.ends
-        if self._asks_always or (after is not None and ends.timeline != after.timeline):
+        if self._excluded or self._counts is not None or self._asks_always:
+            return False
+        if after is not None and ends.timeline != after.timeline:
             return False
         if after is not None and ends.commit_lsns[0] <= after.commit_lsn:
             return False
@@ -224,12 +261,19 @@ class Grouper:
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
         self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
-        if not self._wants_item(item, end):
+        if isinstance(item, LogicalMessage | Truncation) and self._is_excluded(item, end):
             return
-        if not isinstance(item, LogicalMessage):
+        if isinstance(item, LogicalMessage):
+            if item.prefix != LOSS_PREFIX and self._wants_message(item.prefix):
+                self._items.append(item)
+                self._byte_count += ITEM_BYTES + len(item.content)
+            return
+        wanted = [told for told in self._routes.items(item) if self._wants_item(told, end)]
+        if wanted:
             self._end_batches()
-        self._items.append(item)
-        self._byte_count += ITEM_BYTES + (len(item.content) if isinstance(item, LogicalMessage) else 0)
+            self._count_item(item, end)
+            self._items.extend(wanted)
+            self._byte_count += ITEM_BYTES * len(wanted)
 
     def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
         """Take rows of `run` from `row` on until the group is full; return the first row left over."""
@@ -246,16 +290,24 @@ class Grouper:
         here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
         self._last = here._replace(ordinal=ordinal + stop - row - 1)
-        if self._copied is nothing_copied:
-            gathered.take(run, row, stop, end)
-        else:
-            for begin, finish in self._not_copied(run, row, stop, end):
-                gathered.take(run, begin, finish, end)
+        for begin, finish in self._wanted_rows(run, row, stop, end):
+            gathered.take(run, begin, finish, end)
         return stop
+
+    def _wanted_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
+        """Give out the ranges of rows that are neither copied already nor left out by their origin."""
+        ranges: Iterable[tuple[int, int]] = ((start, stop),)
+        if self._excluded:
+            ranges = kept_rows(run.chunk.entries, start, stop, self._excluded, end.origin)
+        if self._copied is nothing_copied:
+            yield from ranges
+        else:
+            for begin, finish in ranges:
+                yield from self._not_copied(run, begin, finish, end)
 
     def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
         """Give out the ranges of rows that no first copy has brought already."""
-        oids = [relation.oid for relation in run.versions.relations]
+        oids = [self._routes.target(relation).oid for relation in run.versions.relations]
         begin = start
         for row, number in enumerate(run.chunk.numbers(start, stop), start):
             if self._copied(oids[number], end):
@@ -265,9 +317,30 @@ class Grouper:
         if stop > begin:
             yield begin, stop
 
-    def _wants_item(self, item: Item, end: TransactionEnd | None) -> bool:
-        if isinstance(item, LogicalMessage):
-            return item.prefix != LOSS_PREFIX
+    def _count_item(self, item: Item, end: TransactionEnd | None) -> None:
+        """Count a TRUNCATE, given out now or before a restart."""
+        if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
+            return
+        for told in self._routes.items(item):
+            if isinstance(told, Truncation) and self._wants_item(told, end):
+                self._counts.count(end.commit_lsn, told.database, told.relation, 1)
+
+    def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
+        """Count rows that were given out before a restart."""
+        if self._counts is None or start == stop:
+            return
+        versions = run.versions
+        for begin, finish in self._wanted_rows(run, start, stop, end):
+            for number, count in Counter(run.chunk.numbers(begin, finish)).items():
+                relation = versions.relations[number]
+                if self._wants(relation):
+                    target = self._routes.target(relation)
+                    self._counts.count(end.commit_lsn, versions.databases[number], target, count)
+
+    def _is_excluded(self, item: LogicalMessage | Truncation, end: TransactionEnd | None) -> bool:
+        return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
+
+    def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
         told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
         versions = [relation for relation in told if relation is not None]
         if end is not None and self._copied(versions[0].oid, end):
@@ -279,7 +352,8 @@ class Grouper:
         if wanted is None:
             if len(self._selection) >= TABLES_MAX:
                 self._selection.clear()
-            wanted = self._selection[relation] = all_tables(relation) and self._selected(relation)
+            wanted = all_tables(relation) and self._selected(self._routes.target(relation))
+            self._selection[relation] = wanted
         return wanted
 
     def _reach(self, reached: _Reached) -> None:
@@ -292,6 +366,7 @@ class Grouper:
         if gathered is None:
             return
         self._byte_count += gathered.byte_count
+        made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
         for database, relation, spans in gathered.by_relation(self._wants):
             builder = self._builders.get((database, relation))
             if builder is None:
@@ -299,20 +374,26 @@ class Grouper:
                     self._builders.clear()
                 builder = BatchBuilder(database, relation, self._dialects[database])
                 self._builders[database, relation] = builder
-            self._items.extend(builder.build(spans))
+            table = self._routes.target(relation).oid
+            made.setdefault((database, table), []).extend(self._routes.batches(builder.build(spans)))
             self._row_count += len(spans)
+        for batches in made.values():
+            ordered = in_stream_order(batches)
+            self._items.extend(self._counts.number(ordered) if self._counts is not None else ordered)
 
     def _close(self) -> ChangeGroup:
         self._end_batches()
         assert self._first is not None, "a full group has items"
         assert self._last is not None, "a full group has items"
+        counts, ends = self._counts, self._transactions
         group = ChangeGroup(
             self._first.position,
             self._last.pointer,
             self._items,
-            self._transactions,
+            ends if counts is None else [counts.told(end) for end in ends],
             self._row_count,
             self._byte_count,
+            self._begun,
         )
         self._restart()
         return group

@@ -21,7 +21,7 @@ from tidemark.decode.toast import ToastChunks
 from tidemark.decode.transactions import OpenTransaction, SpeculativeKey, SpeculativeRow, TransactionTable
 from tidemark.decode.tuples import TupleLayout
 from tidemark.model.change import BeforeKind, Op, Truncation
-from tidemark.model.errors import CorruptWal
+from tidemark.model.errors import CorruptWal, NodeUnfit
 from tidemark.model.lsn import INVALID_OID, INVALID_XID, Oid, Xid, format_lsn
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.record import Record
@@ -42,6 +42,15 @@ class UnknownFile(CorruptWal):
     """A row in a file that no relation has."""
 
     hint = "the catalog does not belong to this WAL: seed it anew, and please report this if it comes again"
+
+
+class RowNotLogged(NodeUnfit):
+    """A change of a captured table whose record leaves out the row: `wal_level` was below logical where it was written.
+
+    Before 17 a standby has no word of its primary's `wal_level` but such records.
+    """
+
+    hint = "set wal_level=logical on the primary and restart it, then make a new first copy: this row is not in WAL"
 
 
 class _Role(Enum):
@@ -130,11 +139,12 @@ class HeapChanges:
     def take_heap2(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
         """Take a record of the resource manager HEAP2."""
         insert = heap2.parse(record)
-        if not isinstance(insert, heap2.HeapMultiInsert) or insert.tuples is None:
-            return
-        if not insert.flags & heap.INSERT_CONTAINS_NEW_TUPLE:
+        if not isinstance(insert, heap2.HeapMultiInsert):
             return
         site = _Site(record, transaction, catalog)
+        if not insert.flags & heap.INSERT_CONTAINS_NEW_TUPLE or insert.tuples is None:
+            self._pass_over(site, insert.block.locator)
+            return
         table = self._resolve(site, insert.block.locator)
         for packed in insert.tuples:
             self._new_row(site, table, packed)
@@ -161,12 +171,14 @@ class HeapChanges:
                     relation=relation,
                     cascade=truncate.cascade,
                     restart_identity=truncate.restart_identity,
+                    origin=record.origin,
                 )
                 transaction.add_item(record.xid, item)
 
     def _insert(self, site: _Site, insert: heap.HeapInsert) -> None:
         if not insert.flags & heap.INSERT_CONTAINS_NEW_TUPLE or insert.tuple is None:
-            return  # VACUUM FULL and CLUSTER copy TOAST tables without a logical trace
+            self._pass_over(site, insert.block.locator)
+            return
         table = self._resolve(site, insert.block.locator)
         if insert.flags & heap.INSERT_IS_SPECULATIVE and table.role is _Role.ROWS:
             key = SpeculativeKey(insert.block.locator, insert.block.block, insert.offset)
@@ -179,15 +191,13 @@ class HeapChanges:
 
     def _update(self, site: _Site, update: heap.HeapUpdate) -> None:
         locator = update.block.locator
-        is_logical = update.flags & heap.UPDATE_CONTAINS_NEW_TUPLE
-        if not is_logical and site.catalog.resolve(locator, site.transaction.xid) is None:
-            return  # a mapped catalog: pg_proc, or one that is being rewritten
+        if not update.flags & heap.UPDATE_CONTAINS_NEW_TUPLE or update.tuple is None:
+            self._pass_over(site, locator)
+            return
         table = self._resolve(site, locator)
         if table.role is not _Role.ROWS:
             return
-        new = update.tuple if is_logical else None
-        if new is not None:
-            new = site.filled_in(new, table.layout)
+        new = site.filled_in(update.tuple, table.layout)
         kind = _before_kind(update.flags, heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY)
         self._add(site, _UPDATE, table.relation, new=new, old=update.old_tuple, before_kind=kind)
         site.forget_chunks()
@@ -257,8 +267,25 @@ class HeapChanges:
             tell_schema(site.transaction)
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
-        rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind)
+        origin = site.record.origin
+        rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
+
+    def _pass_over(self, site: _Site, locator: RelFileLocator) -> None:
+        """Pass over a change without its new row: it has to be one of a relation that is not logged logically.
+
+        Those are catalogs (of a mapped one, as pg_proc is, the file may not be known), TOAST tables that VACUUM FULL
+        and CLUSTER copy, and transient heaps (`RelationIsLogicallyLogged`, HEAP_INSERT_NO_LOGICAL).
+        """
+        relation = site.catalog.resolve(locator, site.transaction.xid)
+        if relation is None:
+            return
+        table = self._resolve(site, locator)
+        if table.role is _Role.ROWS and relation.persistence == PERMANENT:
+            raise RowNotLogged(
+                f"record at {format_lsn(site.record.lsn)} changes {relation.qualified_name} without its new row: "
+                "wal_level was below logical"
+            )
 
     def _resolve(self, site: _Site, locator: RelFileLocator) -> _Table:
         relation = site.catalog.resolve(locator, site.transaction.xid)

@@ -29,10 +29,11 @@ cdef class HeldRows:
     @cython.locals(slot="long long")
     cdef long long hold(self, long long xid, long long lsn) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, high="unsigned long long")
+    @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, low="unsigned long long",
+                   high="unsigned long long")
     cdef int add(self, long long slot, long long xid, long long lsn, const unsigned char[::1] linear,
-                 unsigned char op, unsigned char before_kind, long long relation, Py_ssize_t new_at,
-                 Py_ssize_t new_length, Py_ssize_t old_at, Py_ssize_t old_length) except -1 nogil
+                 unsigned char op, unsigned char before_kind, unsigned int origin, long long relation,
+                 Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at, Py_ssize_t old_length) except -1 nogil
 
     cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 

@@ -136,6 +136,7 @@ class HeldRows:
         linear: Buffer,
         op: int,
         before_kind: int,
+        origin: int,
         relation: int,
         new_at: int,
         new_length: int,
@@ -145,8 +146,9 @@ class HeldRows:
         """Put a row behind those taken so far."""
         at = self.row_count * WORDS
         begin = self.tuple_count
+        low = origin
         high = relation
-        self.words[at] = op | before_kind << 8 | high << 32
+        self.words[at] = op | before_kind << 8 | low << 16 | high << 32
         high = new_length
         self.words[at + 1] = xid | high << 32
         self.words[at + 2] = old_length

@@ -4,8 +4,9 @@ An entry says of a row what its tuples do not; the tuples themselves lie end to 
 row before its new one, in the order of the entries. So two buffers hold any number of rows, and a run of rows is copied
 by two slices.
 
-    0 u8 op, the letter     4 u32 index of the relation version     12 u32 length of the new tuple     24 u64 LSN
-    1 u8 BeforeKind         8 u32 xid of the subtransaction         16 u32 length of the old tuple
+    0 u8 op, the letter           4 u32 index of the relation version     12 u32 length of the new tuple     24 u64 LSN
+    1 u8 BeforeKind               8 u32 xid of the subtransaction         16 u32 length of the old tuple
+    2 u16 replication origin
 
 The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
 same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
@@ -28,8 +29,9 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
-ENTRY = Struct("<BBxxIIIIxxxxQ")
+ENTRY = Struct("<BBHIIIIxxxxQ")
 ENTRY_BYTES = 32
+ORIGIN_AT = 2
 RELATION_AT = 4
 XID_AT = 8
 NEW_AT = 12
@@ -39,6 +41,7 @@ ABSENT = 0xFFFFFFFF  # length of a tuple that is not there
 
 # The same as C integers, which Python does not see.
 STEP = ENTRY_BYTES
+TO_ORIGIN = ORIGIN_AT
 TO_RELATION = RELATION_AT
 TO_NEW = NEW_AT
 TO_OLD = OLD_AT
@@ -122,6 +125,7 @@ def arrange(
     data: bytearray,
     op: bytearray,
     before_kind: bytearray,
+    origin: array[int],
     lsn: array[int],
     run_of: array[int],
     ordinal: array[int],
@@ -166,6 +170,9 @@ def arrange(
                     data[place : place + size] = tuples[at : at + size]
                 op[to] = entries[entry]
                 before_kind[to] = entries[entry + 1]
+                low = entries[entry + TO_ORIGIN]
+                high = entries[entry + TO_ORIGIN + 1]
+                origin[to] = low | high << 8
                 lsn[to] = read_u64(entries, entry + TO_LSN)
                 run_of[to] = run
                 ordinal[to] = run_ordinals[run] + row - first

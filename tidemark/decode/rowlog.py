@@ -59,6 +59,7 @@ class Row(NamedTuple):
     lsn: int
     new: bytes | None  # packed tuples
     old: bytes | None
+    origin: int
 
 
 class RowChunk:
@@ -96,7 +97,7 @@ class RowChunk:
         """Take out the rows `start` to `stop`; `at` is where the tuples of the first begin."""
         tuples = self.tuples
         for entry in range(start * ENTRY_BYTES, stop * ENTRY_BYTES, ENTRY_BYTES):
-            op, before_kind, relation, xid, new_length, old_length, lsn = ENTRY.unpack_from(self.entries, entry)
+            op, before_kind, origin, relation, xid, new_length, old_length, lsn = ENTRY.unpack_from(self.entries, entry)
             new = old = None
             if old_length != ABSENT:
                 old = bytes(tuples[at : at + old_length])
@@ -104,7 +105,7 @@ class RowChunk:
             if new_length != ABSENT:
                 new = bytes(tuples[at : at + new_length])
                 at += new_length
-            yield Row(op, before_kind, relation, xid, lsn, new, old)
+            yield Row(op, before_kind, relation, xid, lsn, new, old, origin)
 
     def truncate(self, row_count: int) -> None:
         """Forget the rows from `row_count` on."""
@@ -173,7 +174,16 @@ class RowLog:
         return self.row_count - gone
 
     def append(
-        self, op: int, relation: int, lsn: int, xid: int, *, new: bytes | None, old: bytes | None, before_kind: int
+        self,
+        op: int,
+        relation: int,
+        lsn: int,
+        xid: int,
+        *,
+        new: bytes | None,
+        old: bytes | None,
+        before_kind: int,
+        origin: int = 0,
     ) -> None:
         """Log one row; `op` is the letter's byte, `relation` a number of `versions`, tuples are packed."""
         last = self._last
@@ -184,7 +194,7 @@ class RowLog:
         if new is not None:
             new_length = len(new)
             last.tuples += new
-        last.entries += ENTRY.pack(op, before_kind, relation, xid, new_length, old_length, lsn)
+        last.entries += ENTRY.pack(op, before_kind, origin, relation, xid, new_length, old_length, lsn)
         if last.byte_count >= CHUNK_BYTES:
             self._close_chunk()
 

@@ -2,7 +2,7 @@
 
 Nothing in WAL says "ALTER TABLE": there are changed rows of catalogs, seen through the mirror. An event is the
 difference between what was told last (or is committed) and what the transaction sees now, for every relation that its
-catalog changes may have touched, in the order of OIDs: the same WAL gives the same events.
+catalog changes may have touched, in an order that the catalogs alone decide: the same WAL gives the same events.
 
 An event belongs to one subtransaction, so that a rolled-back savepoint takes its events with it. That holds because
 pending changes are told before a record of another subtransaction is looked at.
@@ -18,7 +18,7 @@ from tidemark.decode.ports import Catalog
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
-from tidemark.model.relation import Relation
+from tidemark.model.relation import Relation, ReplicaIdentity
 
 FIRST_UNPINNED_OID = 12000  # transam.h: below are the system catalogs (IsCatalogRelation)
 CAPTURED_KINDS = "rp"  # pg_class.relkind: ordinary and partitioned tables
@@ -50,16 +50,36 @@ def effect_of(before: Relation | None, after: Relation | None, *, rewritten: boo
     return SchemaEffect.CONSTANT if any(column.missing is not None for column in added) else SchemaEffect.METADATA
 
 
-def _as_readers_see(relation: Relation) -> Relation:
-    """Return `relation` without what only says how its rows are stored: VACUUM FULL changes that, and no event."""
+def as_readers_see(relation: Relation) -> Relation:
+    """Return `relation` without what only says how its rows are stored: VACUUM FULL changes that, and no event.
+
+    Of the tables above a partition the names are left: they say under which one its changes come.
+    """
     columns = tuple(replace(column, missing=None) for column in relation.columns)
-    return replace(relation, columns=columns, toast_oid=INVALID_OID)
+    names = (
+        replace(above, columns=(), identity_columns=(), primary_key=(), replica_identity=ReplicaIdentity.DEFAULT)
+        for above in relation.ancestors
+    )
+    return replace(relation, columns=columns, toast_oid=INVALID_OID, ancestors=tuple(names))
 
 
-def _differ(before: Relation | None, after: Relation | None) -> bool:
+def differ(before: Relation | None, after: Relation | None) -> bool:
+    """Tell if readers see a difference between two versions, or that one of the two is none."""
     if before is None or after is None or before == after:
         return before is not after and before != after
-    return _as_readers_see(before) != _as_readers_see(after)
+    return as_readers_see(before) != as_readers_see(after)
+
+
+def _rank(before: Relation | None, after: Relation | None) -> int:
+    """Return the place among the events that are told together, those of equal rank being in the order of OIDs.
+
+    What a new column holds in rows that are there already stands with the partitions, not with the table above them: so
+    they come before it, unless they come into being, or go, with it.
+    """
+    described = after or before
+    assert described is not None, "nothing became nothing"
+    depth = len(described.ancestors)
+    return depth if before is None or after is None else -depth
 
 
 class TaggedItem(NamedTuple):
@@ -118,13 +138,15 @@ class SchemaTracker:
         gone = [heap for heap in self._rewrites if self._catalog.relation(heap, self._top_xid) is None]
         items = [self._end_rewrite(heap) for heap in gone]
         rewriting = self._catalog.rewriting(self._top_xid)
+        changed = []
         for oid in sorted(self._take_touched() if only is None else (only,)):
             before = self._known(oid)
             now = self._catalog.relation(oid, self._top_xid)
             after = now if is_captured(now) else None
-            if before is not after and _differ(before, after):
-                items.append(self._event(xid, before, after, rewritten=oid in rewriting))
-        return items
+            if before is not after and differ(before, after):
+                changed.append((before, after, oid in rewriting))
+        changed.sort(key=lambda change: _rank(*change[:2]))
+        return [*items, *(self._event(xid, before, after, rewritten=is_new) for before, after, is_new in changed)]
 
     def _take_touched(self) -> set[Oid]:
         touched = {*self._catalog.take_touched(self._top_xid), *self._unsaid}

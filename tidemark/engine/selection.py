@@ -3,13 +3,19 @@
 A pattern is a name with `*` and `?`, case-sensitive as PostgreSQL's names are. Tables are matched as
 `schema.table`; a pattern without a dot means the schema `public`. Something is captured if an include pattern
 matches and no exclude pattern does. Names are matched as of each change, so a new matching table is picked up live.
+
+Changes of partitions come under the name of a partitioned table above them that `partition_roots` matches, of the
+topmost such one; then its name alone decides if they are captured.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from tidemark.model.origins import ExcludedOrigins
 from tidemark.model.relation import Relation
 
+EVERY_ORIGIN = "any"
 SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema", "pg_toast"})
 
 
@@ -20,6 +26,9 @@ class Selection:
     databases: tuple[str, ...] = ("*",)
     tables: tuple[str, ...] = ("*.*",)
     exclude_tables: tuple[str, ...] = ()
+    partition_roots: tuple[str, ...] = ()
+    exclude_origins: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ("*",)
 
     def selects_database(self, name: str) -> bool:
         """Tell if a database is captured."""
@@ -30,12 +39,33 @@ class Selection:
         if namespace in SYSTEM_SCHEMAS or namespace.startswith("pg_temp"):
             return False
         qualified = f"{namespace}.{name}"
-        included = any(fnmatchcase(qualified, _qualified(pattern)) for pattern in self.tables)
-        return included and not any(fnmatchcase(qualified, _qualified(pattern)) for pattern in self.exclude_tables)
+        return _matches(qualified, self.tables) and not _matches(qualified, self.exclude_tables)
 
     def selects(self, relation: Relation) -> bool:
         """Tell if changes of a relation are given out."""
         return self.selects_table(relation.namespace, relation.name)
+
+    def selects_message(self, prefix: str) -> bool:
+        """Tell if logical messages of a prefix are given out."""
+        return any(fnmatchcase(prefix, pattern) for pattern in self.messages)
+
+    def excluded_origins(self) -> ExcludedOrigins:
+        """Return which replication origins' changes are left out."""
+        ids = frozenset(int(origin) for origin in self.exclude_origins if origin != EVERY_ORIGIN)
+        return ExcludedOrigins(ids, every=EVERY_ORIGIN in self.exclude_origins)
+
+    def root_of(self, lineage: Sequence[Relation]) -> Relation | None:
+        """Return which of some partitioned tables, from the nearest on, names the changes below it; None: none does."""
+        matching = (above for above in lineage if self.is_root(above.namespace, above.name))
+        return next(reversed(list(matching)), None)
+
+    def is_root(self, namespace: str, name: str) -> bool:
+        """Tell if a partitioned table gives its name to the changes of its partitions."""
+        return namespace not in SYSTEM_SCHEMAS and _matches(f"{namespace}.{name}", self.partition_roots)
+
+
+def _matches(qualified: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(qualified, _qualified(pattern)) for pattern in patterns)
 
 
 def _qualified(pattern: str) -> str:

@@ -26,6 +26,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Origin = Annotated[str, Field(pattern=r"^(any|[1-9][0-9]{0,4})$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
 
 
@@ -51,10 +52,20 @@ class SelectConfig:
     databases: tuple[str, ...] = ("*",)
     tables: tuple[str, ...] = ("*.*",)
     exclude_tables: tuple[str, ...] = ()
+    partition_roots: tuple[str, ...] = ()
+    exclude_origins: tuple[Origin, ...] = ()
+    messages: tuple[str, ...] = ("*",)
 
     def selection(self) -> Selection:
         """Return the patterns as the engine wants them."""
-        return Selection(self.databases, self.tables, self.exclude_tables)
+        return Selection(
+            self.databases,
+            self.tables,
+            self.exclude_tables,
+            self.partition_roots,
+            self.exclude_origins,
+            self.messages,
+        )
 
 
 @dataclass(frozen=True, config=_STRICT)
@@ -88,6 +99,7 @@ class DeliverConfig:
 
     consumer: Literal["outbox", "jsonl", "null"] = "outbox"
     jsonl_file: str = ""
+    transactions: bool = False
     group_rows_max: Annotated[int, Field(ge=1, le=1 << 24)] = 50_000
     group_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 30)] = 16 << 20
     unconfirmed_bytes_max: Annotated[int, Field(ge=1 << 16, le=1 << 40)] = 256 << 20

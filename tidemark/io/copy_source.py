@@ -29,6 +29,7 @@ from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, pars
 from tidemark.wal.versions import WalFormat
 
 SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
+PARTITIONED = "p"  # pg_class.relkind
 _FIRST_USER_OID = 16384  # FirstNormalObjectId
 _STAMP = """
     SELECT c.oid::int8, pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
@@ -38,10 +39,19 @@ _STAMP = """
             (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
              FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
             (SELECT pg_catalog.string_agg(pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid)
-             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid)),
-        pg_catalog.getdatabaseencoding()::text
+             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid),
+            (WITH RECURSIVE below (oid, made) AS (
+                SELECT i.inhrelid, i.xmin FROM pg_catalog.pg_inherits i WHERE c.relkind = 'p' AND i.inhparent = c.oid
+                UNION ALL SELECT i.inhrelid, i.xmin FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid)
+             SELECT pg_catalog.string_agg(pg_catalog.concat(oid, ':', made), ',' ORDER BY oid) FROM below)),
+        pg_catalog.getdatabaseencoding()::text, c.relkind::text,
+        ARRAY(SELECT ARRAY[pg_catalog.convert_to(an.nspname::text, pg_catalog.getdatabaseencoding()),
+                pg_catalog.convert_to(ac.relname::text, pg_catalog.getdatabaseencoding())]
+            FROM pg_catalog.pg_partition_ancestors(c.oid) WITH ORDINALITY AS a (relid, level)
+            JOIN pg_catalog.pg_class ac ON ac.oid = a.relid JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace
+            WHERE a.relid <> c.oid ORDER BY a.level)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.relrewrite = 0
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
 """
 
 
@@ -63,13 +73,15 @@ class SnapshotUnclear(NodeUnreachable):
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as SQL shows it; `stamp` changes whenever its description does."""
+    """A table as SQL shows it; `stamp` changes whenever its description does, or its set of partitions."""
 
     oid: Oid
     namespace: str
     name: str
     readable: bool
     stamp: str
+    is_partitioned: bool = False
+    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +160,18 @@ class CopySource:
         return next((self._table(row) for row in rows), None)
 
     def _table(self, row: TupleRow) -> SourceTable:
-        oid, namespace, name, readable, stamp, encoding = row
+        oid, namespace, name, readable, stamp, encoding, kind, lineage = row
         # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
         dialect = Dialect.of(encoding, self._format.major)
-        return SourceTable(Oid(oid), dialect.decode(namespace), dialect.decode(name), readable, stamp)
+        return SourceTable(
+            Oid(oid),
+            dialect.decode(namespace),
+            dialect.decode(name),
+            readable,
+            stamp,
+            is_partitioned=kind == PARTITIONED,
+            ancestors=tuple((dialect.decode(above), dialect.decode(named)) for above, named in lineage),
+        )
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
@@ -179,7 +199,8 @@ class CopySource:
             session.execute("SET LOCAL statement_timeout = 0")
             session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
             name = _identifier(table.namespace, table.name)
-            session.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(name))
+            only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: all partitions
+            session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
             replayed_lsn = self._look.replayed_lsn()
             # NB: the first statement with a snapshot; LOCK takes none.
             ((snapshot, time_us, oid),) = session.execute(
@@ -204,9 +225,9 @@ class CopySource:
         return None if window.holds_commit(self._dsn, self._look.facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
     def rows(self, relation: Relation) -> Generator[bytes]:
-        """Give the rows of the table that is held, as lines of COPY's text format.
+        """Give the rows of the table that is held, those of its partitions too, as lines of COPY's text format.
 
-        Raises `TableChanging` behind the last one where they were another table's.
+        Raises `TableChanging` behind the last one where they were another table's, or other partitions'.
         """
         assert self._mirror is not None, relation
         columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
@@ -214,7 +235,9 @@ class CopySource:
         # Text of SQL_ASCII comes as it is: the server would refuse to give out what is no UTF-8.
         encoding = sql.Literal("SQL_ASCII" if self._mirror.encoding == "SQL_ASCII" else "UTF8")
         # A SELECT, not the table: generated columns are columns here, too.
-        statement = sql.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT (ENCODING {})").format(columns, name, encoding)
+        only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
+        query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
+        statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
         with self._node.translated() as session, session.cursor().copy(statement) as copy:
             for line in copy:
                 yield bytes(line)
@@ -229,11 +252,15 @@ class CopySource:
         # NB: by the other session, since pg_class under the snapshot does not have what is newer.
         others = self._look.query(
             "SELECT c.oid::regclass::text FROM pg_catalog.pg_class c"
-            " WHERE c.oid::int8 = ANY(%s) AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')",
-            (locked, _FIRST_USER_OID, relation.oid),
+            " WHERE c.oid::int8 = ANY(%s) AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+            " AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a (relid) WHERE a.relid = %s)",
+            (locked, _FIRST_USER_OID, relation.oid, relation.oid),
         )
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
+        now = self.table(relation.oid) if relation.gathers_partitions else None
+        if now is not None and now.stamp != self._stamps.get(relation.oid):
+            raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")
 
     def flush(self) -> None:
         """Have everything flushed that the snapshot saw: else a crash could take back what was copied."""

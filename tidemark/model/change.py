@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import INVALID_OID, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 
@@ -50,6 +50,7 @@ META_FIELDS: tuple[pa.Field, ...] = (
     pa.field("_lsn", pa.int64(), nullable=False),  # start of the change's own record
     pa.field("_xid", pa.int64(), nullable=False),  # top-level, 32 bits
     pa.field("_commit_time", pa.timestamp("us", tz="UTC"), nullable=False),
+    pa.field("_origin", pa.int32(), nullable=False),  # replication origin of the change, 0: none
     pa.field("_before_kind", pa.int8(), nullable=False),
     # Columns of `_after` whose TOASTed value did not change and is not in WAL: little-endian bitmap over the
     # positions of the live columns; NULL where there is none. The column itself holds NULL there.
@@ -57,6 +58,8 @@ META_FIELDS: tuple[pa.Field, ...] = (
 )
 BEFORE = "_before"  # struct of the live columns, NULL where _before_kind is NONE
 AFTER = "_after"  # struct of the live columns, NULL for a delete
+TABLE_ORDINAL = "_table_ordinal"
+"""Last column, where changes are counted: number of the change among its table's in the transaction (P11)."""
 
 
 def batch_schema(columns: pa.StructType) -> pa.Schema:
@@ -101,11 +104,37 @@ class SchemaEvent:
     effect: SchemaEffect
     before: Relation | None
     after: Relation | None
+    brings_rows: bool = False  # a table of its own from now on, with rows that came under another name (DETACH)
+
+
+class PartitionChange(Enum):
+    """What a partition event says happened to the partition."""
+
+    CREATE = "create"
+    ATTACH = "attach"  # a table that was there before: its rows, of which nothing was told under this name, came along
+    DETACH = "detach"  # it goes on as a table of its own
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvent:
+    """A partition came under a table under whose name its changes come, or left it and took its rows along (P23)."""
+
+    position: Position
+    lsn: Lsn
+    database: Oid
+    xid: Xid
+    change: PartitionChange
+    relation: Relation  # the partitioned table
+    partition: Relation
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteBoundary:
-    """Begin or end of the rewritten rows (op `r`) of one relation: they replace all rows that it had."""
+    """Begin or end of the rewritten rows (op `r`) of one relation: they replace all rows that it had.
+
+    With a `partition`, all rows that it had with this `tableoid`.
+    """
 
     position: Position
     lsn: Lsn
@@ -113,11 +142,12 @@ class RewriteBoundary:
     xid: Xid
     relation: Relation
     begin: bool
+    partition: Oid = INVALID_OID
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """TRUNCATE of one relation; a statement over several gives one each."""
+    """TRUNCATE of one relation, or of its `partition`; a statement over several gives one each."""
 
     position: Position
     lsn: Lsn
@@ -126,6 +156,8 @@ class Truncation:
     relation: Relation
     cascade: bool
     restart_identity: bool
+    partition: Oid = INVALID_OID
+    origin: int = 0  # replication origin, 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +171,7 @@ class LogicalMessage:
     transactional: bool
     prefix: str
     content: bytes
+    origin: int = 0  # replication origin, 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +186,17 @@ class CopyBoundary:
     snapshot: str  # text form of a `Visibility`
 
 
-GroupItem = ChangeBatch | SchemaEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+GroupItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | LogicalMessage | CopyBoundary
+
+
+@dataclass(frozen=True, slots=True)
+class TableCount:
+    """How many changes of a table, TRUNCATEs included, a transaction has."""
+
+    relation: Oid
+    namespace: str
+    name: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +214,7 @@ class TransactionEnd:
     item_count: int
     origin: int = 0
     gid: str | None = None
+    tables: tuple[TableCount, ...] | None = None  # what is given out of it; None: not counted
 
 
 class TransactionEnds(Protocol):
@@ -196,3 +240,4 @@ class ChangeGroup:
     transactions: TransactionEnds
     row_count: int
     byte_count: int
+    begun: Sequence[TransactionEnd] = ()  # transactions whose first item is here, where they are counted

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from tidemark.model.lsn import INVALID_OID, Oid
 
+TABLEOID_NUMBER = -6  # sysattr.h: the system column that names the partition which a row stands in
+
 
 class RelFileLocator(NamedTuple):
     """A relation's file (`relfilelocator.h`): tablespace, database and relfilenode, which is not the relation's OID."""
@@ -128,6 +130,9 @@ class Relation:
     toast_oid: Oid = INVALID_OID
     rewrite_of: Oid = INVALID_OID  # pg_class.relrewrite: this is the transient heap of that relation
     partition_of: Oid = INVALID_OID  # parent of a partition
+    # The partitioned tables above a partition, its parent first, each without those above itself. Inside the decoder
+    # only: whoever takes changes sees `partition_of`.
+    ancestors: tuple["Relation", ...] = ()
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +147,11 @@ class Relation:
     def live_columns(self) -> tuple[Column, ...]:
         """The columns that a user sees, in order."""
         return tuple(column for column in self.columns if not column.dropped)
+
+    @property
+    def gathers_partitions(self) -> bool:
+        """Tell if rows of partitions come under this relation's name: then it has the column `tableoid`, the last."""
+        return bool(self.columns) and self.columns[-1].number == TABLEOID_NUMBER
 
     @property
     def qualified_name(self) -> str:

@@ -1,6 +1,6 @@
 """The change log of a table: every change as it was, appended once.
 
-    _op _seq _tli _commit_lsn _ordinal _lsn _xid _commit_time _before_kind _unchanged | the columns | _old
+    _op _seq _tli _commit_lsn _ordinal _lsn _xid _commit_time _origin _before_kind _unchanged | the columns | _old
 
 `_old` has what is known of the row before, `_before_kind` says how much that is (0 nothing, 1 the key, 2 all), and
 `_unchanged` names the columns whose TOASTed value did not change and is not known: NULL here, not in the table.
@@ -98,6 +98,7 @@ class ChangeLog:
             "_ordinal": event.position.ordinal,
             "_lsn": event.lsn,
             "_xid": event.xid,
+            "_origin": event.origin,
             "_before_kind": BeforeKind.NONE.value,
         }
         return pa.Table.from_pylist([row], schema=schema)

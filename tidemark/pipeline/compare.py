@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.decode.partitions import alone, as_target
 from tidemark.io.copy_source import CopySource
 from tidemark.io.node import Node
 from tidemark.io.state import StateStore
@@ -92,7 +93,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
     if known is None:
         return None
     with source.held(known) as snapshot:
-        relation = snapshot.relation
+        relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
         batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in _slices(source.rows(relation))]
     expected = _source_table(relation, batches, builder)

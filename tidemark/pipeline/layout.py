@@ -18,7 +18,7 @@ from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import fits_key
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Oid
-from tidemark.model.relation import Column, Relation, ReplicaIdentity
+from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
 NUMBER = b"tidemark.number"
 Shapes = Callable[[Relation], pa.StructType]
@@ -44,7 +44,7 @@ PLACE = tuple(
 
 # Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
 RESERVED = re.compile(
-    r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_before_kind|_unchanged|_old|__tidemark.*)_*",
+    r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_origin|_before_kind|_unchanged|_old|__tidemark.*)_*",
     re.IGNORECASE,
 )
 
@@ -136,9 +136,17 @@ def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.
 
 
 def reshaper(
-    held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar], labels: Labels
+    held: pa.Schema,
+    wanted: pa.Schema,
+    constants: Mapping[int, pa.Scalar],
+    restates: Mapping[int, Callable[[pa.Array], pa.Array]],
+    *,
+    lenient: bool = False,
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Return the function that gives rows of the layout `held` the layout `wanted`."""
+    """Return the function that gives rows of the layout `held` the layout `wanted`, and says values as `restates` do.
+
+    `lenient`: a column whose values do not fit is NULL.
+    """
     old = numbered(held)
 
     def reshape(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -146,7 +154,8 @@ def reshaper(
         for number, field in numbered(wanted).items():
             if number in old:
                 values = batch.column(old[number].name)
-                columns.append(convert(relabelled(values, labels[number]) if number in labels else values, field))
+                named = restates[number](values) if number in restates else values
+                columns.append(_convert_or_null(named, field) if lenient else convert(named, field))
             elif number in constants:
                 columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))
             else:
@@ -161,8 +170,7 @@ def renamed_labels(before: Relation | None, after: Relation) -> Labels:
     was = {column.number: labels_of(column) for column in before.live_columns} if before is not None else {}
     renamed: dict[int, Mapping[str, str]] = {}
     for column in after.live_columns:
-        old, new = was.get(column.number, {}), labels_of(column)
-        names = {old[oid]: label for oid, label in new.items() if oid in old and old[oid] != label}
+        names = _changed(was.get(column.number, {}), labels_of(column))
         if names:
             renamed[column.number] = names
     return renamed
@@ -173,7 +181,20 @@ def labels_of(column: Column) -> Mapping[Oid, str]:
     kind = column.type.ultimate() if column.type is not None else None
     if kind is not None and kind.element is not None:
         kind = kind.element.ultimate()
-    return {label.oid: without_escapes(label.label) for label in kind.labels} if kind is not None else {}
+    return _labels(kind) if kind is not None else {}
+
+
+def label_names(old: TypeDescription, new: TypeDescription) -> Mapping[str, str]:
+    """Return the labels of an enum that were renamed between two versions of it."""
+    return _changed(_labels(old), _labels(new))
+
+
+def _labels(kind: TypeDescription) -> Mapping[Oid, str]:
+    return {label.oid: without_escapes(label.label) for label in kind.labels}
+
+
+def _changed(old: Mapping[Oid, str], new: Mapping[Oid, str]) -> dict[str, str]:
+    return {old[oid]: label for oid, label in new.items() if oid in old and old[oid] != label}
 
 
 def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
@@ -200,6 +221,13 @@ def convert(column: pa.Array, field: pa.Field) -> pa.Array:
         return pc.cast(column, field.type, safe=not wraps)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}") from error
+
+
+def _convert_or_null(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return convert(column, field)
+    except UnfitRows:
+        return pa.nulls(len(column), field.type)
 
 
 def _same(left: pa.Field, right: pa.Field) -> bool:

@@ -25,6 +25,7 @@ META = pa.schema(
         pa.field("_op", pa.string()),
         *PLACE,
         pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
+        pa.field("_origin", pa.int32()),
         pa.field("_before_kind", pa.int8()),
         pa.field(UNCHANGED, pa.list_(pa.string())),
     ]

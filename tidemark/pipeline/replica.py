@@ -9,7 +9,7 @@ A table without a key has a replica as long as rows only come. At the first upda
 row it means, its replica is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,33 +23,35 @@ from tidemark.model.change import (
     AFTER,
     CopyBoundary,
     Op,
+    PartitionChange,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEffect,
     SchemaEvent,
     Truncation,
 )
+from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.model.relation import Relation
+from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
     Constants,
-    Labels,
     Shapes,
     key_names,
     lake_columns,
     plan_reshape,
-    renamed_labels,
     replica_schema,
     reshaper,
 )
+from tidemark.pipeline.restating import Restates, restatements
 from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
-_NONE: Labels = {}
+_NONE: Restates = {}
 REWRITE = "rewrite"
 _NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
@@ -131,13 +133,18 @@ class Replica:
         match event:
             case Truncation():
                 self._settle(table, event.relation, self._shapes(event.relation), table.held)
-                table.delete(None, replace(held, blocked=False))
+                if event.partition:
+                    table.delete(_of_partition(event.relation, event.partition), held)
+                else:
+                    table.delete(None, replace(held, blocked=False))
+            case PartitionEvent(change=PartitionChange.DETACH | PartitionChange.DROP) if table.exists:
+                table.delete(_of_partition(event.relation, event.partition.oid), held)
             case CopyBoundary():
                 self._bound_copy(table, event, held)
             case RewriteBoundary():
                 self._bound_rewrite(table, event, held)
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
-                self._settle(table, relation, self._shapes(relation), held, renamed_labels(event.before, relation))
+                self._settle(table, relation, self._shapes(relation), held, restatements(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
                 return
         passed(Failpoint.REPLICA_CHANGED)
@@ -165,7 +172,10 @@ class Replica:
             return
         if not table.exists:
             table.create(aside.schema, table.held)
-        table.overwrite(aside.scan(), replace(held, blocked=False))
+        if not event.partition:
+            table.overwrite(aside.scan(), replace(held, blocked=False))
+        elif not table.held.blocked:
+            table.overwrite(_with_others(table, aside, event), held)
         passed(Failpoint.REWRITE_ENDED)
         _empty(aside, aside.schema, held)
         aside.forget_files()
@@ -176,9 +186,9 @@ class Replica:
     # Layout
 
     def _settle(
-        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, labels: Labels = _NONE
+        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, restates: Restates = _NONE
     ) -> None:
-        """Give the replica the layout of `relation`, making it if it is not there, and its rows the names of labels."""
+        """Give the replica the layout of `relation`, making it if it is not there, and its rows what `restates` say."""
         wanted = replica_schema(relation, columns)
         if not table.exists:
             table.create(wanted, held)
@@ -186,10 +196,10 @@ class Replica:
         schema = table.schema
         constants = self._constants(relation, self._dialect)
         plan = plan_reshape(schema, wanted, constants)
-        if plan is None and not labels:
+        if plan is None and not restates:
             return
-        if plan is None or plan.whole or labels:
-            reshape = reshaper(schema, wanted, constants, labels)
+        if plan is None or plan.whole or restates:
+            reshape = reshaper(schema, wanted, constants, restates)
             table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
         else:
             table.add_columns(plan.added, held)
@@ -212,6 +222,34 @@ def _same(column: pa.Field) -> str:
     if pa.types.is_decimal(column.type):
         return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
     return f"{target} = {source}"
+
+
+def _of_partition(relation: Relation, partition: Oid) -> str:
+    """Return the condition that a row stands in a partition."""
+    return f"{quoted(_tableoid(relation))} = {partition}"
+
+
+def _tableoid(relation: Relation) -> str:
+    return next(column.name for column in lake_columns(relation) if column.number == TABLEOID_NUMBER)
+
+
+def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> pa.RecordBatchReader:
+    """Give the rewritten rows of a partition, and those of all other partitions in the same layout.
+
+    NB: what does not fit it is NULL there: a change of types rewrites every partition, so their rows come next.
+    """
+    wanted = aside.schema
+    reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
+
+    rewritten, held = aside.scan(wanted.names), table.scan()  # NB: not in there: delta-rs draws rows inside its runtime
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rewritten
+        for batch in map(reshape, held):
+            others = pc.not_equal(batch.column(_tableoid(event.relation)), event.partition)
+            yield batch.filter(others)
+
+    return pa.RecordBatchReader.from_batches(wanted, batches())
 
 
 def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:

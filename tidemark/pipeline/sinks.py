@@ -174,7 +174,7 @@ def _split(items: Sequence[LakeItem]) -> _Split:
             continue
         relation = relation_of(item)
         assert relation is not None, item
-        if relation.kind == PARTITIONED:
+        if relation.kind == PARTITIONED and not relation.gathers_partitions:
             continue  # its rows are its partitions'
         split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
     return split

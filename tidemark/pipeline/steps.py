@@ -14,8 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.model.change import (
+    TABLE_ORDINAL,
     ChangeBatch,
     CopyBoundary,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
     Truncation,
@@ -28,8 +30,8 @@ from tidemark.model.relation import Relation
 from tidemark.pipeline.held import Held
 from tidemark.wire.items import relation_of
 
-TableItem = ChangeBatch | SchemaEvent | RewriteBoundary | Truncation | CopyBoundary
-TableEvent = SchemaEvent | RewriteBoundary | Truncation | CopyBoundary
+TableItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
+TableEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +92,8 @@ def steps(items: Sequence[Delivered], held: Held) -> list[Step]:
             _check_order(reached, first, item.relation)
             if run and run[-1][1].relation != item.relation:
                 close_run()
+            if TABLE_ORDINAL in rows.schema.names:  # it may be asked for from some restart on; the log numbers as well
+                rows = rows.drop_columns([TABLE_ORDINAL])
             run.append((delivered.sequence, ChangeBatch(item.database, item.relation, rows)))
             reached = last
             continue

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.decode.partitions import RootOf, under_own_name
 from tidemark.io.archive_state import ArchiveState, Stretch
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
@@ -108,7 +109,8 @@ def give_up(
     snapshot = "" if config.copy.enabled else settled(config, seed, observer)
     index = _write_base(config, store, before, seed)
     store.learn_versions()
-    tables = _tables(before, seed, _latest(store)) if config.copy.enabled else Tables((), {}, ())
+    root_of = config.select.selection().root_of
+    tables = _tables(before, seed, _latest(store), root_of) if config.copy.enabled else Tables((), {}, ())
     loss = Loss(
         at_us=SystemClock().wall_us(),
         after=before.start.position,
@@ -160,7 +162,7 @@ def _latest(store: StateStore) -> Mapping[TableKey, Relation]:
     return {(database, relation.oid): relation for _, (database, relation) in sorted(store.relations().items())}
 
 
-def _tables(view: StateView, seed: Seed, latest: Mapping[TableKey, Relation]) -> Tables:
+def _tables(view: StateView, seed: Seed, latest: Mapping[TableKey, Relation], root_of: RootOf) -> Tables:
     items: list[LossItem] = []
     copies: dict[TableKey, CopyProgress] = {}
     gone: list[TableKey] = []
@@ -169,15 +171,16 @@ def _tables(view: StateView, seed: Seed, latest: Mapping[TableKey, Relation]) ->
         mirror = seed.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
         told = latest.get(key)
+        shown = under_own_name(now, root_of) if now is not None else None
         if now is None:
             gone.append(key)
             if told is not None:
                 items.append(_drop(at, key[0], told))
         elif copy.phase is CopyPhase.LEFT:
             continue
-        elif told is not None and told != now:
+        elif shown is not None and told is not None and told != shown:
             copies[key] = CopyProgress(CopyPhase.COPYING, copy.generation + 1, lx=at.commit_lsn)
-            items.append(CopyBoundary(at, key[0], now, copy.generation + 1, True, ""))
+            items.append(CopyBoundary(at, key[0], shown, copy.generation + 1, True, ""))
         else:
             copies[key] = replace(copy, phase=CopyPhase.WAITING)
     return Tables(tuple(items), copies, tuple(gone))

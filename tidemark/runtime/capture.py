@@ -292,6 +292,10 @@ class Capture:
         grouper = Grouper(
             {oid: mirror.dialect.mapped(beginning.types) for oid, mirror in base.mirrors.items()},
             selected=config.select.selection().selects,
+            root_of=config.select.selection().root_of,
+            excluded=config.select.selection().excluded_origins(),
+            wants_message=config.select.selection().selects_message,
+            counting=config.deliver.transactions,
             copied=copies.have if copies.snapshots else nothing_copied,
             copied_by=copies.snapshots.values(),
             after=start.position,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from tidemark.engine.selection import Selection
 from tidemark.io.config import Config
 from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
 from tidemark.io.node import Node
@@ -41,12 +42,13 @@ class CopyPlan:
 
 def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
     """Return what of the configuration decides which tables are copied."""
-    return {
+    told = {
         "databases": config.select.databases,
         "tables": config.select.tables,
         "exclude_tables": config.select.exclude_tables,
         "copy": (str(config.copy.enabled).lower(),),
     }
+    return {**told, "partition_roots": config.select.partition_roots} if config.select.partition_roots else told
 
 
 def is_due(config: Config, view: StateView) -> bool:
@@ -107,7 +109,7 @@ def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_
     NB: the present name is ahead of the stream. Under the same configuration only what is noted counts, since whatever
     brings a table into the selection is in the stream, and noted when it comes by.
     """
-    if not config.select.selection().selects_table(table.namespace, table.name):
+    if not _is_captured(config.select.selection(), table):
         return replace(known, phase=CopyPhase.LEFT) if known is not None else None
     if known is not None and known.is_open:
         return known
@@ -115,6 +117,14 @@ def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_
     if is_whole or not is_changed or not config.copy.enabled:
         return None
     return replace(known or CopyProgress(CopyPhase.WAITING, 0), phase=CopyPhase.WAITING)
+
+
+def _is_captured(selection: Selection, table: SourceTable) -> bool:
+    """Tell if a table is selected, and its changes come under its own name."""
+    is_root = table.is_partitioned and selection.is_root(table.namespace, table.name)
+    is_own = is_root or not table.is_partitioned
+    is_below = any(selection.is_root(*above) for above in table.ancestors)
+    return is_own and not is_below and selection.selects_table(table.namespace, table.name)
 
 
 def _check_readable(database: str, tables: list[SourceTable]) -> None:

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.decode.partitions import ROUTED_KIND, under_own_name
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
@@ -35,6 +36,7 @@ from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, Transact
 from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
+from tidemark.model.relation import Relation
 from tidemark.model.snapshot import Visibility, parse_visibility
 from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
 from tidemark.runtime.delivery import Stopped
@@ -204,14 +206,25 @@ class FirstCopy:
         Return None, and take none, if the table has left the selection since the copy was planned.
         """
         # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
-        with source.held(table) as snapshot, closing(source.rows(snapshot.relation)) as rows:
-            if not self._config.select.selection().selects(snapshot.relation):
+        with ExitStack() as stack:
+            snapshot = stack.enter_context(source.held(table))
+            relation = self._shown(snapshot.relation)
+            if relation is None:
                 return None
+            rows = stack.enter_context(closing(source.rows(relation)))
             source.flush()
-            spool.fill(self._until_stopped(rows), snapshot.relation.qualified_name)
+            spool.fill(self._until_stopped(rows), relation.qualified_name)
         source.close()
         self._log.info("table read", relation_oid=table.oid, spooled_bytes=spool.byte_count)
-        return snapshot
+        return replace(snapshot, relation=relation)
+
+    def _shown(self, relation: Relation) -> Relation | None:
+        """Return the version as which a table's rows are given out; None: not under its own name, or not at all."""
+        selection = self._config.select.selection()
+        shown = under_own_name(relation, selection.root_of)
+        if shown is None or not selection.selects(shown):
+            return None
+        return shown if shown.gathers_partitions or shown.kind != ROUTED_KIND else None
 
     def _feed(
         self,

@@ -6,13 +6,13 @@ Not at once: that would be a restart, which asks the node for WAL from the resta
 sidecar chooses the time for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tidemark.engine.selection import Selection
 from tidemark.io.logs import Log
 from tidemark.io.state_transaction import StateTransaction
-from tidemark.model.change import ChangeGroup, SchemaEvent
+from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 from tidemark.wire.state import CopyPhase, CopyProgress
@@ -45,15 +45,15 @@ class WholeTables:
                     relation_oid=relation,
                 )
 
-    def _turns(self, group: ChangeGroup) -> Sequence[Turn]:
-        return [
-            (event.database, described.oid, phase)
-            for event in group.items
-            if isinstance(event, SchemaEvent)
-            and (described := event.after or event.before) is not None
-            and described.kind == COPIED_KIND
-            for phase in self._phases(event)
-        ]
+    def _turns(self, group: ChangeGroup) -> Iterator[Turn]:
+        for event in group.items:
+            if isinstance(event, SchemaEvent):
+                described = event.after or event.before
+                if described is not None and (described.kind == COPIED_KIND or described.gathers_partitions):
+                    yield from ((event.database, described.oid, phase) for phase in self._phases(event))
+            elif isinstance(event, PartitionEvent) and event.change is PartitionChange.ATTACH:
+                # The partitioned table has rows now that nobody was given under its name.
+                yield event.database, event.relation.oid, self._unknown(event.relation)
 
     def _phases(self, event: SchemaEvent) -> Sequence[CopyPhase | None]:
         """Return what the event turns its table to: one phase, or none for no turn."""
@@ -61,10 +61,15 @@ class WholeTables:
             return (None,)
         was, now = self._selects(event.before), self._selects(event.after)
         if event.before is None:
-            return (CopyPhase.DONE,) if now else ()
+            whole = self._unknown(event.after) if event.brings_rows else CopyPhase.DONE
+            return (whole,) if now else ()
         if was == now:
             return ()
-        return (CopyPhase.WAITING,) if now and self._copying else (CopyPhase.LEFT,)
+        return (self._unknown(event.after),)
+
+    def _unknown(self, relation: Relation) -> CopyPhase:
+        """Return what becomes of a table of whose rows not all were given."""
+        return CopyPhase.WAITING if self._copying and self._selects(relation) else CopyPhase.LEFT
 
     def _selects(self, relation: Relation | None) -> bool:
         return relation is not None and self._selection.selects(relation)

@@ -20,6 +20,7 @@ from tidemark.model.change import (
     CopyBoundary,
     GroupItem,
     LogicalMessage,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
     TransactionEnd,
@@ -36,7 +37,8 @@ SchemaVersion = NewType("SchemaVersion", int)
 
 RELATION_METADATA = b"tidemark.relation"
 DATABASE_METADATA = b"tidemark.database"
-_MESSAGE = struct.Struct(">QIBIIQQI")  # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, prefix length
+# lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
+_MESSAGE = struct.Struct(">QIBIIQQHI")
 # Holds for what is nested as well; what is never used is never built.
 _JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", defer_build=True)
 _RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
@@ -52,11 +54,13 @@ class ValueKind(IntEnum):
     MESSAGE = 5
     COPY = 6
     TRANSACTIONS = 7
+    PARTITION = 8
 
 
 # NB: pydantic takes a root's configuration only from a type that is no dataclass itself, hence the tuples of one.
 _RELATION = TypeAdapter(tuple[Relation], config=_JSON)
 _SCHEMA = TypeAdapter(tuple[SchemaEvent], config=_JSON)
+_PARTITION = TypeAdapter(tuple[PartitionEvent], config=_JSON)
 _REWRITE = TypeAdapter(tuple[RewriteBoundary], config=_JSON)
 _TRUNCATION = TypeAdapter(tuple[Truncation], config=_JSON)
 _COPY = TypeAdapter(tuple[CopyBoundary], config=_JSON)
@@ -104,7 +108,7 @@ def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
         raise DamagedValue("transactions", f"{error.error_count()} errors in their JSON") from error
 
 
-def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
+def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:  # noqa: PLR0911 - one a kind
     """Return kind and payload of one item."""
     match item:
         case ChangeBatch():
@@ -114,6 +118,9 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
         case SchemaEvent():
             exclude = {0: {"before": {_CACHED_HASH}, "after": {_CACHED_HASH}}}
             return ValueKind.SCHEMA, _dump(_SCHEMA, (item,), exclude)
+        case PartitionEvent():
+            exclude = {0: {"relation": {_CACHED_HASH}, "partition": {_CACHED_HASH}}}
+            return ValueKind.PARTITION, _dump(_PARTITION, (item,), exclude)
         case RewriteBoundary():
             return ValueKind.REWRITE, _dump(_REWRITE, (item,), _IN_RELATION)
         case Truncation():
@@ -122,7 +129,7 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:
             return ValueKind.COPY, _dump(_COPY, (item,), _IN_RELATION)
 
 
-def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:
+def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:  # noqa: PLR0911 - one a kind
     """Return the item that `encode_item` wrote; `ValueKind.TRANSACTIONS` has its own function."""
     try:
         match kind:
@@ -130,6 +137,8 @@ def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:
                 return _decode_batch(payload)
             case ValueKind.SCHEMA:
                 return _SCHEMA.validate_json(payload)[0]
+            case ValueKind.PARTITION:
+                return _PARTITION.validate_json(payload)[0]
             case ValueKind.REWRITE:
                 return _REWRITE.validate_json(payload)[0]
             case ValueKind.TRUNCATION:
@@ -182,16 +191,16 @@ def _decode_batch(payload: bytes) -> ChangeBatch:
 def _encode_message(item: LogicalMessage) -> bytes:
     prefix = item.prefix.encode(errors="surrogateescape")
     at = item.position
-    head = _MESSAGE.pack(
-        item.lsn, item.xid, item.transactional, item.database, at.timeline, at.commit_lsn, at.ordinal, len(prefix)
-    )
+    place = (at.timeline, at.commit_lsn, at.ordinal)
+    head = _MESSAGE.pack(item.lsn, item.xid, item.transactional, item.database, *place, item.origin, len(prefix))
     return head + prefix + item.content
 
 
 def _decode_message(payload: bytes) -> LogicalMessage:
     if len(payload) < _MESSAGE.size:
         raise DamagedValue("outbox value (message)", "too short")
-    lsn, xid, transactional, database, timeline, commit_lsn, ordinal, prefix_length = _MESSAGE.unpack_from(payload)
+    lsn, xid, transactional, database, *place, origin, prefix_length = _MESSAGE.unpack_from(payload)
+    timeline, commit_lsn, ordinal = place
     content_at = _MESSAGE.size + prefix_length
     if content_at > len(payload):
         raise DamagedValue("outbox value (message)", "prefix reaches past the end")
@@ -203,4 +212,5 @@ def _decode_message(payload: bytes) -> LogicalMessage:
         transactional=bool(transactional),
         prefix=payload[_MESSAGE.size : content_at].decode(errors="surrogateescape"),
         content=payload[content_at:],
+        origin=origin,
     )

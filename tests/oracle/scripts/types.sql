@@ -51,3 +51,13 @@ INSERT INTO holder SELECT 4, sh, NULL FROM shapes sh WHERE sh.id = 7;
 ALTER TABLE holder REPLICA IDENTITY FULL;
 UPDATE holder SET id = id + 10;
 DELETE FROM rows_in_rows;
+-- Types that no literal makes: what catalogs keep of expressions and statistics, copied into a table.
+CREATE TABLE bounded (a int, b text) PARTITION BY RANGE (a);
+CREATE TABLE bounded_low PARTITION OF bounded FOR VALUES FROM (MINVALUE) TO (7);
+CREATE TABLE bounded_high PARTITION OF bounded FOR VALUES FROM (7) TO (MAXVALUE);
+CREATE TABLE trees AS SELECT relname, relpartbound FROM pg_class WHERE relname LIKE 'bounded%';
+CREATE TABLE counted (a int, b int, c int);
+INSERT INTO counted SELECT n % 7, n % 7 / 2, n % 3 FROM generate_series(1, 1000) n;
+CREATE STATISTICS together (ndistinct, dependencies, mcv) ON a, b, c FROM counted;
+ANALYZE counted;
+CREATE TABLE learnt AS SELECT stxdndistinct, stxddependencies, stxdmcv FROM pg_statistic_ext_data;

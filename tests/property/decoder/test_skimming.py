@@ -40,7 +40,20 @@ RM_BTREE = 11
 POINTER = ExternalPointer(104, 100, 0, Oid(77), Oid(TOAST))
 TOAST_TABLE = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
 Act = Callable[[int, int], object]  # by xid, on a table
-VERBS = ("insert", "update", "key", "delete", "many", "toast", "unchanged", "speculative", "lock", "index", "message")
+VERBS = (
+    "insert",
+    "replicated",
+    "update",
+    "key",
+    "delete",
+    "many",
+    "toast",
+    "unchanged",
+    "speculative",
+    "lock",
+    "index",
+    "message",
+)
 DDL_VERBS = ("command_id", "invalidations", "held_lock")
 ENDS = ("commit", "commit", "abort", "savepoint", "rollback", "prepare", "elsewhere", "truncate")
 STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + ENDS), st.integers(0, 3)), max_size=60)
@@ -62,6 +75,7 @@ class Sessions:
             self.tops[session] = self._new_xid()
         acts: dict[str, Act] = {
             "insert": lambda xid, table: self.stream.insert(xid, table, packed_row(self.number)),
+            "replicated": lambda xid, table: self.stream.insert(xid, table, packed_row(self.number), origin=517),
             "update": lambda xid, table: self.stream.update(xid, table, packed_row(self.number)),
             "key": self._key,
             "delete": self.stream.delete,
@@ -305,6 +319,7 @@ def test_twins_arrange_the_same_columns(
         row_entries.ENTRY.pack(
             105,
             index % 3,
+            index * 2200,
             number,
             700,
             row_entries.ABSENT if new is None else len(new),
@@ -334,7 +349,7 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[
             byte += byte_counts[number]
     columns = [array("q", [0] * row) for _ in range(7)]
     spread = array("q", [0] * row)
-    small = [bytearray(byte), bytearray(row), bytearray(row)]
+    small = [bytearray(byte), bytearray(row), bytearray(row), array("i", [0] * row)]
     base = next_byte[:]
     cuts = [array("q", values) for values in runs]
     moved = module.arrange(entries, tuples, *cuts, next_row, next_byte, base, *small, *columns)

@@ -14,7 +14,7 @@ from tests.support.wal_bodies import checkpoint_body, commit_body, heap_page, pa
 from tidemark.model.lsn import Lsn
 from tidemark.wal import pglz
 from tidemark.wal.record import BadRecord, Record, parse_record
-from tidemark.wal.rmgr import heap, heap2, message, relmap, standby, xact, xlog
+from tidemark.wal.rmgr import heap, heap2, message, multixact, relmap, standby, xact, xlog
 from tidemark.wal.versions import MAJORS, WalFormat, wal_format
 
 LSN = Lsn(0x16B3748)
@@ -26,6 +26,7 @@ PARSERS: dict[int, Callable[[Record, WalFormat], object]] = {
     9: lambda found, _: heap2.parse(found),
     10: lambda found, _: heap.parse(found),
     21: lambda found, _: message.parse(found),
+    6: lambda found, _: multixact.parse(found),  # NB: last, for the corpus names parsers by their place
 }
 RMGRS = tuple(PARSERS)
 ROW = packed(b"values")
@@ -96,6 +97,7 @@ def _record_seeds() -> dict[str, bytes]:
         "running_xacts": _record_seed(8, 0x10, pack("<iiB3xIII3I", 2, 1, 1, 760, 740, 759, 740, 745, 746)),
         "multi_insert": _record_seed(9, 0xD0, pack("<BxH", 8, 1), ForgedBlock(data=pack("<H", len(ROW) - 5) + ROW)),
         "new_cid": _record_seed(9, 0x70, pack("<I", 690)),
+        "multixact": _record_seed(6, 0x20, pack("<IIiIiIi", 9, 17, 2, 701, 0, 702, 4)),
         "insert": _record_seed(10, 0x00, pack("<HB", 4, 8), ForgedBlock(data=ROW)),
         "delete_with_old_key": _record_seed(10, 0x10, pack("<IHBB", 800, 3, 0, 4) + ROW, ForgedBlock()),
         "update_with_prefix_and_suffix": _record_seed(

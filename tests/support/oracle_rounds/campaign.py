@@ -58,16 +58,19 @@ def main() -> int:
     if given.replay is not None:
         return _replayed(given.replay)
     outcomes = Counter[Outcome]()
-    lines = 0
+    lines = replicas = 0
     is_ours = False
     for verdict in verdicts(given.major, given.seed, given.seconds, given.round):
         sys.stdout.write(f"{verdict}\n")
         sys.stdout.flush()
         outcomes[verdict.outcome] += 1
         lines += verdict.lines
+        replicas += verdict.replicas
         is_ours |= verdict.is_ours
     told = ", ".join(f"{outcome.value}: {times}" for outcome, times in outcomes.items())
-    sys.stdout.write(f"oracle: PostgreSQL {given.major}, seed {given.seed}: {lines} lines; rounds {told}\n")
+    sys.stdout.write(
+        f"oracle: PostgreSQL {given.major}, seed {given.seed}: {lines} lines, {replicas} replicas; rounds {told}\n"
+    )
     if is_ours:
         return FAILED
     return 0 if outcomes[Outcome.IDENTICAL] else NOTHING_PROVEN

@@ -62,8 +62,8 @@ def _keep_wal(folder: Path, node: Cluster, begin_lsn: Lsn, segment_bytes: int) -
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write entries that may hold newlines."""
-    path.write_text("".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
+    """Write entries that may hold newlines, and bytes that are no text."""
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def read_lines(path: Path) -> list[str]:

@@ -4,12 +4,14 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tests.support.oracle import SQL_ASCII
 from tests.support.postgres import StopMode
 
 KINDS = 4  # the first rounds go round: quiet, stopped, seeded under load, stopped and seeded under load
 SMALL_MEMORY_BYTES = 1 << 20  # so that transactions spill
 CHECKED = ("", "", "heap, heap2")  # wal_consistency_checking: images that are not to be applied
 AMPLE_MEMORY_BYTES = 256 << 20
+ENCODINGS = ("UTF8", "UTF8", "UTF8", "LATIN1", "WIN1252", "EUC_JP", SQL_ASCII)  # of the database
 FIXED: Mapping[str, str] = {
     "autovacuum_naptime": "1s",
     "checkpoint_timeout": "30s",
@@ -41,6 +43,12 @@ class Plan:
     settings: Mapping[str, str]
     initdb: tuple[str, ...]
     compression: str  # of page images, where the server was built with it
+    encoding: str
+
+    @property
+    def has_replica(self) -> bool:
+        """Tell if a replica can be held beside the tables: all rows are seen, and their text is text."""
+        return not self.under_load and self.encoding != SQL_ASCII
 
     @property
     def word(self) -> str:
@@ -62,6 +70,7 @@ class Plan:
             "seeded under load" if self.under_load else "seeded before",
             f"rewrites {self.rewrites:.0%}",
             f"memory {self.memory_bytes >> 20} MiB",
+            self.encoding,
         )
         return f"round {self.number}: " + "; ".join(traits)
 
@@ -87,4 +96,5 @@ def planned(seed: int, number: int, major: int, seconds: float) -> Plan:
         settings=settings,
         initdb=dice.choice(((), ("--wal-segsize=1",), ("--data-checksums",))),
         compression=dice.choice(("off", "pglz", "lz4", "zstd")),
+        encoding=dice.choice(ENCODINGS),
     )

@@ -23,6 +23,7 @@ from tests.support.oracle_rounds.plan import Plan
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.random_sessions.crew import Crew
 from tests.support.random_sessions.objects import load_for
+from tests.support.replica import ORDINARY_TABLE, Replicating, differences
 from tests.support.workloads import choices
 from tidemark.decode.catalog.history import dump_base
 from tidemark.io.spill import SpillFolder
@@ -54,6 +55,7 @@ class Verdict:
     outcome: Outcome
     lines: int  # compared
     transactions: int  # scripts begun
+    replicas: int = 0  # tables that a replica made of events alone equals
     told: str = ""
     kept: Path | None = None
 
@@ -63,12 +65,19 @@ class Verdict:
         return self.outcome in (Outcome.DIFFERENT, Outcome.WE_CANNOT_DECODE)
 
     def __str__(self) -> str:
-        told = [f"{self.plan}: {self.outcome.value}, {self.lines} lines of {self.transactions} transactions"]
+        counts = f"{self.lines} lines of {self.transactions} transactions, {self.replicas} replicas"
+        told = [f"{self.plan}: {self.outcome.value}, {counts}"]
         if self.outcome is not Outcome.IDENTICAL:
             told += [self.told, f"  again: {self.plan.command}"]
         if self.kept is not None:
             told.append(f"  the same WAL: scripts/oracle --replay {self.kept}")
         return "\n".join(told)
+
+
+class RoundReplica(Replicating):
+    """Our side with a replica at its end."""
+
+    ROWS_MAX = 1000
 
 
 @dataclass
@@ -82,6 +91,7 @@ class Round:
     ours: OurSide
     base: bytes
     fence: str = ""
+    replicas: int = 0
 
     def run(self, keep_in: Path) -> Verdict:
         """Let the load run to its end and compare; keep what there is if anything is wrong."""
@@ -92,7 +102,8 @@ class Round:
             wrong, told = self._compared(expected, is_beginning=failed is not None)
         if wrong is None and failed is not None:
             wrong, told = Outcome.SERVER_CANNOT_DECODE, str(failed)
-        verdict = Verdict(self.plan, wrong or Outcome.IDENTICAL, len(expected), self.crew.transactions, told)
+        outcome = wrong or Outcome.IDENTICAL
+        verdict = Verdict(self.plan, outcome, len(expected), self.crew.transactions, self.replicas, told)
         if wrong is None:
             return verdict
         facts = Facts(
@@ -146,11 +157,22 @@ class Round:
         try:
             assert_equal(str(self.plan), expected, found[: len(expected)] if is_beginning else found)
             self.ours.check_catalogs(str(self.plan))
+            self._check_replicas()
         except AssertionError as error:
             return Outcome.DIFFERENT, str(error)
         except TidemarkError as error:
             return Outcome.WE_CANNOT_DECODE, f"{type(error).__name__}: {error}"
         return None, ""
+
+    def _check_replicas(self) -> None:
+        """Compare what events alone have made of the tables with the tables."""
+        if not isinstance(self.ours, Replicating):
+            return
+        for table in self.ours.flushed().values():
+            if table.relation.kind == ORDINARY_TABLE and not table.is_lost:
+                bad = differences(self.node, DATABASE, table)
+                assert not bad, f"{self.plan}: the replica differs: {'; '.join(bad)}"
+                self.replicas += 1
 
 
 def run_round(plan: Plan, keep_in: Path) -> Verdict:
@@ -159,19 +181,21 @@ def run_round(plan: Plan, keep_in: Path) -> Verdict:
         node = stack.enter_context(new_cluster(plan.major, plan.settings, initdb=plan.initdb))
         if plan.compression in choices(node, "wal_compression"):
             node.configure(wal_compression=plan.compression)
-        node.sql(f"CREATE DATABASE {DATABASE}")
+        node.sql(f"CREATE DATABASE {DATABASE} ENCODING '{plan.encoding}' TEMPLATE template0")
         ensure_role(node)
         server = ServerSide(node, DATABASE)
-        load = load_for(node, plan.word, messages=not plan.under_load, rewrites=plan.rewrites)
+        messages = not plan.under_load
+        load = load_for(node, plan.word, messages=messages, rewrites=plan.rewrites, encoding=plan.encoding)
         crew = Crew(node, DATABASE, load, plan.sessions)
         if plan.under_load:
             stack.enter_context(crew)
             time.sleep(plan.seconds * LOAD_BEFORE_SEED)
         spill = SpillFolder(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-spill-"))))
         try:
-            ours = OurSide(node, [DATABASE], memory_bytes=plan.memory_bytes, spill=spill)
+            side = RoundReplica if plan.has_replica else OurSide
+            ours = side(node, [DATABASE], memory_bytes=plan.memory_bytes, spill=spill)
         except TidemarkError as error:
-            return Verdict(plan, Outcome.WE_CANNOT_DECODE, 0, crew.transactions, f"the seed: {error!r}")
+            return Verdict(plan, Outcome.WE_CANNOT_DECODE, 0, crew.transactions, told=f"the seed: {error!r}")
         stack.callback(ours.changes.close)
         base = dump_base(base_of(ours.seed))
         if not plan.under_load:

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from tests.support.oracle import SQL_ASCII
 from tests.support.type_samples import SAMPLES, SINCE
+from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS
 
 T = TypeVar("T")
 
@@ -40,6 +42,15 @@ class Load:
     messages: bool = True
     rewrites: float = 0.02  # share of transactions that rewrite catalogs
     definitions: float = 0.25  # share of DDL in what the others do
+    encoding: str = "UTF8"  # of the database
+
+    def can_hold(self, text: str) -> bool:
+        """Tell if the database has all characters of `text`."""
+        try:
+            text.encode(PYTHON_ENCODINGS[self.encoding])
+        except UnicodeEncodeError:
+            return False
+        return True
 
     @property
     def columns(self) -> Mapping[str, str]:
@@ -98,7 +109,8 @@ class Draw:
         type_name = self._columns[column]
         if self.chance(NULL_SHARE):
             return None
-        return self.pick(SAMPLES[type_name] if type_name in SAMPLES else OTHER_SAMPLES[type_name])
+        samples = SAMPLES[type_name] if type_name in SAMPLES else OTHER_SAMPLES[type_name]
+        return self.pick([sample for sample in samples if self.load.can_hold(sample)])
 
     def value(self, column: str) -> str:
         """Return a value for a column as a literal of unknown type."""
@@ -107,9 +119,11 @@ class Draw:
 
     def text(self) -> str:
         """Return an expression of type text: short, compressible, or neither, so that it goes out of line in chunks."""
+        torn = r"E'torn \xff\xc3'" if self.load.encoding == SQL_ASCII else quoted("it's é")
         return self.pick(
             (
                 "NULL",
+                torn,
                 "'short'",
                 quoted("it's é"),
                 f"repeat('compressible ', {self.number(3000)})",

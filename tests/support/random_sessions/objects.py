@@ -56,10 +56,12 @@ PREPARATION = (
 )
 
 
-def load_for(cluster: Cluster, seed: str, *, messages: bool = True, rewrites: float = 0.02) -> Load:
+def load_for(
+    cluster: Cluster, seed: str, *, messages: bool = True, rewrites: float = 0.02, encoding: str = "UTF8"
+) -> Load:
     """Return a load as this server can bear it."""
     compressions = tuple(choices(cluster, "default_toast_compression"))
-    return Load(seed, cluster.major, compressions, messages, rewrites)
+    return Load(seed, cluster.major, compressions, messages, rewrites, encoding=encoding)
 
 
 def prepare(cluster: Cluster, database: str, load: Load) -> None:

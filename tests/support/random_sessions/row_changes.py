@@ -159,7 +159,7 @@ def lock(draw: Draw) -> Step:
             (
                 f"SELECT 1 FROM account WHERE id % 3 = {draw.number(3)} FOR {strength}",
                 f"SELECT 1 FROM owner FOR {strength}",
-                f"SELECT 1 FROM pg_class WHERE relname = '{draw.table()}' FOR UPDATE",
+                f"SELECT 1 FROM pg_class WHERE relname = '{draw.table()}' FOR {strength}",
                 f"LOCK TABLE {draw.table()} IN {draw.pick(('SHARE', 'ROW EXCLUSIVE', 'EXCLUSIVE'))} MODE",
             )
         )

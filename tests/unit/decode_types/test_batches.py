@@ -38,6 +38,7 @@ def test_a_batch_carries_the_positions_and_both_images() -> None:
     assert (batch.database, batch.relation) == (9, relation)
     assert batch.rows.column("_op").to_pylist() == ["i", "u", "d", "d"]
     assert batch.rows.column("_before_kind").to_pylist() == [0, 2, 1, 0]
+    assert batch.rows.column("_origin").to_pylist() == [0, 1, 2, 0]
     assert batch.rows.column("_commit_lsn").to_pylist() == [1000, 1001, 1002, 1003]
     assert batch.rows.column("_ordinal").to_pylist() == [0, 1, 2, 3]
     assert batch.rows.column("_lsn").to_pylist() == [500, 501, 502, 503]

@@ -1,10 +1,14 @@
 """Row changes from heap records: TOAST, ON CONFLICT, COPY, old rows."""
 
+from dataclasses import replace
+from struct import pack
+
 import pytest
 
-from tests.support.forged_records import Wal, external, packed_chunk, packed_row, told
+from tests.support.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, told
 from tests.support.groups import relation
 from tidemark.decode.decoder import Decoder
+from tidemark.decode.heap_changes import RowNotLogged
 from tidemark.decode.transactions import RowRun
 from tidemark.decode.tuples import TupleLayout, deform
 from tidemark.decode.varlena import ExternalPointer
@@ -12,7 +16,7 @@ from tidemark.model.change import BeforeKind
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.record import BadRecord
-from tidemark.wal.rmgr import heap
+from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, heap, heap2
 
 ACCOUNT, TOAST = 16385, 16388
 POINTER = ExternalPointer(3004, 3000, 0, Oid(77), Oid(TOAST))
@@ -138,3 +142,38 @@ def test_rows_of_catalogs_and_sequences_are_passed_over() -> None:
     stream.commit(701)
     assert stream.out == []
     assert isinstance(stream.decoder, Decoder)
+
+
+# What a record looks like that was written below wal_level = logical: without CONTAINS_NEW_TUPLE.
+ROW = packed_row(1)
+NOT_LOGICAL = {
+    "insert": (RM_HEAP, heap.INSERT, pack("<HB", 1, 0), ROW),
+    "multi-insert": (RM_HEAP2, heap2.MULTI_INSERT, pack("<BxHH", 0, 1, 1), pack("<H", len(ROW) - 5) + ROW),
+    "update": (RM_HEAP, heap.UPDATE, pack("<IHBBIH", 0, 1, 0, 0, 0, 2), ROW),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_LOGICAL)
+def test_a_new_row_that_was_not_logged_logically_stops_decoding_at_its_record(kind: str) -> None:
+    rmgr, info, main, data = NOT_LOGICAL[kind]
+    stream = wal()
+    stream.insert(701, ACCOUNT, packed_row(1))
+    with pytest.raises(RowNotLogged, match=r"record at 0/1040 changes public\.account without its new row"):
+        stream.record(rmgr, info, main, xid=701, file=locator(ACCOUNT), data=data)
+    raws = stream.raws[:1] * 2 + stream.raws[1:]  # twice: by now the file and the transaction are ordinary
+    with pytest.raises(RowNotLogged, match="0/1040"):
+        list(wal().decoder.decode_block(block_of(raws)))
+
+
+@pytest.mark.parametrize("kind", NOT_LOGICAL)
+def test_rows_that_no_level_logs_logically_are_passed_over(kind: str) -> None:
+    rmgr, info, main, data = NOT_LOGICAL[kind]
+    catalog = Relation(Oid(2600), "pg_catalog", "pg_aggregate", "r", "p", (), ReplicaIdentity.NOTHING)
+    toast = Relation(Oid(TOAST), "pg_toast", "pg_toast_16385", "t", "p", (), ReplicaIdentity.NOTHING)
+    transient = replace(relation("pg_temp_16385", 16390), rewrite_of=Oid(ACCOUNT))
+    unlogged = replace(relation("scratch", 16391), persistence="u")
+    stream = Wal(relation(), catalog, toast, transient, unlogged)
+    for oid in (catalog.oid, toast.oid, transient.oid, unlogged.oid, 99):
+        stream.record(rmgr, info, main, xid=701, file=locator(oid), data=data)
+    stream.commit(701)
+    assert stream.out == []

@@ -1,10 +1,13 @@
 """Watermarks, back-off and selection."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import groups
+from tests.support.groups import relation
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.engine.selection import Selection
@@ -65,6 +68,21 @@ def test_a_table_is_captured_if_included_and_not_excluded(
 ) -> None:
     selection = Selection(tables=tables, exclude_tables=exclude)
     assert [name for name in captured + left_out if selection.selects_table(*name.split("."))] == captured
+
+
+def test_the_topmost_partitioned_table_that_matches_names_the_changes_below_it() -> None:
+    nearest, root = relation("middle", 20), replace(relation("orders", 10), namespace="app")
+    assert Selection(partition_roots=("app.*", "middle")).root_of([nearest, root]) == root
+    assert Selection(partition_roots=("middle",)).root_of([nearest, root]) == nearest
+    assert Selection(partition_roots=("orders",)).root_of([nearest, root]) is None
+    assert Selection().root_of([nearest, root]) is None
+
+
+def test_messages_are_chosen_by_prefix() -> None:
+    selection = Selection(messages=("outbox.*", "audit"))
+    prefixes = ("outbox.order", "audit", "audit2", "outbox")
+    assert [prefix for prefix in prefixes if selection.selects_message(prefix)] == ["outbox.order", "audit"]
+    assert Selection().selects_message("anything")
 
 
 def test_a_database_is_captured_by_pattern() -> None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.support import groups
-from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, RewriteBoundary, Truncation
+from tidemark.model.change import (
+    ChangeBatch,
+    CopyBoundary,
+    GroupItem,
+    PartitionChange,
+    PartitionEvent,
+    RewriteBoundary,
+    TableCount,
+    Truncation,
+)
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.items import (
@@ -26,8 +35,11 @@ EVENTS: list[GroupItem] = [
     groups.schema_event(100, RELATION),
     RewriteBoundary(groups.position(7, 2), Lsn(5), Oid(5), Xid(9), RELATION, begin=True),
     Truncation(groups.position(7, 3), Lsn(5), Oid(5), Xid(9), RELATION, cascade=True, restart_identity=False),
+    RewriteBoundary(groups.position(7, 2), Lsn(5), Oid(5), Xid(9), RELATION, begin=True, partition=Oid(77)),
+    PartitionEvent(groups.position(7, 3), Lsn(5), Oid(5), Xid(9), PartitionChange.ATTACH, RELATION, RELATION),
     CopyBoundary(groups.position(7, 4), Oid(5), RELATION, 2, begin=False, snapshot="10:20:11,12"),
     groups.message(9, b"\x00\xff\x01"),
+    replace(groups.message(9, b"x"), origin=65535),
     groups.message(9, b"", prefix="caf\udce9"),  # bytes that are no UTF-8
 ]
 
@@ -55,7 +67,7 @@ def test_names_that_are_no_text_in_their_database_are_told_as_far_as_they_can_be
 
 
 def test_transactions_survive_their_bytes() -> None:
-    ends = (groups.end(100), groups.end(200))
+    ends = (groups.end(100), replace(groups.end(200), tables=(TableCount(Oid(7), "public", "account", 3),)))
     assert decode_transactions(encode_transactions(ends)) == ends
 
 

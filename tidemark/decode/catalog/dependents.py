@@ -6,7 +6,16 @@ A table's own row type has no users as a rule, so a rename of a table costs a fe
 import struct
 from collections.abc import Iterable, Iterator
 
-from tidemark.decode.catalog.layout import PG_ATTRIBUTE, PG_CLASS, PG_NAMESPACE, PG_RANGE, PG_TYPE, Catalog, data_at
+from tidemark.decode.catalog.layout import (
+    PG_ATTRIBUTE,
+    PG_CLASS,
+    PG_INHERITS,
+    PG_NAMESPACE,
+    PG_RANGE,
+    PG_TYPE,
+    Catalog,
+    data_at,
+)
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.model.lsn import Oid, Xid
@@ -41,6 +50,7 @@ class Dependents:
             yield from self._referring(PG_ATTRIBUTE, "atttypid", subject.oid, PG_CLASS, "attrelid")
         elif subject.kind == PG_CLASS.oid:
             yield from self._referring(PG_TYPE, "typrelid", subject.oid, PG_TYPE, "oid")
+            yield from self._referring(PG_INHERITS, "inhparent", subject.oid, PG_CLASS, "inhrelid")
         elif subject.kind == PG_NAMESPACE.oid:
             yield from self._referring(PG_TYPE, "typnamespace", subject.oid, PG_TYPE, "oid")
             yield from self._referring(PG_CLASS, "relnamespace", subject.oid, PG_CLASS, "oid")

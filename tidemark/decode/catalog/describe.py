@@ -5,7 +5,7 @@ makes it be made again.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -113,6 +113,10 @@ class DescribedRelation:
     subjects: frozenset[Subject]
 
 
+Above = Callable[[Oid], DescribedRelation | None]
+"""Gives the description of a partition's parent."""
+
+
 class DescribedTypes(Protocol):
     """Types that were described already."""
 
@@ -153,7 +157,7 @@ class RowReaders:
         self.namespace = reader(PG_NAMESPACE, "nspname")
         self.enum = reader(PG_ENUM, "oid", "enumsortorder", "enumlabel")
         self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
-        self.inherits = reader(PG_INHERITS, "inhparent")
+        self.inherits = reader(PG_INHERITS, "inhparent", "inhdetachpending")
 
 
 class Describer:
@@ -185,7 +189,7 @@ class Describer:
         for packed in self._rows(PG_CLASS, "relfilenode", relfilenode):
             yield ClassRow(*self._readers.of_class.unpack_from(packed, data_at(packed)))
 
-    def relation(self, oid: Oid) -> DescribedRelation | None:
+    def relation(self, oid: Oid, above: Above) -> DescribedRelation | None:
         """Describe a relation; None if there is none, `Incomplete` if it is half there."""
         row = self.class_row(oid)
         if row is None:
@@ -193,6 +197,8 @@ class Describer:
         subjects = {Subject(PG_CLASS.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}
         columns = self._columns(oid, row.natts, subjects, 0)
         primary_key, identity = self._keys(oid, row.identity)
+        parent = self._parent(oid) if row.is_partition else INVALID_OID
+        ancestors = self._ancestors(parent, above, subjects) if parent else ()
         relation = Relation(
             oid=oid,
             namespace=self._namespace(row.namespace),
@@ -205,7 +211,8 @@ class Describer:
             primary_key=primary_key,
             toast_oid=row.toast,
             rewrite_of=row.rewrite,
-            partition_of=self._parent(oid) if row.is_partition else INVALID_OID,
+            partition_of=parent,
+            ancestors=ancestors,
         )
         return DescribedRelation(relation, frozenset(subjects))
 
@@ -321,10 +328,21 @@ class Describer:
         return numbers
 
     def _parent(self, oid: Oid) -> Oid:
+        """Return a partition's parent; none while DETACH CONCURRENTLY ends: nobody finds it under its parent then."""
         packed = next(self._rows(PG_INHERITS, "inhrelid", oid), None)
         if packed is None:
             return INVALID_OID
-        return Oid(self._readers.inherits.unpack_from(packed, data_at(packed))[0])
+        parent, is_detaching = self._readers.inherits.unpack_from(packed, data_at(packed))
+        return INVALID_OID if is_detaching else Oid(parent)
+
+    @staticmethod
+    def _ancestors(parent: Oid, above: Above, subjects: set[Subject]) -> tuple[Relation, ...]:
+        subjects.add(Subject(PG_CLASS.oid, parent))
+        described = above(parent)
+        if described is None:
+            raise Incomplete(f"the partitioned table {parent} is missing")
+        subjects |= described.subjects
+        return (replace(described.relation, ancestors=()), *described.relation.ancestors)
 
     def _labels(self, oid: Oid) -> tuple[EnumLabel, ...]:
         labels = []

@@ -1,11 +1,12 @@
 """Which file is which catalog, and the copies that are about to become one (the story is told in `rewrite`)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.layout import PG_CLASS, data_at
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken, refresh
-from tidemark.decode.catalog.rewrite import copied_rows, shape_of
+from tidemark.decode.catalog.rewrite import Ends, copied_rows, deleter_of_twin, shape_of
 from tidemark.decode.catalog.transactions import Marks, OpenChanges, PendingFile
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
@@ -28,8 +29,11 @@ class CatalogFiles:
         marks: Marks,
         *,
         files_lsn: Lsn,
+        note: Callable[[Xid, CatalogHeap, bytes], None],
     ) -> None:
         """Share `open_changes` and `marks` with the store; the heaps' files were current at `files_lsn`.
+
+        `note` is told which rows of a copy an open transaction made or ended: that may be all that tells of it.
 
         A seed asks for the files after the LSN from which it reads: earlier rewrites lead to files known already.
         """
@@ -38,6 +42,7 @@ class CatalogFiles:
         self.heaps = {heap.layout.catalog.oid: heap for heap in heaps}
         self._open = open_changes
         self._marks = marks
+        self._note = note
         self._files_lsn = files_lsn
         self._by_file = {heap.file: heap for heap in self.heaps.values()}
         self._guesses: set[RelFileLocator] = set()
@@ -109,17 +114,25 @@ class CatalogFiles:
         if pending is None:
             return False
         old = self.heaps[pending.layout.catalog.oid]
+        ends = Ends(self._marks.fate, self._marks.updaters, partial(self._deleter_behind, old, record))
         for block in record.blocks:
             if block.fork != MAIN_FORK or not block.has_image:
                 continue
-            for row in copied_rows(block.block, block.restore_page(), old, self._marks.fate):
+            for row in copied_rows(block.block, block.restore_page(), ends):
                 pending.insert(row.tid, row.packed, row.inserter)
-                if row.inserter:
-                    self._marks.add(row.inserter, pending, row.tid)
                 if row.deleter:
                     pending.deleter[row.tid] = row.deleter
-                    self._marks.add(row.deleter, pending, row.tid)
+                for xid in row.waits_for:
+                    self._marks.add(xid, pending, row.tid)
+                    self._note(xid, pending, row.packed)
         return True
+
+    def _deleter_behind(self, old: CatalogHeap, record: Record, packed: bytes) -> Xid | None:
+        """Return the open deleter of a row whose xmax is a multixact that was not seen being made."""
+        if self._marks.learning:
+            told = f"a row of {old.layout.catalog.name}, copied at {format_lsn(record.lsn)}, is in an older multixact"
+            raise SeedOvertaken(told)
+        return deleter_of_twin(packed, old)
 
     def _pending_file(self, changes: OpenChanges | None, record: Record, top_xid: Xid) -> CatalogHeap | None:
         """Return the copy that the pages of `record` belong to; None if they are of something else."""

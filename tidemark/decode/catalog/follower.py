@@ -5,10 +5,20 @@ from collections.abc import Iterable, Sequence
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.model.lsn import Xid
 from tidemark.wal.record import Record
-from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_RELMAP, RM_STANDBY, RM_XACT, RM_XLOG, standby, xact
+from tidemark.wal.rmgr import (
+    RM_HEAP,
+    RM_HEAP2,
+    RM_MULTIXACT,
+    RM_RELMAP,
+    RM_STANDBY,
+    RM_XACT,
+    RM_XLOG,
+    standby,
+    xact,
+)
 from tidemark.wal.versions import WalFormat
 
-INTEREST = frozenset({RM_XLOG, RM_XACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP})
+INTEREST = frozenset({RM_XLOG, RM_XACT, RM_MULTIXACT, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP})
 """Resource managers whose records can matter to a mirror, or tell whose subtransaction an xid is."""
 
 

@@ -47,7 +47,7 @@ PG_ATTRIBUTE = Catalog(Oid(1249), "pg_attribute", "attrelid", ("attrelid", "attt
 PG_CLASS = Catalog(Oid(1259), "pg_class", "oid", ("oid", "relfilenode", "relnamespace"), mapped=True)
 PG_DATABASE = Catalog(Oid(1262), "pg_database", "oid", ("oid",), mapped=True)
 PG_INDEX = Catalog(Oid(2610), "pg_index", "indrelid", ("indrelid",))
-PG_INHERITS = Catalog(Oid(2611), "pg_inherits", "inhrelid", ("inhrelid",))
+PG_INHERITS = Catalog(Oid(2611), "pg_inherits", "inhrelid", ("inhrelid", "inhparent"))
 PG_NAMESPACE = Catalog(Oid(2615), "pg_namespace", "oid", ("oid",))
 PG_ENUM = Catalog(Oid(3501), "pg_enum", "enumtypid", ("enumtypid",))
 PG_RANGE = Catalog(Oid(3541), "pg_range", "rngtypid", ("rngtypid", "rngmultitypid", "rngsubtype"))

@@ -11,9 +11,11 @@ Records are to be given in WAL order, each with the top-level xid of its transac
 
 from collections import deque
 from collections.abc import Collection, Iterator
+from functools import partial
 
 from tidemark.decode.catalog.dependents import Dependents
 from tidemark.decode.catalog.describe import (
+    Above,
     ClassRow,
     DescribedRelation,
     DescribedTypes,
@@ -239,7 +241,7 @@ class CatalogMirror:
         described = self._view.relations.get(oid)
         if described is None:
             try:
-                described = self._describe(self._describer(None), oid)
+                described = self._describe(self._describer(None), oid, self._committed)
             except Incomplete as error:
                 raise CatalogDiverged(f"catalogs of database {self.database}, relation {oid}: {error}") from error
             if described is not None:
@@ -255,7 +257,8 @@ class CatalogMirror:
         described = None if own else self._committed(oid)
         if own or (described is not None and not described.subjects.isdisjoint(changes.subjects)):
             try:
-                described = self._describe(self._describer(changes.xid, view), oid)
+                above = partial(self._seen_by, changes)
+                described = self._describe(self._describer(changes.xid, view), oid, above)
             except Incomplete:  # in the middle of a command
                 return None
         if described is not None:
@@ -273,9 +276,9 @@ class CatalogMirror:
         for xid in [xid for xid in self._private if xid not in self.store.open]:
             del self._private[xid]
 
-    def _describe(self, describer: Describer, oid: Oid) -> DescribedRelation | None:
+    def _describe(self, describer: Describer, oid: Oid, above: Above) -> DescribedRelation | None:
         """Return a description whose version is the object that an equal version already has."""
-        described = describer.relation(oid)
+        described = describer.relation(oid, above)
         if described is None:
             return None
         self.described_count += 1

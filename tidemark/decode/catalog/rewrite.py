@@ -11,16 +11,20 @@ What a copied tuple's xmin and xmax mean is decided as the server would: by hint
 copy was made before its pages were logged, so an xid that ended in between may show no hint; nor does one whose end
 was logged just before the copy began, for the server still held it for running. Xids that aborted are remembered until
 RUNNING_XACTS leaves them behind and no rewrite is on; all others committed.
+
+A multixact for xmax hides who ends the row. While a seed is being taken, WAL has told of it if he is younger than the
+seed (`Marks.updaters`); afterwards the old file has the same row, with its mark. NB: the server itself puts the updater
+in place of a multixact where all the others are older than any running transaction (`FreezeMultiXactId`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from typing import NamedTuple
 
 from tidemark.decode.catalog.heap import CatalogHeap, Tid, make_tid
 from tidemark.decode.catalog.layout import NATTS_MASK, PACKED_HEADER, data_at
 from tidemark.decode.catalog.transactions import Fate
-from tidemark.model.lsn import BlockNumber, Xid
+from tidemark.model.lsn import INVALID_XID, BlockNumber, Xid
 from tidemark.wal.rmgr import heap
 from tidemark.wal.versions import PAGE_BYTES
 
@@ -44,6 +48,11 @@ class CopiedRow(NamedTuple):
     inserter: Xid
     deleter: Xid
 
+    @property
+    def waits_for(self) -> set[Xid]:
+        """Whose end decides on the row."""
+        return {self.inserter, self.deleter} - {INVALID_XID}
+
 
 def shape_of(image: bytes) -> int | None:
     """Return the number of columns of the rows on a heap page; None if it is no heap page or has no rows."""
@@ -57,11 +66,19 @@ def shape_of(image: bytes) -> int | None:
     return infomask2 & NATTS_MASK
 
 
-def copied_rows(block: BlockNumber, image: bytes, old: CatalogHeap, fate: Callable[[Xid], Fate]) -> Iterator[CopiedRow]:
-    """Give the rows of a page of the copy of `old`."""
+class Ends(NamedTuple):
+    """What is known of those that made and ended rows."""
+
+    fate: Callable[[Xid], Fate]
+    updaters: Mapping[Xid, Xid]  # of multixacts
+    deleter_behind: Callable[[bytes], Xid | None]  # of a row whose xmax is a multixact that is not among them
+
+
+def copied_rows(block: BlockNumber, image: bytes, ends: Ends) -> Iterator[CopiedRow]:
+    """Give the rows of a page of a copy."""
     for offset, packed, xmin, xmax in heap.page_tuples(image):
-        inserter = _inserter(packed, xmin, fate)
-        deleter = _deleter(packed, xmax, old, fate)
+        inserter = _inserter(packed, xmin, ends.fate)
+        deleter = _deleter(packed, xmax, ends)
         if inserter is not None and deleter is not None:
             yield CopiedRow(make_tid(block, offset), packed, inserter, deleter)
 
@@ -81,17 +98,19 @@ def _inserter(packed: bytes, xmin: Xid, fate: Callable[[Xid], Fate]) -> Xid | No
     return Xid(0)
 
 
-def _deleter(packed: bytes, xmax: Xid, old: CatalogHeap, fate: Callable[[Xid], Fate]) -> Xid | None:
+def _deleter(packed: bytes, xmax: Xid, ends: Ends) -> Xid | None:
     """Return who is still open of those that ended the row, 0 if nobody is; None if it is gone."""
     _, infomask, _ = PACKED_HEADER.unpack_from(packed)
     locked = infomask & _XMAX_LOCK_ONLY or infomask & _XMAX_EXCLUSIVE_MASK == _XMAX_EXCLUSIVE_LOCK
     if infomask & _XMAX_INVALID or locked or not xmax:
         return Xid(0)
-    if infomask & _XMAX_IS_MULTI:
-        return _deleter_of_twin(packed, old)
     if infomask & _XMAX_COMMITTED:
         return None
-    match fate(xmax):
+    if infomask & _XMAX_IS_MULTI:
+        if xmax not in ends.updaters:
+            return ends.deleter_behind(packed)
+        xmax = ends.updaters[xmax]
+    match ends.fate(xmax):
         case Fate.OPEN:
             return xmax
         case Fate.ABORTED:
@@ -99,10 +118,13 @@ def _deleter(packed: bytes, xmax: Xid, old: CatalogHeap, fate: Callable[[Xid], F
     return None
 
 
-def _deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:
-    """Return the open deleter of the row in the old file that `packed` is a copy of: a multixact does not tell."""
+def deleter_of_twin(packed: bytes, old: CatalogHeap) -> Xid | None:
+    """Return the open deleter of the row in the old file that `packed` is a copy of, 0 if nobody is; None: it is gone.
+
+    A transaction may have put back what it changed: of several that look the same, it is the one that has a deleter.
+    """
     data = packed[data_at(packed) :]
-    for tid, there in old.rows.items():
-        if there and there[data_at(there) :] == data:
-            return old.deleter.get(tid, Xid(0))
-    return None
+    twins = [tid for tid, there in old.rows.items() if there and there[data_at(there) :] == data]
+    if not twins:
+        return None
+    return next((old.deleter[tid] for tid in twins if tid in old.deleter), Xid(0))

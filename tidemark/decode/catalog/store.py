@@ -14,12 +14,12 @@ from tidemark.decode.catalog.redo import (
     refresh,
     row_changes,
 )
-from tidemark.decode.catalog.rewrite import CopiedRow, copied_rows
+from tidemark.decode.catalog.rewrite import CopiedRow, Ends, copied_rows
 from tidemark.decode.catalog.transactions import Marks, OpenChanges, Subject, precedes, subject_of
-from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, Xid, format_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid, format_lsn
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import INFO_MASK, MAIN_FORK, Record
-from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_RELMAP, RM_XLOG, xlog
+from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_MULTIXACT, RM_RELMAP, RM_XLOG, multixact, xlog
 from tidemark.wal.rmgr.heap import INSERT, OPCODE_MASK
 from tidemark.wal.versions import WalFormat
 
@@ -47,7 +47,9 @@ class CatalogStore:
         self.open: dict[Xid, OpenChanges] = {}
         self.top_of: dict[Xid, Xid] = {}  # of subtransactions that touched catalogs
         self.marks = Marks(learning_from=learning_from)
-        self.files = CatalogFiles(database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn)
+        self.files = CatalogFiles(
+            database, tablespace, heaps, self.open, self.marks, files_lsn=files_lsn, note=self._note
+        )
         self.commits = 0  # that changed these catalogs
         self.revision = 0  # grows with every record that changed anything here: those belong into a journal
 
@@ -98,6 +100,8 @@ class CatalogStore:
         """Take a record of `top_xid` (0: of no transaction); tell if it was about these catalogs."""
         if record.rmgr == RM_RELMAP:
             return self._count(self.files.relation_map(record, self.format))
+        if record.rmgr == RM_MULTIXACT and self.learning:
+            self._learn_multixact(record)
         if not record.blocks or record.rmgr not in _WITH_ROWS:
             return False
         try:
@@ -127,24 +131,34 @@ class CatalogStore:
         """Take the rows on page images that wait for a transaction and were not seen being written here.
 
         A copy of pg_class that was made before the seed asked for its file carried them along: what was written to the
-        file before it passed by unknown, and SQL does not show what is not committed.
+        file before it passed by unknown, and SQL does not show what is not committed. What older ones ended SQL shows.
         """
+        ends = Ends(self.marks.fate_if_younger, self.marks.updaters, lambda _packed: None)
         for block in record.blocks:
             if not block.image_applies or block.fork != MAIN_FORK or block.locator != heap.file:
                 continue
-            for row in copied_rows(block.block, block.restore_page(), heap, self.marks.fate_if_younger):
+            for row in copied_rows(block.block, block.restore_page(), ends):
                 if (row.inserter or row.deleter) and not heap.tells_of(row.tid):
                     self._learn_row(heap, row)
 
+    def _learn_multixact(self, record: Record) -> None:
+        made = multixact.parse(record)
+        if made is not None and made.updater is not None:
+            self.marks.note_multixact(made.multixact, made.updater)
+
     def _learn_row(self, heap: CatalogHeap, row: CopiedRow) -> None:
-        subject = subject_of(heap, row.packed)
         if row.inserter:
             heap.insert(row.tid, row.packed, row.inserter)
         if row.deleter:
             heap.deleter[row.tid] = row.deleter
-        for xid in {row.inserter, row.deleter} - {INVALID_XID}:
-            self._enter(xid, self.top_of.get(xid, xid)).note(subject)
+        for xid in row.waits_for:
+            self._note(xid, heap, row.packed)
             self.marks.add(xid, heap, row.tid)
+
+    def _note(self, xid: Xid, heap: CatalogHeap, packed: bytes) -> None:
+        """Note that what a row helps to describe looks different to the transaction of `xid`, which is open."""
+        if heap.layout.fits(packed) and not self.marks.is_older_than_learning(xid):
+            self._enter(xid, self.top_of.get(xid, xid)).note(subject_of(heap, packed))
 
     def _count(self, changed: bool) -> bool:  # noqa: FBT001 - the answer is passed on
         self.revision += changed

@@ -23,6 +23,7 @@ from tidemark.decode.catalog.layout import (
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 
+UPDATERS_MAX = 1 << 20  # of multixacts that are remembered, the latest; foreign keys make many
 _HALF_OF_XIDS = 1 << 31
 _ALL_XIDS = (1 << 32) - 1
 
@@ -97,6 +98,7 @@ class Marks:
         self._presumed: set[Xid] = (
             set()
         )  # while learning: xids whose writing was not seen, and whose end was not either
+        self.updaters: dict[Xid, Xid] = {}  # while learning: who updates, by multixact
         self._rows: dict[Xid, list[tuple[CatalogHeap, Tid]]] = {}
 
     @property
@@ -111,6 +113,12 @@ class Marks:
     def add(self, xid: Xid, heap: CatalogHeap, tid: Tid) -> None:
         """Let the row at `tid` wait for `xid`."""
         self._rows.setdefault(xid, []).append((heap, tid))
+
+    def note_multixact(self, multixact: Xid, updater: Xid) -> None:
+        """Remember who of a multixact's members updates the row."""
+        if len(self.updaters) >= UPDATERS_MAX:
+            del self.updaters[next(iter(self.updaters))]
+        self.updaters[multixact] = updater
 
     def commit(self, xid: Xid) -> None:
         """Settle the marks of `xid`: it committed."""
@@ -171,6 +179,7 @@ class Marks:
                 self.commit(xid)
         self._presumed.clear()
         self._committed.clear()
+        self.updaters.clear()
         self.learning_from = None
 
     def open_xids(self) -> Collection[Xid]:

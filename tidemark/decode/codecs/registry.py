@@ -31,6 +31,7 @@ from tidemark.decode.codecs.network import InetCodec, MacAddressCodec
 from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec, Xid8Codec
 from tidemark.decode.codecs.postgis import GeometryCodec
 from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec
+from tidemark.decode.codecs.statistics import DependenciesCodec, DistinctCodec
 from tidemark.decode.codecs.strings import (
     BitsCodec,
     CharCodec,
@@ -70,6 +71,7 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     29: ("cid", lambda _: IntegerCodec("<I", pa.int64(), ColumnKind.UNSIGNED4)),
     114: ("json", StringCodec),
     142: ("xml", XmlCodec),
+    194: ("pg_node_tree", StringCodec),
     600: ("point", lambda _: FixedShapeCodec(1)),
     601: ("lseg", lambda _: FixedShapeCodec(2, "[", "]")),
     602: ("path", lambda _: PathCodec()),
@@ -104,6 +106,8 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     2950: ("uuid", lambda _: UuidCodec()),
     2970: ("txid_snapshot", lambda _: SnapshotCodec()),
     3220: ("pg_lsn", lambda _: LsnCodec()),
+    3361: ("pg_ndistinct", lambda _: DistinctCodec()),
+    3402: ("pg_dependencies", lambda _: DependenciesCodec()),
     3614: ("tsvector", TsvectorCodec),
     3615: ("tsquery", TsqueryCodec),
     3734: ("regconfig", lambda _: ObjectNameCodec()),

@@ -1,10 +1,10 @@
 """Changes as JSON lines, one an item, in stream order: for people, pipes, and consumers that want no Arrow.
 
-A row: op, database, schema, table, position, lsn, xid, commit_time, and by what is known `before`, `after` and
-`unchanged`, the columns whose TOASTed value did not change and which `after` therefore leaves out. `before` holds the
-key columns alone where the server wrote no more. Values are JSON's own where JSON has them: integers, booleans, text,
-lists; floats but for NaN and infinities; the rest is text (decimals too: readers round numbers), bytes as hex after a
-backslash and x.
+A row: op, database, schema, table, position, lsn, xid, origin (of replication, where there is one), commit_time, and by
+what is known `before`, `after` and `unchanged`, the columns whose TOASTed value did not change and which `after`
+therefore leaves out. `before` holds the key columns alone where the server wrote no more. Values are JSON's own where
+JSON has them: integers, booleans, text, lists; floats but for NaN and infinities; the rest is text (decimals too:
+readers round numbers), bytes as hex after a backslash and x.
 
 Columns are turned into text whole, and rows put together from them: no dictionary a row.
 """
@@ -18,15 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.decode.codecs.codec import without_escapes
+from tidemark.decode.render.bounds import Line, TransactionBounds
 from tidemark.model.change import (
     AFTER,
     BEFORE,
+    TABLE_ORDINAL,
     BeforeKind,
     ChangeBatch,
     ChangeGroup,
     CopyBoundary,
     GroupItem,
     LogicalMessage,
+    PartitionEvent,
     RewriteBoundary,
     SchemaEvent,
     Truncation,
@@ -39,7 +42,6 @@ NULL = "null"
 _SECONDS = "%Y-%m-%dT%H:%M:%S"  # with microseconds, where the type has them
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-_Line = tuple[int, int, str]  # commit LSN, ordinal, text
 
 
 class JsonLines:
@@ -47,10 +49,15 @@ class JsonLines:
 
     def __init__(self, databases: Mapping[Oid, str]) -> None:
         self._databases = databases
+        self._bounds = TransactionBounds(databases)
 
     def lines(self, group: ChangeGroup) -> Iterator[str]:
-        """Give out the group's items in stream order, without newlines."""
-        waiting: list[_Line] = []  # rows and messages since the last barrier: batches of several relations overlap
+        """Give out the group's items in stream order, without newlines, and their transactions' bounds if counted."""
+        placed = self._placed(group)
+        yield from self._bounds.around(placed, group) if _is_counted(group) else (line for _, _, line in placed)
+
+    def _placed(self, group: ChangeGroup) -> Iterator[Line]:
+        waiting: list[Line] = []  # rows and messages since the last barrier: batches of several relations overlap
         for item in group.items:
             if isinstance(item, ChangeBatch):
                 waiting.extend(self._rows(item))
@@ -58,25 +65,31 @@ class JsonLines:
                 waiting.append((item.position.commit_lsn, item.position.ordinal, self.item(item)))
             else:
                 waiting.sort(key=_place)
-                yield from (line for _, _, line in waiting)
+                yield from waiting
                 waiting = []
-                yield self.item(item)
+                yield item.position.commit_lsn, item.position.ordinal, self.item(item)
         waiting.sort(key=_place)
-        yield from (line for _, _, line in waiting)
+        yield from waiting
 
-    def _rows(self, batch: ChangeBatch) -> Iterator[_Line]:
+    def _rows(self, batch: ChangeBatch) -> Iterator[Line]:
         rows = batch.rows
-        column = {name: rows.column(name).to_pylist() for name in ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn")}
+        column = {
+            name: rows.column(name).to_pylist()
+            for name in ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_origin")
+        }
         xids = rows.column("_xid").to_pylist()
         times = _texts(rows.column("_commit_time"))
         names = self._names(batch.database, batch.relation)
+        numbers = rows.column(TABLE_ORDINAL).to_pylist() if TABLE_ORDINAL in rows.schema.names else None
         tails = _tails(batch)
         for index, op in enumerate(column["_op"]):
             commit_lsn, ordinal = column["_commit_lsn"][index], column["_ordinal"][index]
             position = f"{column['_tli'][index]}:{format_lsn(commit_lsn)}:{ordinal}"
+            origin = f'"origin":{column["_origin"][index]},' if column["_origin"][index] else ""
+            number = f',"table_ordinal":{numbers[index]}' if numbers is not None else ""
             line = (
                 f'{{"op":"{op}",{names},"position":"{position}","lsn":"{format_lsn(column["_lsn"][index])}",'
-                f'"xid":{xids[index]},"commit_time":{times[index]}{tails[index]}}}'
+                f'"xid":{xids[index]},{origin}"commit_time":{times[index]}{number}{tails[index]}}}'
             )
             yield commit_lsn, ordinal, line
 
@@ -88,6 +101,7 @@ class JsonLines:
 
     def item(self, item: GroupItem) -> str:
         """Return the line of an item that is no batch."""
+        told: dict[str, Json]
         match item:
             case LogicalMessage():
                 return self._message(item)
@@ -95,13 +109,24 @@ class JsonLines:
                 return self._schema_event(item)
             case Truncation():
                 flags = {"cascade": item.cascade, "restart_identity": item.restart_identity}
-                return self._line("t", item.position, item.relation, item.database, flags)
+                told = {**flags, **_partition(item.partition), **_origin(item.origin)}
+                return self._line("t", item.position, item.relation, item.database, told)
             case RewriteBoundary():
                 op = "rewrite_begin" if item.begin else "rewrite_end"
-                return self._line(op, item.position, item.relation, item.database, {"xid": item.xid})
+                told = {"xid": item.xid, **_partition(item.partition)}
+                return self._line(op, item.position, item.relation, item.database, told)
+            case PartitionEvent():
+                told = {
+                    "lsn": format_lsn(item.lsn),
+                    "xid": item.xid,
+                    "change": item.change.value,
+                    "partition": {"schema": item.partition.namespace, "table": item.partition.name},
+                    **_partition(item.partition.oid),
+                }
+                return self._line("partition", item.position, item.relation, item.database, told)
             case CopyBoundary():
                 op = "copy_begin" if item.begin else "copy_end"
-                told: dict[str, Json] = {"generation": item.generation, "snapshot": item.snapshot}
+                told = {"generation": item.generation, "snapshot": item.snapshot}
                 return self._line(op, item.position, item.relation, item.database, told)
         raise AssertionError(f"a batch is not one line: {item}")
 
@@ -118,6 +143,7 @@ class JsonLines:
             "xid": item.xid,
             "transactional": item.transactional,
             "prefix": item.prefix,
+            **_origin(item.origin),
             **content,
         }
         return _dump(told)
@@ -133,6 +159,8 @@ class JsonLines:
             "before": _described(item.before),
             "after": _described(item.after),
         }
+        if item.brings_rows:
+            told["brings_rows"] = True
         return self._line("schema", item.position, described, item.database, told)
 
     def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
@@ -140,7 +168,22 @@ class JsonLines:
         return f'{{"op":"{op}",{names},"position":"{position}",{_dump(dict(more))[1:]}'
 
 
-def _place(line: _Line) -> tuple[int, int]:
+def _is_counted(group: ChangeGroup) -> bool:
+    """Tell if the group comes with its transactions' counts: all of them or none."""
+    first = next(iter(group.transactions), None)
+    return bool(group.begun) or (first is not None and first.tables is not None)
+
+
+def _partition(oid: Oid) -> dict[str, Json]:
+    """Return what tells of which partition an event is."""
+    return {"tableoid": oid} if oid else {}
+
+
+def _origin(number: int) -> dict[str, Json]:
+    return {"origin": number} if number else {}
+
+
+def _place(line: Line) -> tuple[int, int]:
     return line[:2]
 
 
@@ -154,6 +197,7 @@ def _described(relation: Relation | None) -> Json:
         return None
     columns: list[Json] = [
         {
+            "number": column.number,
             "name": column.name,
             "type": column.type.display_name if column.type is not None else None,
             "typmod": column.typmod,
@@ -163,7 +207,14 @@ def _described(relation: Relation | None) -> Json:
     ]
     names = {column.number: column.name for column in relation.columns}
     key: list[Json] = [names[number] for number in relation.primary_key]
-    return {"schema": relation.namespace, "table": relation.name, "columns": columns, "primary_key": key}
+    return {
+        "oid": relation.oid,
+        "schema": relation.namespace,
+        "table": relation.name,
+        "columns": columns,
+        "primary_key": key,
+        "replica_identity": relation.replica_identity.name.lower(),
+    }
 
 
 def _tails(batch: ChangeBatch) -> list[str]:

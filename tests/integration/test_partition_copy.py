@@ -1,0 +1,84 @@
+"""The first copy of a partitioned table under its own name (P23): its replica is what SQL shows from then on."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import running
+from tests.support.cdcctl import cdcctl, succeeded
+from tests.support.lakes import feed_by_hand
+from tests.support.postgres import Cluster
+from tests.support.routed import lake_rows, source_rows
+
+DATABASE = "partition_copy"
+SETUP = """
+CREATE TABLE root (a int, b text, doc text, PRIMARY KEY (a, b)) PARTITION BY LIST (b);
+CREATE TABLE leaf_x PARTITION OF root FOR VALUES IN ('x');
+CREATE TABLE leaf_y (gone int, doc text, b text NOT NULL, a int NOT NULL, PRIMARY KEY (a, b));
+ALTER TABLE leaf_y DROP gone;
+ALTER TABLE root ATTACH PARTITION leaf_y FOR VALUES IN ('y');
+CREATE TABLE middle PARTITION OF root FOR VALUES IN ('z') PARTITION BY RANGE (a);
+CREATE TABLE leaf_low PARTITION OF middle FOR VALUES FROM (0) TO (100);
+CREATE TABLE leaf_high PARTITION OF middle FOR VALUES FROM (100) TO (1000);
+INSERT INTO root SELECT n, (ARRAY['x','y','z'])[n % 3 + 1], 'copied' FROM generate_series(1, 300) n;
+CREATE TABLE late (b text, doc text, a int, PRIMARY KEY (a, b));
+INSERT INTO late SELECT 'l', 'late', n FROM generate_series(1, 20) n;
+"""
+CHANGES = """
+UPDATE root SET doc = 'changed' WHERE a % 4 = 0;
+UPDATE root SET a = a + 400 WHERE a % 10 = 2;
+UPDATE root SET b = 'x' WHERE b = 'y' AND a % 5 = 0;
+DELETE FROM root WHERE a % 13 = 0;
+"""
+
+
+@pytest.fixture
+def database(cluster: Cluster) -> Iterator[str]:
+    cluster.sql(f"CREATE DATABASE {DATABASE}")
+    cluster.sql(SETUP, DATABASE)
+    yield DATABASE
+    cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+
+
+@pytest.mark.feature("P23")
+def test_a_root_is_copied_whole_and_again_when_a_table_with_rows_becomes_its_partition(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    with running(cluster, database, tmp_path, copy=True, TIDEMARK_SELECT__PARTITION_ROOTS="ro*") as sidecar:
+
+        def compare(what: str) -> None:
+            sidecar.catch_up()
+            feed_by_hand(sidecar.folder, lake, "lake")
+            assert lake_rows(lake, "root") == source_rows(cluster, database, "root"), what
+
+        compare("copied")
+        assert len(lake_rows(lake, "late")) == 20
+        assert not list(lake.glob("*/*-public.leaf_*")), "a partition has no table of its own"
+        cluster.sql(CHANGES, database)
+        compare("changed")
+        cluster.sql("ALTER TABLE root ATTACH PARTITION late FOR VALUES IN ('l')", database)
+        cluster.sql("UPDATE root SET doc = 'attached' WHERE a < 10", database)
+        sidecar.wait_for_event("a table came into the selection, its rows are copied at the next start")
+        sidecar.stop()
+        cluster.sql("DELETE FROM root WHERE a = 11", database)
+        sidecar.start()
+        compare("attached")
+        cluster.sql("ALTER TABLE root DETACH PARTITION leaf_y", database)
+        cluster.sql("INSERT INTO leaf_y (a, b) VALUES (2000, 'y')", database)
+        compare("detached")
+        sidecar.stop()
+        sidecar.start()
+        compare("after another start")
+        ((count,),) = cluster.sql("SELECT count(*)::int FROM leaf_y", database)
+        (own,) = lake.glob("*/*-public.leaf_y")
+        assert own.is_dir()
+        assert len(lake_rows(lake, "leaf_y")) == count
+        assert sidecar.running
+    archive = ("--archive", cluster.data / "pg_wal")
+    said = succeeded(cdcctl("decode", "--state", sidecar.folder.root, *archive, "--partition-root", "root"))
+    rows = [json.loads(line) for line in said.lines if '"op":"u"' in line]
+    assert {row["table"] for row in rows} == {"root"}
+    assert all("tableoid" in row["after"] for row in rows)

@@ -1,0 +1,58 @@
+"""A composite type that changes its shape under stored rows: the replica has the text that the server prints."""
+
+from pathlib import Path
+
+from tests.support.postgres import Cluster
+from tests.support.routed import Routing, lake_rows
+
+DATABASE = "composites_in_lake"
+SETUP = """
+CREATE TYPE mood AS ENUM ('sad', 'so, so');
+CREATE TYPE inner_row AS (x int, y text);
+CREATE TYPE outer_row AS (a int, "in" inner_row, m mood, t text);
+CREATE DOMAIN checked AS outer_row CHECK (true);
+CREATE TABLE t (id int PRIMARY KEY, o outer_row, many outer_row[], d checked, i inner_row);
+"""
+FILL = r"""
+INSERT INTO t VALUES
+  (1, ROW(1, ROW(2, 'a "b" \c'), 'so, so', 'x,y'), ARRAY[ROW(1, NULL, 'sad', '')::outer_row, NULL], NULL, ROW(1, '')),
+  (2, ROW(NULL, NULL, NULL, NULL), '{}', ROW(3, ROW(NULL, '()'), 'sad', '"'), ROW(NULL, NULL)),
+  (3, NULL, NULL, ROW(4, ROW(4, E'\\'), NULL, E'a\nb'), NULL)
+"""
+STEPS = (
+    "ALTER TYPE inner_row ADD ATTRIBUTE z int",
+    "ALTER TYPE inner_row DROP ATTRIBUTE x",
+    "ALTER TYPE outer_row ADD ATTRIBUTE later inner_row",
+    "ALTER TYPE outer_row RENAME ATTRIBUTE a TO first",
+    "ALTER TYPE mood RENAME VALUE 'so, so' TO 'fine'",
+    "ALTER TYPE outer_row DROP ATTRIBUTE a, ADD ATTRIBUTE e mood",
+    (
+        "BEGIN; ALTER TYPE outer_row DROP ATTRIBUTE t; SAVEPOINT s; ALTER TYPE outer_row ADD ATTRIBUTE never int;"
+        " ROLLBACK TO s; UPDATE t SET id = id + 1000 WHERE id % 10 = 2; COMMIT"
+    ),
+    "ALTER TYPE inner_row DROP ATTRIBUTE y, DROP ATTRIBUTE z",
+)
+SHOWN = """
+SELECT id, o::text, ARRAY(SELECT many[n]::text FROM generate_subscripts(many, 1) n), many IS NULL, d::text, i::text
+FROM t
+"""
+
+
+def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster: Cluster, tmp_path: Path) -> None:
+    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
+    ours = Routing(oracle_cluster, [DATABASE])
+    ours.settle()
+    oracle_cluster.sql(SETUP, DATABASE)
+    for number, step in enumerate(("SELECT", *STEPS)):
+        oracle_cluster.sql(step.replace("ATTRIBUTE a,", "ATTRIBUTE first,"), DATABASE)
+        if number == 0:
+            oracle_cluster.sql(FILL, DATABASE)
+        ours.feed(tmp_path)
+        names = ("id", "o", "many", "d", "i")
+        shown = [
+            repr(dict(zip(names, (key, o, None if no_array else many, d, i), strict=True)))
+            for key, o, many, no_array, d, i in oracle_cluster.sql(SHOWN, DATABASE)
+        ]
+        assert lake_rows(tmp_path, "t") == sorted(shown), step
+    ours.changes.close()
+    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")

@@ -1,0 +1,56 @@
+"""Batches of one table put into stream order, where versions of it, or its partitions, take turns in the stream."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.model.change import ChangeBatch
+
+_PLACE = ("_commit_lsn", "_ordinal")  # NB: no timeline: a commit on a later one has a later LSN, too
+
+
+def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
+    """Return the rows of `batches`, each of which is in stream order, as batches that follow each other in it.
+
+    A batch holds rows of one version, so it ends where the next row is of another.
+    """
+    if len(batches) < 2 or all(_place(left, -1) < _place(right, 0) for left, right in pairwise(batches)):
+        return batches
+    versions = {relation: number for number, relation in enumerate({batch.relation: None for batch in batches})}
+    lengths = [batch.rows.num_rows for batch in batches]
+    lsns, ordinals = (np.concatenate([batch.rows.column(name).to_numpy() for batch in batches]) for name in _PLACE)
+    order = np.lexsort((ordinals, lsns))
+    version = np.repeat([versions[batch.relation] for batch in batches], lengths)
+    # Rows stand one version behind the other in `tables`; `at` is where each row is in its own.
+    at = np.empty(len(order), np.int64)
+    for number in versions.values():
+        of_version = version == number
+        at[of_version] = np.arange(int(of_version.sum()))
+    tables = [
+        pa.Table.from_batches([batch.rows for batch in batches if batch.relation == relation]) for relation in versions
+    ]
+    relations = list(versions)
+    return [
+        ChangeBatch(batches[0].database, relations[number], _taken(tables[number], at[rows]))
+        for number, rows in _runs(order, version)
+    ]
+
+
+def _runs(order: npt.NDArray[np.int64], version: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Cut the rows, by their numbers in stream order, where the version changes."""
+    sorted_versions = version[order]
+    cuts = np.flatnonzero(np.diff(sorted_versions)) + 1
+    for rows in np.split(order, cuts):
+        yield int(version[rows[0]]), rows
+
+
+def _taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    return table.take(pa.array(rows)).combine_chunks().to_batches()[0]
+
+
+def _place(batch: ChangeBatch, row: int) -> tuple[int, int]:
+    lsn, ordinal = (batch.rows.column(name)[row].as_py() for name in _PLACE)
+    return lsn, ordinal

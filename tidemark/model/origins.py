@@ -1,0 +1,21 @@
+"""Which changes are left out by their replication origin: what came by replication need not go back."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludedOrigins:
+    """Some origins, by number, or every one."""
+
+    ids: frozenset[int] = frozenset()
+    every: bool = False
+
+    def __bool__(self) -> bool:
+        return self.every or bool(self.ids)
+
+    def holds(self, *origins: int) -> bool:
+        """Tell if one of `origins`, 0 being none, is left out."""
+        return any(origin and (self.every or origin in self.ids) for origin in origins)
+
+
+NO_ORIGIN_EXCLUDED = ExcludedOrigins()

@@ -1,0 +1,106 @@
+"""Values that print otherwise after DDL, though no row was touched: enums' labels, and rows within rows.
+
+What the server keeps of a composite value is what its type was when it was written; it prints it in the type's present
+shape (`record_out`, PG 16): nothing for what was added since, and without what was dropped. The lake has the text, so
+that its rows are put into the new shape when the type takes it. Of what a composite holds, composites and enums are
+followed, not arrays of them.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pyarrow as pa
+
+from tidemark.decode.codecs.quoting import ROW_SPECIAL, quoted_part
+from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
+from tidemark.pipeline.layout import label_names, relabelled, renamed_labels
+
+Restate = Callable[[pa.Array], pa.Array]
+Restates = Mapping[int, Restate]
+"""By column: how its values are told from now on."""
+_Reshape = Callable[[str], str]
+
+
+def restatements(before: Relation | None, after: Relation) -> Restates:
+    """Return which columns print otherwise since one version became the other, and how."""
+    found: dict[int, Restate] = {
+        number: partial(relabelled, names=names) for number, names in renamed_labels(before, after).items()
+    }
+    was = {column.number: column for column in before.live_columns} if before is not None else {}
+    for column in after.live_columns:
+        reshape = _of_column(was[column.number], column) if column.number in was else None
+        if reshape is not None:
+            found[column.number] = partial(_restated, reshape=reshape)
+    return found
+
+
+def _of_column(was: Column, now: Column) -> _Reshape | None:
+    if was.type is None or now.type is None:
+        return None
+    old, new = was.type.ultimate(), now.type.ultimate()
+    if old.element is not None and new.element is not None:
+        old, new = old.element.ultimate(), new.element.ultimate()
+    return _of_row(old, new)
+
+
+def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+    """Return how a row's text changes; None if it does not."""
+    if TypeKind.COMPOSITE not in (old.kind, new.kind) or old.kind is not new.kind or old.oid != new.oid:
+        return None
+    live = [column for column in old.attributes if not column.dropped]
+    there = {column.number: (place, column) for place, column in enumerate(live)}
+    parts: list[tuple[int, _Reshape | None] | None] = []
+    for column in new.attributes:
+        if not column.dropped:
+            known = there.get(column.number)
+            parts.append((known[0], _of_part(known[1], column)) if known is not None else None)
+    same = [(place, None) for place in range(len(live))]
+    return None if parts == same else partial(_reshaped, parts=parts)
+
+
+def _of_part(was: Column, now: Column) -> _Reshape | None:
+    if was.type is None or now.type is None:
+        return None
+    old, new = was.type.ultimate(), now.type.ultimate()
+    names = label_names(old, new)
+    return partial(_renamed, names=names) if names else _of_row(old, new)
+
+
+def _renamed(label: str, names: Mapping[str, str]) -> str:
+    return names.get(label, label)
+
+
+def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str:
+    held = split_row(text)
+    told = []
+    for part in parts:
+        raw = held[part[0]] if part is not None else ""
+        if part is not None and part[1] is not None and raw:
+            raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
+        told.append(raw)
+    return f"({','.join(told)})"
+
+
+def split_row(text: str) -> list[str]:
+    """Return the parts of a row's text as they stand there, in quotes or not; an empty one is NULL."""
+    parts, start, in_quotes = [], 1, False
+    for at, character in enumerate(text):
+        if character == '"':  # doubled inside of quotes: out and in again
+            in_quotes = not in_quotes
+        elif not in_quotes and (character == "," or at == len(text) - 1):
+            parts.append(text[start:at])
+            start = at + 1
+    return parts
+
+
+def unquoted(raw: str) -> str:
+    """Return what a part of a row says."""
+    return raw[1:-1].replace('""', '"').replace("\\\\", "\\") if raw.startswith('"') else raw
+
+
+def _restated(values: pa.Array, reshape: _Reshape) -> pa.Array:
+    if pa.types.is_list(values.type):
+        told = [row and [one and reshape(one) for one in row] for row in values.to_pylist()]
+    else:
+        told = [one and reshape(one) for one in values.to_pylist()]
+    return pa.array(told, values.type)
