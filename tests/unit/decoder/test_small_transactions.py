@@ -20,6 +20,7 @@ from tidemark.decode.skim import HELD_ROWS_MAX
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
 from tidemark.model.lsn import FullXid, Oid
+from tidemark.model.relation import Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot
 
 ACCOUNT, LEDGER = 16385, 16390
@@ -43,9 +44,9 @@ def tellers(count: int, sessions: int = 3) -> Wal:
     return stream
 
 
-def by_blocks(stream: Wal, size: int = BLOCK_RECORDS) -> Iterator[DecodedRun]:
+def by_blocks(stream: Wal, size: int = BLOCK_RECORDS, *tables: Relation) -> Iterator[DecodedRun]:
     """Decode the same records again, by blocks; the first record of each file is looked at, so its transaction too."""
-    decoder = new_wal().decoder
+    decoder = (Wal(*tables) if tables else new_wal()).decoder
     for begin in range(0, len(stream.raws), size):
         yield from decoder.decode_runs(block_of(stream.raws[begin : begin + size]))
 
@@ -57,8 +58,8 @@ def gathered(grouper: Grouper, found: DecodedRun) -> Iterator[ChangeGroup]:
     return grouper.add_transaction(found)
 
 
-def groups(stream: Wal, grouper: Grouper, size: int = BLOCK_RECORDS) -> list[ChangeGroup]:
-    made = [group for found in by_blocks(stream, size) for group in gathered(grouper, found)]
+def groups(stream: Wal, grouper: Grouper, size: int = BLOCK_RECORDS, *tables: Relation) -> list[ChangeGroup]:
+    made = [group for found in by_blocks(stream, size, *tables) for group in gathered(grouper, found)]
     last = grouper.flush()
     return made if last is None else [*made, last]
 
