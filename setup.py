@@ -14,6 +14,8 @@ KERNELS = [
     "tidemark.decode.columns",
     "tidemark.decode.places",
     "tidemark.decode.extract",
+    "tidemark.decode.held",
+    "tidemark.decode.lookup",
     "tidemark.decode.row_entries",
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",

@@ -7,33 +7,13 @@ output is its result; messages, progress and errors go to standard error.
 import os
 import sys
 import traceback
+from importlib import import_module
 
 import click
 
-from ctl.commands.archive import archive
-from ctl.commands.check import check
-from ctl.commands.decode import decode
-from ctl.commands.init import init
-from ctl.commands.reader import reader
-from ctl.commands.realtime import realtime
-from ctl.commands.run import run
-from ctl.commands.spark import spark
-from ctl.commands.status import status
-from ctl.commands.tail import tail
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
-COMMANDS: dict[str, click.Command] = {
-    "archive": archive,
-    "check": check,
-    "decode": decode,
-    "init": init,
-    "reader": reader,
-    "realtime": realtime,
-    "run": run,
-    "spark": spark,
-    "status": status,
-    "tail": tail,
-}
+COMMANDS = ("archive", "check", "decode", "init", "reader", "realtime", "run", "spark", "status", "tail")
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 
@@ -42,7 +22,24 @@ class _ReaderGone(Exception):
 
 
 class _Commands(click.Group):
-    """NB: click ends a program whose output nobody reads with code 1, before we see it."""
+    """Each command is loaded when it is asked for: most of what one takes is the loading of what it needs.
+
+    NB: click ends a program whose output nobody reads with code 1, before we see it.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, from the module of its name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        found = getattr(import_module(f"ctl.commands.{cmd_name}"), cmd_name)
+        assert isinstance(found, click.Command), cmd_name
+        return found
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that was asked for."""
@@ -52,7 +49,7 @@ class _Commands(click.Group):
             raise _ReaderGone from None
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, commands=COMMANDS)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tidemark", prog_name="cdcctl")
 def cdcctl() -> None:
     """Realtime change data capture for PostgreSQL that never holds back the database."""

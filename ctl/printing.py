@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
 from tidemark.decode.codecs.codec import Dialect, without_escapes
-from tidemark.decode.decoder import Decoded
+from tidemark.decode.committed_run import CommittedRun, singly
+from tidemark.decode.decoder import DecodedRun
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
@@ -96,8 +97,8 @@ class Printer(Protocol):
 
     counts: Counts
 
-    def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
-        """Print a transaction, or a message outside one."""
+    def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
+        """Print a transaction or many, or a message outside one."""
 
     def flush(self) -> None:
         """Print what was gathered so far: nothing more is there at the moment."""
@@ -120,16 +121,17 @@ class _TestDecodingPrinter:
         self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
         self._output = output
 
-    def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
-        """Print a transaction, or a message outside one."""
+    def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
+        """Print a transaction or many, or a message outside one."""
         del restart_lsn
-        if isinstance(decoded, CommittedTransaction):
-            self.counts.transactions += 1
-            self._print(self._renderer.transaction(decoded))
-            decoded.release()
-        elif self._renderer.shows(decoded):
-            self.counts.messages += 1
-            self._print((self._renderer.message(decoded),))
+        for found in singly((decoded,)):
+            if isinstance(found, CommittedTransaction):
+                self.counts.transactions += 1
+                self._print(self._renderer.transaction(found))
+                found.release()
+            elif self._renderer.shows(found):
+                self.counts.messages += 1
+                self._print((self._renderer.message(found),))
 
     def flush(self) -> None:
         """Hand on what is buffered."""
@@ -157,9 +159,12 @@ class _GroupPrinter:
         )
         self._write = write
 
-    def take(self, decoded: Decoded, restart_lsn: Lsn) -> None:
-        """Gather a transaction, or a message outside one; print the groups that it fills."""
-        if isinstance(decoded, CommittedTransaction):
+    def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
+        """Gather a transaction or many, or a message outside one; print the groups that it fills."""
+        if isinstance(decoded, CommittedRun):
+            self.counts.transactions += len(decoded)
+            full = self._grouper.add_run(decoded)
+        elif isinstance(decoded, CommittedTransaction):
             self.counts.transactions += 1
             full = self._grouper.add_transaction(decoded)
         else:

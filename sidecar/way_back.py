@@ -14,9 +14,9 @@ from tidemark.io.replication import NodeIdentity
 from tidemark.io.state_views import StateMarks
 from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
+from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.inflow import LiveBuffer
 from tidemark.runtime.moving import Mover
-from tidemark.runtime.network import WalDiverged
 from tidemark.runtime.service import Means
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import event_of

@@ -1,13 +1,12 @@
 """`cdcctl decode`: changes from archived WAL, with no server running."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from ctl.options import (
     PATH,
@@ -22,6 +21,8 @@ from ctl.options import (
 from ctl.printing import FORMATS, Databases, Format, printer
 from ctl.render import show
 from ctl.spill import spill_of_command
+from tidemark.decode.committed_run import singly
+from tidemark.decode.decoder import Decoded, DecodedRun
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
@@ -89,18 +90,24 @@ def decode(
         )
         only = _oid(database, start.databases) if database else None
         with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
-            for decoded in decode_archive(segments, start, lsns, _tell_end, times):
-                about = decoded.end if isinstance(decoded, CommittedTransaction) else decoded
-                if only is None or about.database == only:
-                    shown.take(decoded, start.decoding.decoder.restart_lsn)
-                elif isinstance(decoded, CommittedTransaction):
-                    decoded.release()
+            everything = decode_archive(segments, start, lsns, _tell_end, times)
+            for decoded in everything if only is None else _of_database(everything, only):
+                shown.take(decoded, start.decoding.decoder.restart_lsn)
                 tell(start.decoded_lsn)
         shown.flush()
     if times.set_back is not None:
         _tell_set_back(times.set_back)
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
+
+
+def _of_database(decoded: Iterable[DecodedRun], database: Oid) -> Iterator[Decoded]:
+    for found in singly(decoded):
+        about = found.end if isinstance(found, CommittedTransaction) else found
+        if about.database == database:
+            yield found
+        elif isinstance(found, CommittedTransaction):
+            found.release()
 
 
 def _tell_end(error: InvalidWal) -> None:
@@ -130,10 +137,9 @@ def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
 
 @contextmanager
 def _progress(start: HistoryStart, end: Lsn | None, *, quiet: bool) -> Iterator[Callable[[Lsn], None]]:
-    """Show a bar on a terminal; without an end in sight it only tells the LSN."""
-    console = Console(stderr=True)
-    columns = (TextColumn("decoding {task.fields[at]}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as progress:
-        total = None if end is None else max(end - start.lsn, 1)
-        task = progress.add_task("decoding", total=total, at=format_lsn(start.lsn))
-        yield lambda lsn: progress.update(task, completed=lsn - start.lsn, at=format_lsn(lsn))
+    """Show a bar on a terminal, and load what draws it only there."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with import_module("ctl.progress_bar").shown(start.lsn, end) as tell:
+        yield tell

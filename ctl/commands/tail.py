@@ -26,8 +26,9 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, LiveChanges
+from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.history_start import LsnRange, begin_from_history
+from tidemark.runtime.live_changes import LiveChanges
 from tidemark.runtime.seeding import WAIT_S_DEFAULT, take_seed
 from tidemark.runtime.steady_stream import SteadyStream
 

@@ -19,7 +19,7 @@ from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.runtime.archive_input import ArchiveInput
-from tidemark.runtime.network import WalDiverged
+from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.offline import ForeignArchive
 from tidemark.runtime.signal import Signal
 

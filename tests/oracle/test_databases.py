@@ -29,7 +29,7 @@ from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.io.node import Node
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING
-from tidemark.runtime.decode_run import LiveChanges
+from tidemark.runtime.live_changes import LiveChanges
 from tidemark.runtime.seeding import take_seed
 
 # VACUUM's numbers of template0, which nobody can ask for: they come with the first image of their page.

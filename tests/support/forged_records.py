@@ -273,6 +273,8 @@ class Wal:
         return self.record(RM_STANDBY, 0x10, struct.pack("<iiB3xIII", 0, 0, 0, oldest, oldest, oldest - 1))
 
     def _end(self, opcode: int, xid: int, subxids: Sequence[int], top: int = 0) -> Lsn:
+        if opcode == xact.ABORT and not subxids:
+            return self.record(RM_XACT, opcode, struct.pack("<q", 0), xid=xid, top=top)
         info = 0x1 | (0x2 if subxids else 0)
         main = struct.pack("<qIII", 0, info, DATABASE, 1663)
         if subxids:

@@ -28,7 +28,8 @@ from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, LiveChanges
+from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.runtime.live_changes import LiveChanges
 from tidemark.runtime.seeding import Seed, take_seed
 
 FENCE = "tidemark-test-fence"

@@ -8,12 +8,13 @@ an ordinary table are kept as op `r` of that table, and rows of materialized vie
 Reading may have to begin before what is wanted, and there meets transactions whose beginning it does not meet (see
 `transactions`). What is wrong with one of them is kept as its doubt, and is an error only if it turns out to be wanted.
 
-Pure: a record in, at most one committed transaction or message out.
+Small transactions come out many together when records come in by the block. Pure: records in, what they complete out.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from tidemark.decode.committed_run import CommittedRun, singly
 from tidemark.decode.heap_changes import HeapChanges, tell_schema
 from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.ports import Catalog, Databases, DatabaseTurn, SpillPort
@@ -44,6 +45,7 @@ from tidemark.wal.rmgr import (
 from tidemark.wal.versions import WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
+DecodedRun = Decoded | CommittedRun
 Journal = Callable[[Record], None]
 OnMarker = Callable[[Lsn, bytes], bool]  # told of each message under our prefix; true halts decoding behind it
 
@@ -111,21 +113,29 @@ class Decoder:
         return self.last_lsn >= self._wanted_from
 
     def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
-        """Take the records of `block`, all of them to be drawn; yield what they complete.
+        """Take the records of `block`, all of them to be drawn; yield what they complete, one by one.
 
         `journal` gets each record that changed a catalog, after the mirrors have taken it.
         """
+        return singly(self.decode_runs(block, journal))
+
+    def decode_runs(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[DecodedRun]:
+        """Do the same, and yield small transactions many together."""
         count, index = len(block), 0
         while index < count:
             index = self._skimmer.skim(block, index)
-            for transaction, ended in self._skimmer.hand_over(block):
-                self.last_lsn, self.decoded_lsn = ended.commit_lsn, ended.end_lsn
-                committed = self._complete(ended, transaction)
-                if committed is not None:
-                    yield committed
+            run = self._skimmer.committed(self.timeline)
+            if run is not None:
+                self.last_lsn, self.decoded_lsn = Lsn(run.ends.commit_lsns[-1]), Lsn(run.ends.end_lsns[-1])
+                yield run
             if index > 0:
                 self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
-            if index < count and not self._skimmer.is_full:
+            found = self._skimmer.ended(block)
+            if found is not None:
+                committed = self._complete(*found)
+                if committed is not None:
+                    yield committed
+            elif index < count and not self._skimmer.is_full:
                 record = block.record(index)
                 decoded = self.decode(record)
                 if self.catalogs_changed and journal is not None:
@@ -148,6 +158,8 @@ class Decoder:
         # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
         if transaction is not None and self.transactions.is_open(record.xid):
             self._skimmer.look_at(record.xid, transaction)
+            if transaction.xid != record.xid:  # it may have written nothing yet, and would be taken for a new one
+                self._skimmer.look_at(transaction.xid, transaction)
         return decoded
 
     def _xlog(self, record: Record, transaction: OpenTransaction | None) -> None:
@@ -187,12 +199,13 @@ class Decoder:
                 transaction.gid = ended.gid
         elif isinstance(ended, xact.Assignment):
             for child in ended.subxids:
-                self.transactions.enter(child, ended.top_xid, record.lsn)
+                self._skimmer.look_at(child, self.transactions.enter(child, ended.top_xid, record.lsn))
         return None
 
     def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
-        self._skimmer.forget({*self.transactions.family(commit.xid), *commit.subxids})
+        family = self.transactions.family(commit.xid)
         transaction = self.transactions.leave(commit.xid, commit.subxids)
+        self._skimmer.forget({*family, *commit.subxids})
         committed = None
         if transaction is not None:
             self._add(record, transaction, partial(_end_schema, transaction, record.lsn))

@@ -2,8 +2,12 @@
 
 cimport cython
 
-cdef Py_ssize_t ROWS_MAX, IN_RECORD_MAX, STEP, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
-cdef long long XID_UNKNOWN, XID_ORDINARY, FILE_HAS_NO_ROWS, VERSION_BASE, NOT_A_COMMIT
+from tidemark.decode.held cimport HeldRows
+from tidemark.decode.lookup cimport LookUp
+
+cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_HELD, FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
+cdef long long POSTGRES_EPOCH_US
 cdef unsigned int NO_TUPLE
 cdef long long ALL_XIDS, HALF_OF_XIDS
 cdef unsigned int RM_XLOG, RM_XACT, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
@@ -11,7 +15,7 @@ cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT
 cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, HEAP2_NEW_CID, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
 cdef unsigned int RUNNING_XACTS, XACT_INVALIDATIONS
 cdef unsigned int NO_ORDINARY_TIME
-cdef unsigned int XACT_COMMIT, XACT_HAS_INFO, COMMIT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
+cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
 cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
@@ -27,59 +31,54 @@ cdef unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except?
 cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
 
 
-cdef class LookUp:
-    cdef public Py_ssize_t slots, used
-    cdef unsigned long long[::1] keys
-    cdef long long[::1] values
-
-    cpdef put(self, unsigned long long key, long long value)
-
-    cdef int has_room(self) except -1 nogil
-
-    @cython.locals(slot=Py_ssize_t)
-    cdef int enter(self, unsigned long long key, long long value) except -1 nogil
-
-    cdef long long get(self, unsigned long long key) except? -2 nogil
-
-    @cython.locals(low="unsigned long long", high="unsigned long long", slot=Py_ssize_t)
-    cdef Py_ssize_t find(self, unsigned long long key) except? -2 nogil
-
-
 cdef class RowExtractor:
-    cdef readonly Py_ssize_t row_count, tuple_count, run_count
+    cdef HeldRows held
+    cdef public long long next_xid
     cdef readonly bint is_full
+    cdef readonly long long other_end, other_time, other_database
     cdef bint is_new
     cdef LookUp xids, files, tablespaces
     cdef unsigned int image_compressed
-    cdef unsigned char[::1] entries, tuples
-    cdef long long[::1] run_xids, run_rows, run_bytes, run_records, run_times, run_databases
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
-    cdef long long xid, whole_from
+    cdef long long xid, whole_from, slot
     cdef long long spc
     cdef unsigned long long db, rel
-    cdef unsigned long long lsn
+    cdef long long lsn, end_lsn
 
-    @cython.locals(at=Py_ssize_t, full=bint)
+    @cython.locals(room=Py_ssize_t, at=Py_ssize_t)
     cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples,
-                             const long long[::1] lsns, const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
+                             unsigned char[::1] arranged_tuples, const long long[::1] lsns, const long long[::1] ends,
+                             const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
                              const unsigned char[::1] infos, const long long[::1] offsets,
-                             const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop) except -1
+                             const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
+                             long long others_lsn) except -1
 
     cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
 
     cpdef know_xid(self, unsigned int xid, long long state)
 
+    @cython.locals(state="long long")
+    cpdef long long held_slot(self, unsigned long long xid) except? -2
+
+    @cython.locals(slot="long long")
+    cpdef int let_go(self, unsigned long long xid) except -1
+
     @cython.locals(state="long long", opcode="unsigned int")
     cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                   unsigned int info) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t, flags="unsigned int", low="long long", high="long long", run=Py_ssize_t)
-    cdef int take_commit(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length,
-                         unsigned int info) except -1 nogil
+    @cython.locals(opcode="unsigned int", has_info=bint)
+    cdef int take_end(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int info,
+                      long long state) except -1 nogil
 
-    @cython.locals(run=Py_ssize_t)
-    cdef int begin_run(self, long long xid) except -1 nogil
+    cdef int take_abort(self, long long state) except -1 nogil
+
+    @cython.locals(flags="unsigned int", low="long long", high="long long", time="long long")
+    cdef int take_commit(self, const unsigned char[::1] linear, Py_ssize_t at, long long state) except -1 nogil
+
+    @cython.locals(distance="long long", full="long long")
+    cdef long long see(self, long long xid) except? -2 nogil
 
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
     cdef int take_heap(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
@@ -117,11 +116,6 @@ cdef class RowExtractor:
     cdef int walk_tuples(self, const unsigned char[::1] linear, unsigned int count, long long relation,
                          bint write) except -1 nogil
 
-    @cython.locals(at=Py_ssize_t, run=Py_ssize_t, same=bint)
     cdef int add(self, const unsigned char[::1] linear, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil
-
-    cdef int write_u32(self, Py_ssize_t at, unsigned long long value) except -1 nogil
-
-    cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil

@@ -2,9 +2,11 @@
 
 Ordinary is an insert, multi-insert, update or delete of a row in a file that is known, by a transaction that has
 changed no catalog and has no TOASTed value to put together. Anything else stops the loop, and `Decoder.decode` takes
-that record: so the rules stand there once, and here is only what they come to in the ordinary case. The commit of such
-a transaction is taken too, in its place among the rows, if it says no more than when and in which database. What the
-loop takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
+that record: so the rules stand there once, and here is only what they come to in the ordinary case. What the loop
+takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
+
+A transaction that is new here is held (`held`), and commits here as well if its commit record says no more than when
+and in which database. The like commit of one that the caller knows is taken too, and ends the call.
 
 Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
 well, for `parse_record` to say what is wrong with it.
@@ -16,35 +18,36 @@ same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: 
 
 from __future__ import annotations
 
-from array import array
+from typing import TYPE_CHECKING
+
+from tidemark.decode.held import HeldRows  # noqa: TC001 - compiled, a type of the module's own
+from tidemark.decode.lookup import LookUp
 
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+if TYPE_CHECKING:
+    from array import array
 
-RUN_ROWS_MAX = 16384  # rows of one call
-RECORD_ROWS_MAX = 2048  # rows of one record: more than MaxHeapTuplesPerPage, 291
-SLOTS_MIN = 64  # a power of two
 UNKNOWN = 0  # of an xid: a top-level one, unless its first record says otherwise
 KNOWN = 1  # its rows are not ordinary, other records of it say nothing
-ORDINARY = 2
-NO_RECORD = -1  # of a run: it is not a commit
+ORDINARY = 2  # one of the others
+NONE = -1  # of a record, a slot, an LSN: there is none
 NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
 FIRST_VERSION = 2  # of a file: from here on, number of the relation version plus this
 
 # The same as C integers, which Python does not see.
-ROWS_MAX = RUN_ROWS_MAX
-IN_RECORD_MAX = RECORD_ROWS_MAX
+IN_RECORD_MAX = 2048  # held.RECORD_ROWS_MAX
 XID_UNKNOWN = UNKNOWN
+XID_KNOWN = KNOWN
 XID_ORDINARY = ORDINARY
+XID_HELD = ORDINARY + 1  # from here on, the transaction's slot plus this
 FILE_HAS_NO_ROWS = NO_ROWS
-NOT_A_COMMIT = NO_RECORD
 VERSION_BASE = FIRST_VERSION
-STEP = 32  # row_entries.ENTRY_BYTES
+NOTHING = NONE
+OTHERS = NONE  # in place of a slot
 NO_TUPLE = (1 << 32) - 1
 ALL_XIDS = (1 << 32) - 1
 HALF_OF_XIDS = 1 << 31
@@ -80,13 +83,16 @@ DELETE_OLD_TUPLE = 0x02
 DELETE_OLD_KEY = 0x04
 DELETE_SUPER = 0x08
 XACT_COMMIT = 0x00
+XACT_ABORT = 0x20
 XACT_HAS_INFO = 0x80
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
+ABORT_MAIN = 8  # bytes: time
 COMMIT_HAS_DATABASE = 0x01
 COMMIT_SAYS_MORE = 0x3FFFFFBE  # all flags but database, locks and what a waiter wants
 NO_ORDINARY_TIME = (
     0x7FF00000  # of a time's high 32 bits: before 2000, or so late that 64 bits cannot hold it since 1970
 )
+POSTGRES_EPOCH_US = 946_684_800 * 1_000_000  # 2000-01-01 since 1970-01-01
 OP_INSERT = 0x69  # i
 OP_UPDATE = 0x75  # u
 OP_DELETE = 0x64  # d
@@ -125,92 +131,21 @@ def read_u32(data: Buffer, at: int) -> int:
     return b0 | b1 << 8 | b2 << 16 | b3 << 24
 
 
-class LookUp:
-    """A small hash table of integers: key to value, 0 where there is nothing. Open addressing, never over half full."""
-
-    def __init__(self) -> None:
-        self.slots = SLOTS_MIN
-        self.used = 0
-        self.keys = array("Q", bytes(8 * self.slots))
-        self.values = array("q", bytes(8 * self.slots))
-
-    def put(self, key: int, value: int) -> None:
-        """Set the value of `key`, which is not 0; the value 0 forgets it."""
-        if not self.has_room():
-            self.rebuild()
-        self.enter(key, value)
-
-    def has_room(self) -> int:
-        """Tell if `enter` can be called."""
-        return 1 if 2 * self.used < self.slots else 0
-
-    def enter(self, key: int, value: int) -> int:
-        """Set the value of `key` without making room for it."""
-        slot = self.find(key)
-        if self.keys[slot] == 0:
-            self.keys[slot] = key
-            self.used += 1
-        self.values[slot] = value
-        return 0
-
-    def get(self, key: int) -> int:
-        """Return the value of `key`."""
-        return self.values[self.find(key)]
-
-    def find(self, key: int) -> int:
-        """Return the slot of `key`, or the empty one where it belongs."""
-        low = key & 0x7FFFFFFF
-        high = key >> 31
-        slot = (low * 40503 ^ high * 2654435 ^ low >> 12) & (self.slots - 1)
-        while self.keys[slot] != 0 and self.keys[slot] != key:
-            slot = slot + 1 & (self.slots - 1)
-        return slot
-
-    def rebuild(self) -> None:
-        """Leave out what was forgotten, and make room."""
-        keys, values = self.keys, self.values
-        kept = [slot for slot in range(self.slots) if values[slot] != 0]
-        while 4 * len(kept) >= self.slots:
-            self.slots *= 2
-        self.keys = array("Q", bytes(8 * self.slots))
-        self.values = array("q", bytes(8 * self.slots))
-        self.used = 0
-        for slot in kept:
-            self.put(keys[slot], values[slot])
-
-
 class RowExtractor:
-    """Where the loop stands, and what it has taken out since the last call."""
+    """Where the loop stands, and what it knows."""
 
-    def __init__(
-        self,
-        image_compressed: int,
-        whole_from: int,
-        entries: bytearray,
-        run_xids: array[int],
-        run_rows: array[int],
-        run_bytes: array[int],
-        run_records: array[int],
-        run_times: array[int],
-        run_databases: array[int],
-    ) -> None:
-        self.xids = LookUp()  # xid to UNKNOWN, KNOWN or ORDINARY
+    def __init__(self, image_compressed: int, whole_from: int, held: HeldRows) -> None:
+        self.held = held
+        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `held`
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
         self.whole_from = whole_from  # xid: of older ones the beginning was not seen; negative: there are none
-        self.entries = entries  # room for RUN_ROWS_MAX
-        self.run_xids = run_xids  # negative: of one that is not known yet
-        self.run_rows = run_rows  # rows up to the run's end
-        self.run_bytes = run_bytes  # bytes of tuples up to there
-        self.run_records = run_records  # of a commit, which is a run without rows: its record; NO_RECORD for rows
-        self.run_times = run_times  # of a commit: microseconds since 2000
-        self.run_databases = run_databases  # of a commit
-        self.tuples = bytearray(1)
-        self.row_count = 0
-        self.tuple_count = 0  # bytes of tuples
-        self.run_count = 0
+        self.next_xid = 0  # 64 bits: above all that were seen
         self.is_full = False
+        self.other_end = NOTHING  # the record by which one of the others committed: the last that was taken
+        self.other_time = 0
+        self.other_database = 0
         # Of the record at hand.
         self.at = 0
         self.end = 0
@@ -227,14 +162,18 @@ class RowExtractor:
         self.rel = 0
         self.index = 0  # in its block
         self.xid = 0
-        self.is_new = False  # the xid, to the caller
+        self.is_new = False  # the xid
+        self.slot = OTHERS
         self.lsn = 0
+        self.end_lsn = 0
 
     def extract(
         self,
         linear: bytearray,
         tuples: bytearray,
+        arranged_tuples: bytearray,
         lsns: array[int],
+        ends: array[int],
         xids: array[int],
         rmgrs: array[int],
         infos: array[int],
@@ -242,34 +181,36 @@ class RowExtractor:
         lengths: array[int],
         start: int,
         stop: int,
+        others_lsn: int,
     ) -> int:
-        """Take the records from `start` on; return the first that is not ordinary, or `stop`.
+        """Take the records from `start` on; return the first that is not ordinary, or where it stopped.
 
-        Their tuples go into `tuples`, which is as long as `linear`. The caller empties what was taken out before the
-        next call. `is_full`: it stopped for want of room.
+        `tuples` and `arranged_tuples` have room for what is held and for `linear`. `others_lsn`: the least first LSN of
+        open transactions that are not held. `is_full`: it stopped for want of room. `other_end`: it stopped behind the
+        commit of such a transaction.
         """
-        if len(tuples) < len(linear):
+        room = self.held.tuple_count + len(linear)
+        if len(tuples) < room or len(arranged_tuples) < room:
             return start
-        self.tuples = tuples
-        self.row_count = 0
-        self.tuple_count = 0
-        self.run_count = 0
+        self.held.begin(tuples, arranged_tuples, others_lsn)
+        self.other_end = NOTHING
         self.is_full = False
         at = start
         if not self.xids.has_room():
-            self.xids.rebuild()
+            self.xids.grow()
         with cython.nogil:
-            while at < stop:
-                full = self.row_count + IN_RECORD_MAX > ROWS_MAX or self.run_count + IN_RECORD_MAX > ROWS_MAX
-                if full or not self.xids.has_room():
+            while at < stop and self.other_end == NOTHING:
+                if not self.held.has_room() or not self.xids.has_room():
                     self.is_full = True
                     break
                 self.xid = xids[at]
                 self.lsn = lsns[at]
+                self.end_lsn = ends[at]
                 self.index = at
                 if not self.take(linear, offsets[at], lengths[at], rmgrs[at], infos[at]):
                     break
                 at += 1
+            self.held.finish()
         return at
 
     def forget_files(self) -> None:
@@ -290,6 +231,19 @@ class RowExtractor:
         """Say what is known of a transaction or subtransaction."""
         self.xids.put(xid, state)
 
+    def held_slot(self, xid: int) -> int:
+        """Return the slot of a transaction; NONE if it is not held."""
+        state = self.xids.get(xid)
+        return state - XID_HELD if state >= XID_HELD else NOTHING
+
+    def let_go(self, xid: int) -> int:
+        """Hold a transaction no longer: it is one of the others, which have its rows."""
+        slot = self.held_slot(xid)
+        if slot != NOTHING:
+            self.held.let_go(slot)
+            self.xids.enter(xid, XID_ORDINARY)
+        return 0
+
     def take(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int) -> int:
         """Take one record; 0 if it is not ordinary."""
         state = XID_ORDINARY
@@ -306,17 +260,39 @@ class RowExtractor:
         if rmgr in (RM_HEAP, RM_HEAP2):
             return self.take_heap(linear, begin, length, rmgr, info, state)
         if rmgr == RM_XACT:
-            return self.take_commit(linear, begin, length, info) if state == XID_ORDINARY and self.xid != 0 else 0
+            return self.take_end(linear, begin, length, info, state) if self.xid != 0 else 0
         if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
         return self.read_headers(linear, begin, length) if state == XID_UNKNOWN else 1
 
-    def take_commit(self, linear: Buffer, begin: int, length: int, info: int) -> int:
-        """Take a commit that says no more than when and in which database."""
-        at = begin + RECORD_HEADER
-        if info & OPCODE != XACT_COMMIT or not info & XACT_HAS_INFO or length != RECORD_HEADER + 2 + COMMIT_MAIN:
+    def take_end(self, linear: Buffer, begin: int, length: int, info: int, state: int) -> int:
+        """Take a commit that says no more than when and in which database, or an abort that says when.
+
+        Where nothing is known of a transaction, there is nothing to end.
+        """
+        if state == XID_KNOWN:
             return 0
+        opcode = info & OPCODE
+        has_info = info & XACT_HAS_INFO != 0
+        if opcode == XACT_COMMIT and has_info and length == RECORD_HEADER + 2 + COMMIT_MAIN:
+            return self.take_commit(linear, begin + RECORD_HEADER, state)
+        if opcode == XACT_ABORT and not has_info and length == RECORD_HEADER + 2 + ABORT_MAIN:
+            return self.take_abort(state)
+        return 0
+
+    def take_abort(self, state: int) -> int:
+        """Take an abort, if nobody else knows of the transaction."""
+        if state != XID_UNKNOWN and state < XID_HELD:
+            return 0
+        self.see(self.xid)
+        if state >= XID_HELD:
+            self.held.let_go(state - XID_HELD)
+        self.xids.enter(self.xid, XID_UNKNOWN)
+        return 1
+
+    def take_commit(self, linear: Buffer, at: int, state: int) -> int:
+        """Take a commit; 0 if it says more."""
         if linear[at] != ID_MAIN_SHORT or linear[at + 1] != COMMIT_MAIN:
             return 0
         flags = read_u32(linear, at + 10)
@@ -326,23 +302,27 @@ class RowExtractor:
         high = read_u32(linear, at + 6)
         if high >= NO_ORDINARY_TIME:
             return 0
-        run = self.run_count
-        self.begin_run(self.xid)
-        self.run_records[run] = self.index
-        self.run_times[run] = low | high << 32
-        self.run_databases[run] = read_u32(linear, at + 14)
+        time = (low | high << 32) + POSTGRES_EPOCH_US
+        if state >= XID_HELD:
+            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, read_u32(linear, at + 14))
+        elif state == XID_ORDINARY:
+            self.other_end = self.index
+            self.other_time = time
+            self.other_database = read_u32(linear, at + 14)
+        else:
+            self.see(self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def begin_run(self, xid: int) -> int:
-        """Begin a run of rows, so far without any."""
-        run = self.run_count
-        self.run_xids[run] = xid
-        self.run_rows[run] = self.row_count
-        self.run_bytes[run] = self.tuple_count
-        self.run_records[run] = NOT_A_COMMIT
-        self.run_count += 1
-        return 0
+    def see(self, xid: int) -> int:
+        """Learn how far xids are; return the 64-bit one (`TransactionTable.full_xid`)."""
+        distance = (xid - self.next_xid) & ALL_XIDS
+        full = self.next_xid + distance
+        if distance >= HALF_OF_XIDS:
+            full -= ALL_XIDS + 1
+        if full >= self.next_xid:
+            self.next_xid = full + 1
+        return full
 
     def take_heap(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Take a record about rows."""
@@ -359,7 +339,8 @@ class RowExtractor:
         if known == FILE_HAS_NO_ROWS or not changes_rows:
             return 1
         self.is_new = state == XID_UNKNOWN
-        if self.xid == 0 or (state != XID_ORDINARY and not (self.is_new and self.is_whole())):
+        self.slot = state - XID_HELD if state >= XID_HELD else OTHERS
+        if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and self.is_whole())):
             return 0
         return self.take_rows(linear, rmgr, info, known - VERSION_BASE)
 
@@ -529,49 +510,23 @@ class RowExtractor:
         old_at: int,
         old_length: int,
     ) -> int:
-        """Put a row behind those taken out so far."""
-        at = self.row_count * STEP
-        self.entries[at] = op
-        self.entries[at + 1] = before_kind
-        self.entries[at + 2] = self.origin & 255
-        self.entries[at + 3] = self.origin >> 8 & 255
-        self.write_u32(at + 4, relation)
-        self.write_u32(at + 8, self.xid)
-        self.write_u32(at + 12, new_length)
-        self.write_u32(at + 16, old_length)
-        self.write_u32(at + 24, self.lsn & NO_TUPLE)
-        self.write_u32(at + 28, self.lsn >> 32)
-        if old_length != NO_TUPLE:
-            self.copy(linear, old_at, old_length)
-        if new_length != NO_TUPLE:
-            self.copy(linear, new_at, new_length)
-        run = self.run_count - 1
-        same = run >= 0 and self.run_records[run] == NOT_A_COMMIT and abs(self.run_xids[run]) == self.xid
+        """Take a row."""
         if self.is_new:
-            self.begin_run(-self.xid)
-            self.xids.enter(self.xid, XID_ORDINARY)
+            self.slot = self.held.hold(self.see(self.xid), self.lsn)
+            self.xids.enter(self.xid, XID_HELD + self.slot)
             self.is_new = False
-        elif not same:
-            self.begin_run(self.xid)
-        self.row_count += 1
-        self.run_rows[self.run_count - 1] = self.row_count
-        self.run_bytes[self.run_count - 1] = self.tuple_count
-        return 0
-
-    def write_u32(self, at: int, value: int) -> int:
-        """Write a little-endian integer of four bytes into the entries."""
-        self.entries[at] = value & 255
-        self.entries[at + 1] = value >> 8 & 255
-        self.entries[at + 2] = value >> 16 & 255
-        self.entries[at + 3] = value >> 24 & 255
-        return 0
-
-    def copy(self, linear: Buffer, at: int, length: int) -> int:
-        """Put a tuple behind those taken out so far; they are parts of the block, so there is room."""
-        if cython.compiled:
-            if length > 0:
-                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(linear[at]), length)
-        else:
-            self.tuples[self.tuple_count : self.tuple_count + length] = linear[at : at + length]
-        self.tuple_count += length
+        self.held.add(
+            self.slot,
+            self.xid,
+            self.lsn,
+            linear,
+            op,
+            before_kind,
+            self.origin,
+            relation,
+            new_at,
+            new_length,
+            old_at,
+            old_length,
+        )
         return 0

@@ -8,7 +8,8 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from tidemark.decode.batches import RowSpans
-from tidemark.decode.row_entries import ENTRY_BYTES, arrange, spread, tally, tuple_bytes
+from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.row_entries import ENTRY_BYTES, arrange, narrow, shift, spread, tally, tuple_bytes
 from tidemark.decode.rowlog import RelationVersions
 from tidemark.decode.transactions import RowRun
 from tidemark.model.change import TransactionEnd
@@ -20,13 +21,24 @@ from tidemark.model.relation import Relation
 class GatheredRows:
     """Rows in stream order, each run with what its transaction says of it."""
 
-    __slots__ = ("_commit_lsns", "_entries", "_runs", "_timelines", "_times_us", "_tuples", "_versions", "_xids")
+    __slots__ = (
+        "_commit_lsns",
+        "_entries",
+        "_run_ordinals",
+        "_run_rows",
+        "_timelines",
+        "_times_us",
+        "_tuples",
+        "_versions",
+        "_xids",
+    )
 
     def __init__(self, versions: RelationVersions) -> None:
         self._versions = versions
         self._entries = bytearray()
         self._tuples = bytearray()
-        self._runs = array("q")  # pairs: entries up to the run's end, ordinal of its first row
+        self._run_rows = array("q")  # entries up to the run's end
+        self._run_ordinals = array("q")  # of its first row
         self._timelines = array("q")
         self._commit_lsns = array("q")
         self._times_us = array("q")
@@ -40,7 +52,7 @@ class GatheredRows:
         """Memory taken, about."""
         return len(self._entries) + len(self._tuples)
 
-    def fits(self, run: RowRun) -> bool:
+    def fits(self, run: RowRun | CommittedRun) -> bool:
         """Tell if the run's entries name relation versions by the same numbers."""
         return run.versions is self._versions
 
@@ -55,12 +67,28 @@ class GatheredRows:
             size = tuple_bytes(chunk.entries, start, stop)
             self._entries += memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES]
             self._tuples += memoryview(chunk.tuples)[begin : begin + size]
-        self._runs.append(len(self._entries) // ENTRY_BYTES)
-        self._runs.append(run.first_ordinal + start - run.start)
+        self._run_rows.append(len(self._entries) // ENTRY_BYTES)
+        self._run_ordinals.append(run.first_ordinal + start - run.start)
         self._timelines.append(end.timeline)
         self._commit_lsns.append(end.commit_lsn)
         self._times_us.append(end.commit_time_us)
         self._xids.append(end.xid)
+
+    def take_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+        """Take the rows of the transactions `start` to `stop`."""
+        first, ends, count = run.rows_before(start), run.ends, stop - start
+        row_ends = array("q", bytes(8 * count))
+        shift(run.row_ends, start, stop, len(self) - first, row_ends)
+        self._entries += memoryview(run.entries)[first * ENTRY_BYTES : run.rows_before(stop) * ENTRY_BYTES]
+        self._tuples += memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)]
+        self._run_rows += row_ends
+        self._run_ordinals += array("q", bytes(8 * count))
+        self._timelines += array("q", [ends.timeline]) * count
+        self._commit_lsns += ends.commit_lsns[start:stop]
+        self._times_us += ends.times_us[start:stop]
+        xids = array("q", bytes(8 * count))
+        narrow(ends.full_xids, start, stop, xids)
+        self._xids += xids
 
     def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
         """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
@@ -90,7 +118,8 @@ class GatheredRows:
         moved = arrange(
             self._entries,
             self._tuples,
-            self._runs,
+            self._run_rows,
+            self._run_ordinals,
             next_row,
             base_byte[:],
             base_byte,

@@ -6,18 +6,20 @@ and all rows of a later one after it. Between barriers there is one batch a rela
 carry their positions. The batches of one table are in stream order, also where its versions or partitions take turns.
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.committed_run import CommittedRun, EndsInGroup
 from tidemark.decode.gathering import GatheredRows
 from tidemark.decode.itemlog import Item
 from tidemark.decode.origins import kept_rows
 from tidemark.decode.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
-from tidemark.decode.row_entries import rows_within
+from tidemark.decode.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.stream_order import in_stream_order
 from tidemark.decode.transaction_counts import TransactionCounts
@@ -32,7 +34,7 @@ from tidemark.model.change import (
     TransactionEnd,
     Truncation,
 )
-from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.origins import NO_ORIGIN_EXCLUDED, ExcludedOrigins
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
@@ -92,6 +94,7 @@ class Grouper:
         wants_message: Callable[[str], bool] = all_messages,
         counting: bool = False,
         copied: Copied = nothing_copied,
+        copied_by: Collection[Visibility] = (),
         after: Position | None = None,
         behind: Visibility | None = None,
         rows_max: int = GROUP_ROWS,
@@ -103,7 +106,8 @@ class Grouper:
         with their counts, and changes numbered by table.
 
         What stands at or before the position `after` was delivered already, and is left out; so is what the snapshot
-        `behind` sees: the changes begin behind it.
+        `behind` sees: the changes begin behind it. `copied` tells by the snapshots `copied_by`; where those are not
+        named, it is asked of every row.
         """
         self._dialects = dialects
         self._selected = selected
@@ -112,6 +116,8 @@ class Grouper:
         self._wants_message = wants_message
         self._counts = TransactionCounts() if counting else None
         self._copied = copied
+        self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
+        self._asks_always = copied is not nothing_copied and not copied_by
         self._after = after
         self._behind = behind
         self._rows_max = rows_max
@@ -125,7 +131,7 @@ class Grouper:
         self._last: _Reached | None = None
         self._items: list[GroupItem] = []
         self._gathered: GatheredRows | None = None
-        self._transactions: list[TransactionEnd] = []
+        self._transactions = EndsInGroup()
         self._begun: list[TransactionEnd] = []
         self._row_count = 0
         self._byte_count = 0
@@ -165,6 +171,21 @@ class Grouper:
         if self._is_full:
             yield self._close()
 
+    def add_run(self, run: CommittedRun) -> Iterator[ChangeGroup]:
+        """Take small transactions; give out the groups that became full by them, as one by one."""
+        if not self._takes_all_of(run):
+            for index in range(len(run)):
+                yield from self.add_transaction(run.transaction(index))
+            return
+        index = 0
+        while index < len(run):
+            stop = self._fitting(run, index)
+            if stop > index:
+                self._add_transactions(run, index, stop)
+            else:
+                yield from self.add_transaction(run.transaction(index))
+            index = max(stop, index + 1)
+
     def _begin(self, end: TransactionEnd, first: int) -> Iterator[ChangeGroup]:
         """Note where a transaction begins, where that counts: with its first item, in the same group."""
         if self._counts is not None and first == 0:
@@ -198,6 +219,45 @@ class Grouper:
         if (end.timeline, end.commit_lsn) == (self._after.timeline, self._after.commit_lsn):
             return self._after.ordinal + 1
         return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
+
+    def _takes_all_of(self, run: CommittedRun) -> bool:
+        """Tell if nothing of a run was delivered or copied already, or is looked at one by one."""
+        after, ends = self._after, run.ends
+        if self._excluded or self._counts is not None or self._asks_always:
+            return False
+        if after is not None and ends.timeline != after.timeline:
+            return False
+        if after is not None and ends.commit_lsns[0] <= after.commit_lsn:
+            return False
+        if not self._snapshots:
+            return True
+        oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
+        return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
+
+    def _fitting(self, run: CommittedRun, index: int) -> int:
+        """Return the first transaction of a run, from `index` on, by which the group gets full; or the run's end."""
+        rows = self._rows_max - self._row_count - (len(self._gathered) if self._gathered is not None else 0)
+        room = self._bytes_max - self.byte_count
+        rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
+
+        def fills(number: int) -> bool:
+            taken = run.row_ends[number] - rows_before
+            return taken >= rows or taken * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
+
+        if not fills(len(run) - 1):
+            return len(run)
+        return bisect_left(range(len(run)), True, lo=index, key=fills)
+
+    def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+        if self._gathered is None or not self._gathered.fits(run):
+            self._end_batches()
+            self._gathered = GatheredRows(run.versions)
+        ends, last = run.ends, stop - 1
+        self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
+        commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
+        self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
+        self._gathered.take_transactions(run, start, stop)
+        self._transactions.extend(ends.part(start, stop))
 
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
@@ -326,13 +386,12 @@ class Grouper:
         self._end_batches()
         assert self._first is not None, "a full group has items"
         assert self._last is not None, "a full group has items"
-        if self._counts is not None:
-            self._transactions = [self._counts.told(end) for end in self._transactions]
+        counts, ends = self._counts, self._transactions
         group = ChangeGroup(
             self._first.position,
             self._last.pointer,
             self._items,
-            self._transactions,
+            ends if counts is None else [counts.told(end) for end in ends],
             self._row_count,
             self._byte_count,
             self._begun,

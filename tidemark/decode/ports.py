@@ -22,6 +22,32 @@ class SpillPort(Protocol):
         """Forget the content kept under `handle`."""
 
 
+class HeldTransaction(NamedTuple):
+    """What there is to a transaction that is held: rows (`row_entries`), to be copied at once."""
+
+    first_lsn: Lsn
+    entries: memoryview
+    tuples: memoryview
+
+
+class Holder(Protocol):
+    """Who holds transactions to which there is nothing but a few rows so far."""
+
+    @property
+    def held_count(self) -> int:
+        """How many transactions are held."""
+
+    @property
+    def first_lsn(self) -> Lsn | None:
+        """The least first LSN of those that are held."""
+
+    def xids(self) -> Sequence[Xid]:
+        """Return those that are held."""
+
+    def take_out(self, xid: Xid) -> HeldTransaction | None:
+        """Hold a transaction no longer; None if it is not held."""
+
+
 class Catalog(Protocol):
     """One database's catalogs as the WAL read so far leaves them, seen with the eyes of any open transaction."""
 

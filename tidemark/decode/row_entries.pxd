@@ -4,7 +4,7 @@ cimport cython
 
 cdef Py_ssize_t STEP, TO_ORIGIN, TO_RELATION, TO_NEW, TO_OLD, TO_LSN
 cdef unsigned int NO_TUPLE
-cdef long long MISFIT
+cdef long long MISFIT, LOW_BITS
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
@@ -31,8 +31,9 @@ cpdef Py_ssize_t tally(const unsigned char[::1] entries, long long[::1] rows, lo
 @cython.locals(count=Py_ssize_t, at="long long", run=Py_ssize_t, moved=Py_ssize_t, first="long long", row=Py_ssize_t,
                entry=Py_ssize_t, relation=Py_ssize_t, new="unsigned int", old="unsigned int", new_size="long long",
                old_size="long long", size="long long", to="long long", place="long long", low=int, high=int)
-cpdef Py_ssize_t arrange(const unsigned char[::1] entries, const unsigned char[::1] tuples, const long long[::1] runs,
-                         long long[::1] next_row, long long[::1] next_byte, const long long[::1] base_byte,
+cpdef Py_ssize_t arrange(const unsigned char[::1] entries, const unsigned char[::1] tuples,
+                         const long long[::1] run_rows, const long long[::1] run_ordinals, long long[::1] next_row,
+                         long long[::1] next_byte, const long long[::1] base_byte,
                          unsigned char[::1] data, unsigned char[::1] op, unsigned char[::1] before_kind,
                          int[::1] origin, long long[::1] lsn, long long[::1] run_of, long long[::1] ordinal,
                          long long[::1] new_at, long long[::1] new_length, long long[::1] old_at,
@@ -41,4 +42,14 @@ cpdef Py_ssize_t arrange(const unsigned char[::1] entries, const unsigned char[:
 
 @cython.locals(row=Py_ssize_t)
 cpdef Py_ssize_t spread(const long long[::1] run_of, Py_ssize_t start, Py_ssize_t stop, const long long[::1] values,
+                        long long[::1] out) except? -2
+
+
+@cython.locals(at=Py_ssize_t)
+cpdef Py_ssize_t shift(const long long[::1] values, Py_ssize_t start, Py_ssize_t stop, long long by,
+                       long long[::1] out) except? -2
+
+
+@cython.locals(at=Py_ssize_t)
+cpdef Py_ssize_t narrow(const long long[::1] values, Py_ssize_t start, Py_ssize_t stop,
                         long long[::1] out) except? -2

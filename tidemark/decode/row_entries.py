@@ -47,6 +47,7 @@ TO_NEW = NEW_AT
 TO_OLD = OLD_AT
 TO_LSN = LSN_AT
 NO_TUPLE = (1 << 32) - 1
+LOW_BITS = (1 << 32) - 1
 MISFIT = -1  # also an offset or a length that is none
 
 Buffer = bytes | bytearray
@@ -116,7 +117,8 @@ def tally(entries: Buffer, rows: array[int], tuples: array[int]) -> int:
 def arrange(
     entries: Buffer,
     tuples: Buffer,
-    runs: array[int],
+    run_rows: array[int],
+    run_ordinals: array[int],
     next_row: array[int],
     next_byte: array[int],
     base_byte: array[int],
@@ -134,9 +136,10 @@ def arrange(
 ) -> int:
     """Sort entries and tuples by relation version, the order inside each kept, into columns; return how many moved.
 
-    `runs` are pairs: the entry after the run's last, and the first's ordinal. `next_row` and `next_byte` say per
-    version where the next of its rows goes in the columns and in `data`, negative for a version that is left out;
-    they are moved on. Offsets of tuples count from the version's `base_byte`. MISFIT: the tuples end too early.
+    `run_rows` are the entries up to each run's end, `run_ordinals` the ordinals of its first. `next_row` and
+    `next_byte` say per version where the next of its rows goes in the columns and in `data`, negative for a version
+    that is left out; they are moved on. Offsets of tuples count from the version's `base_byte`. MISFIT: the tuples end
+    too early.
     """
     count = len(entries) // STEP
     at = 0
@@ -145,8 +148,8 @@ def arrange(
     first = 0
     with cython.nogil:
         for row in range(count):
-            while row >= runs[2 * run]:
-                first = runs[2 * run]
+            while row >= run_rows[run]:
+                first = run_rows[run]
                 run += 1
             entry = row * STEP
             relation = read_u32(entries, entry + TO_RELATION)
@@ -172,7 +175,7 @@ def arrange(
                 origin[to] = low | high << 8
                 lsn[to] = read_u64(entries, entry + TO_LSN)
                 run_of[to] = run
-                ordinal[to] = runs[2 * run + 1] + row - first
+                ordinal[to] = run_ordinals[run] + row - first
                 new_at[to] = new_length[to] = old_at[to] = old_length[to] = MISFIT
                 place -= base_byte[relation]
                 if old != NO_TUPLE:
@@ -193,4 +196,20 @@ def spread(run_of: array[int], start: int, stop: int, values: array[int], out: a
     with cython.nogil:
         for row in range(start, stop):
             out[row - start] = values[run_of[row]]
+    return stop - start
+
+
+def shift(values: array[int], start: int, stop: int, by: int, out: array[int]) -> int:
+    """Give out the values from `start` to `stop`, `by` larger; return how many there are."""
+    with cython.nogil:
+        for at in range(start, stop):
+            out[at - start] = values[at] + by
+    return stop - start
+
+
+def narrow(values: array[int], start: int, stop: int, out: array[int]) -> int:
+    """Give out the low 32 bits of the values from `start` to `stop`; return how many there are."""
+    with cython.nogil:
+        for at in range(start, stop):
+            out[at - start] = values[at] & LOW_BITS
     return stop - start

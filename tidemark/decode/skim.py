@@ -3,33 +3,45 @@
 What is ordinary is decided here, by what the decoder tells: a file's relation version as long as no transaction that
 changed catalogs has committed since; a transaction as long as it has changed none itself, is kept, and has no TOAST
 chunks waiting for their row. Whoever is in doubt says nothing: the loop then stops, and the decoder takes the record.
+
+Transactions with nothing but a few rows are held here until their commit; the others are in the `TransactionTable`.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
-from struct import Struct
+from collections.abc import Iterable
 
-from tidemark.decode.extract import (
-    FIRST_VERSION,
-    KNOWN,
-    NO_RECORD,
-    NO_ROWS,
-    ORDINARY,
-    RUN_ROWS_MAX,
-    UNKNOWN,
-    RowExtractor,
+from tidemark.decode.committed_run import CommittedRun, SmallTransactions
+from tidemark.decode.extract import FIRST_VERSION, KNOWN, NO_ROWS, NONE, ORDINARY, UNKNOWN, RowExtractor
+from tidemark.decode.held import (
+    BYTE_ENDS,
+    END_COLUMNS,
+    LONG,
+    RESTART_LSNS,
+    ROW_ENDS,
+    ROWS_MAX,
+    RUN_COLUMNS,
+    SLOT_COLUMNS,
+    SLOTS_MAX,
+    SMALL_BYTES,
+    SMALL_ROWS,
+    HeldRows,
 )
-from tidemark.decode.row_entries import ENTRY_BYTES, LSN_AT
+from tidemark.decode.ports import HeldTransaction
+from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.transactions import Ended, OpenTransaction, TransactionTable
-from tidemark.model.lsn import INVALID_XID, Lsn, Oid, Xid
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.versions import WalFormat
 
 FILES_MAX = 1 << 20  # told; then all are forgotten and looked at again
-POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
+HELD_ROWS_MAX = 8192  # of all that are held: each call moves them once
+HELD_BYTES_MAX = 1 << 20
 XID_MASK = 0xFFFFFFFF
-_LSN = Struct("<Q")
+
+
+def _columns(count: int, length: int) -> "list[array[int]]":
+    return [array("q", bytes(8 * length)) for _ in range(count)]
 
 
 class Skimmer:
@@ -39,22 +51,16 @@ class Skimmer:
         self._transactions = transactions
         self._begun = False
         self._file_count = 0  # told since they were forgotten
-        self._entries = bytearray(RUN_ROWS_MAX * ENTRY_BYTES)
-        self._tuples = bytearray()
-        self._run_xids, self._run_rows, self._run_bytes, self._run_records, self._run_times, self._run_databases = (
-            array("q", bytes(8 * RUN_ROWS_MAX)) for _ in range(6)
-        )
+        self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
+        self._tuples, self._arranged_tuples = bytearray(), bytearray()
+        self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
+        self._slots = _columns(SLOT_COLUMNS, SLOTS_MAX)
+        self._held = HeldRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
+        whole_from = transactions.complete_from
         self._extractor = RowExtractor(
-            fmt.image_compressed,
-            -1 if transactions.complete_from is None else transactions.complete_from & XID_MASK,
-            self._entries,
-            self._run_xids,
-            self._run_rows,
-            self._run_bytes,
-            self._run_records,
-            self._run_times,
-            self._run_databases,
+            fmt.image_compressed, NONE if whole_from is None else whole_from & XID_MASK, self._held
         )
+        transactions.holder = self
 
     @property
     def is_full(self) -> bool:
@@ -63,20 +69,25 @@ class Skimmer:
         return full
 
     def skim(self, block: RecordBlock, start: int) -> int:
-        """Take the records of `block` from `start` on; return the first that is not ordinary, or the count.
+        """Take the records of `block` from `start` on; return the first that is left, or the count.
 
-        What was taken is for `hand_over`, which comes next.
+        Rows of others than those that are held have come to their transactions. What has committed are `committed`,
+        and behind them `ended`; then there is more to skim.
         """
+        transactions, extractor = self._transactions, self._extractor
         if not self._begun:  # those from before it are partial
             self._begun = True
-            for transaction in self._transactions:
+            for transaction in transactions:
                 self.set_aside(transaction)
-        if len(self._tuples) < len(block.linear):
-            self._tuples = bytearray(len(block.linear))
-        at: int = self._extractor.extract(
+        self._make_room(len(block.linear))
+        others_lsn = transactions.others_lsn
+        extractor.next_xid = transactions.next_xid
+        at: int = extractor.extract(
             block.linear,
             self._tuples,
+            self._arranged_tuples,
             block.lsns,
+            block.ends,
             block.xids,
             block.rmgrs,
             block.infos,
@@ -84,44 +95,106 @@ class Skimmer:
             block.lengths,
             start,
             len(block),
+            NONE if others_lsn is None else others_lsn,
         )
+        transactions.observe_next_xid(extractor.next_xid)
+        if self._held.run_count:
+            self._hand_over()
         return at
 
-    def hand_over(self, block: RecordBlock) -> Iterator[tuple[OpenTransaction, Ended]]:
-        """Give the rows that were taken to their transactions; yield those that commit among them, in order."""
-        extractor, transactions = self._extractor, self._transactions
-        entries, tuples = memoryview(self._entries), memoryview(self._tuples)
+    def _make_room(self, size: int) -> None:
+        """Have room for the tuples of a block beside those that are held, and hold none that is not small."""
+        held, slots = self._held, self._slots
+        _, _, rows, sizes, _, _ = slots
+        too_many = held.row_count > HELD_ROWS_MAX or held.tuple_count > HELD_BYTES_MAX
+        for number in self._live() if too_many or held.is_crowded else ():
+            slot = number % SLOTS_MAX
+            is_small = rows[slot] <= SMALL_ROWS and sizes[slot] <= SMALL_BYTES
+            if too_many or not is_small or number < held.tail - LONG:
+                self._transactions.find(Xid(slots[0][slot] & XID_MASK))
+        wanted = held.tuple_count + size
+        if len(self._tuples) < wanted:
+            kept = self._tuples[: held.tuple_count]
+            self._tuples, self._arranged_tuples = kept + bytes(wanted - len(kept)), bytearray(wanted)
+
+    def _hand_over(self) -> None:
+        """Give the rows of others than those that are held to their transactions."""
+        held = self._held
+        arranged = held.is_arranged
+        entries = memoryview(self._arranged if arranged else self._entries)[held.others_at * ENTRY_BYTES :]
+        tuples = memoryview(self._arranged_tuples if arranged else self._tuples)[held.others_byte_at :]
+        xids, rows, sizes = self._runs
         row = byte = 0
-        for run in range(extractor.run_count):
-            stop, end, xid = self._run_rows[run], self._run_bytes[run], self._run_xids[run]
-            record = self._run_records[run]
-            if record != NO_RECORD:
-                transaction = transactions.leave(Xid(xid), ())
-                assert transaction is not None, "only of open ones it is known that they are ordinary"
-                yield transaction, self._ended(block, run, record)
-                continue
-            transaction = transactions.of(Xid(xid)) if xid > 0 else self._enter(Xid(-xid), row)
+        for run in range(held.run_count):
+            stop, end = rows[run], sizes[run]
+            transaction = self._transactions.of(Xid(xids[run]))
             if transaction.is_kept:
                 transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
             row, byte = stop, end
-        transactions.grew(row * ENTRY_BYTES + byte)
+        self._transactions.grew(row * ENTRY_BYTES + byte)
 
-    def _ended(self, block: RecordBlock, run: int, record: int) -> Ended:
-        return Ended(
-            Xid(self._run_xids[run]),
-            Lsn(block.lsns[record]),
-            Lsn(block.ends[record]),
-            self._run_times[run] + POSTGRES_EPOCH_US,
-            Oid(self._run_databases[run]),
+    def committed(self, timeline: TimelineId) -> CommittedRun | None:
+        """Return what was held and has committed."""
+        count = self._held.end_count
+        if not count:
+            return None
+        rows, sizes = self._ends[ROW_ENDS][:count], self._ends[BYTE_ENDS][:count]
+        return CommittedRun(
+            SmallTransactions(timeline, *(column[:count] for column in self._ends[:ROW_ENDS])),
+            self._ends[RESTART_LSNS][:count],
+            rows,
+            sizes,
+            self._transactions.versions,
+            bytes(memoryview(self._arranged)[: rows[-1] * ENTRY_BYTES]),
+            bytes(memoryview(self._arranged_tuples)[: sizes[-1]]),
         )
 
-    def _enter(self, xid: Xid, row: int) -> OpenTransaction:
-        """Return the transaction that a row is the first of."""
-        lsn: int = _LSN.unpack_from(self._entries, row * ENTRY_BYTES + LSN_AT)[0]
-        transaction = self._transactions.enter(xid, INVALID_XID, Lsn(lsn))
-        assert not transaction.partial, "what began before the first record is known"
-        assert transaction.schema is None, "what has changed catalogs is known"
-        return transaction
+    def ended(self, block: RecordBlock) -> tuple[Ended, OpenTransaction] | None:
+        """Return the one of the others that has committed, if one has: behind all that was held."""
+        extractor = self._extractor
+        record = extractor.other_end
+        if record == NONE:
+            return None
+        xid = Xid(block.xids[record])
+        transaction = self._transactions.leave(xid, ())
+        assert transaction is not None, "only of open ones it is known that they are ordinary"
+        lsn, end_lsn = Lsn(block.lsns[record]), Lsn(block.ends[record])
+        return Ended(xid, lsn, end_lsn, extractor.other_time, Oid(extractor.other_database)), transaction
+
+    # --- what is held
+
+    @property
+    def held_count(self) -> int:
+        """How many transactions are held."""
+        count: int = self._held.held_count
+        return count
+
+    @property
+    def first_lsn(self) -> Lsn | None:
+        """The least first LSN of what is held."""
+        lsn: int = self._held.first_lsn()
+        return None if lsn == NONE else Lsn(lsn)
+
+    def _live(self) -> Iterable[int]:
+        xids = self._slots[0]
+        return [number for number in range(self._held.head, self._held.tail) if xids[number % SLOTS_MAX]]
+
+    def xids(self) -> list[Xid]:
+        """Return the transactions that are held."""
+        return [Xid(self._slots[0][number % SLOTS_MAX] & XID_MASK) for number in self._live()]
+
+    def take_out(self, xid: Xid) -> HeldTransaction | None:
+        """Hold a transaction no longer; None if it is not held."""
+        slot: int = self._extractor.held_slot(xid)
+        if slot == NONE:
+            return None
+        self._held.settle()
+        _, firsts, rows, sizes, row_at, byte_at = self._slots
+        row, byte = row_at[slot], byte_at[slot]
+        entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]
+        tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
+        self._extractor.let_go(xid)
+        return HeldTransaction(Lsn(firsts[slot]), entries, tuples)
 
     # --- what is ordinary
 
@@ -165,6 +238,7 @@ class Skimmer:
     def forget_all(self) -> None:
         """Look at everything anew."""
         self.forget_files()
+        transactions = list(self._transactions)
         self._extractor.forget_xids()
-        for transaction in self._transactions:
+        for transaction in transactions:
             self.set_aside(transaction)

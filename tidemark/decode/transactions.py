@@ -14,6 +14,9 @@ restart that is an ordinary thing: WAL is read again from the first record of wh
 there others are on their way whose beginning is not read again. All of them have ended by the time of that delivery.
 A *stray* is a subtransaction of such a one: its top-level xid stood in the part that is not read, so it looks like a
 top-level transaction until the end of the real one names it.
+
+A transaction is *held* by who reads blocks of records (`skim`) as long as there is nothing to it but a few rows: most
+are until their commit, and never come here. Whoever asks for one that is makes it one of the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.decode.itemlog import Item, ItemLog
-from tidemark.decode.ports import SpillPort
+from tidemark.decode.ports import Holder, SpillPort
 from tidemark.decode.row_entries import tuple_bytes
 from tidemark.decode.rowlog import RelationVersions, Row, RowChunk, RowLog
 from tidemark.decode.schema_changes import SchemaTracker
@@ -242,7 +245,7 @@ class TransactionTable:
     def __init__(
         self, next_xid: FullXid, memory_bytes_max: int, port: SpillPort | None, complete_from: FullXid | None
     ) -> None:
-        self._open: dict[Xid, OpenTransaction] = {}  # in the order of their first records
+        self._open: dict[Xid, OpenTransaction] = {}  # those that are not held
         self._top_of: dict[Xid, Xid] = {}
         self._next_full = int(next_xid)  # 64-bit xid next to be given out, as far as seen
         self._memory_bytes_max = memory_bytes_max
@@ -251,12 +254,41 @@ class TransactionTable:
         self._count_at_bytes = memory_bytes_max  # the next exact count is due at so many
         self.complete_from = complete_from  # older transactions are partial
         self.port = port
+        self.holder: Holder | None = None
         self.versions = RelationVersions()
         self.spilled_bytes = 0  # ever
 
     def __iter__(self) -> Iterator[OpenTransaction]:
-        """Go through the open transactions, oldest first record first."""
+        """Go through the open transactions; none is held from then on."""
+        self._take_over()
         return iter(self._open.values())
+
+    @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open) + (self.holder.held_count if self.holder is not None else 0)
+
+    def _take_over(self) -> None:
+        """Take all that are held."""
+        for xid in self.holder.xids() if self.holder is not None else ():
+            self.find(xid)
+
+    def find(self, xid: Xid) -> OpenTransaction | None:
+        """Return the open top-level transaction `xid`, taken over if it is held."""
+        transaction = self._open.get(xid)
+        if transaction is not None or self.holder is None:
+            return transaction
+        held = self.holder.take_out(xid)
+        if held is None:
+            return None
+        transaction = self._open[xid] = OpenTransaction(xid, held.first_lsn, RowLog(self.versions))
+        transaction.rows.extend(held.entries, held.tuples)
+        self.grew(len(held.entries) + len(held.tuples))
+        return transaction
+
+    def _pop(self, xid: Xid) -> OpenTransaction | None:
+        self.find(xid)
+        return self._open.pop(xid, None)
 
     @property
     def top_of(self) -> Mapping[Xid, Xid]:
@@ -265,15 +297,18 @@ class TransactionTable:
 
     def restart_lsn(self, otherwise: Lsn) -> Lsn:
         """Return the least first LSN of the transactions that may still be given out, `otherwise` if there are none."""
-        for transaction in self._open.values():
-            if not transaction.partial:
-                return transaction.first_lsn
-        return otherwise
+        held = self.holder.first_lsn if self.holder is not None else None
+        return min([otherwise, *(lsn for lsn in (self.others_lsn, held) if lsn is not None)])
+
+    @property
+    def others_lsn(self) -> Lsn | None:
+        """The least first LSN of those that are not held."""
+        return min((known.first_lsn for known in self._open.values() if not known.partial), default=None)
 
     def enter(self, xid: Xid, top_xid: Xid, lsn: Lsn) -> OpenTransaction:
         """Return the transaction to which a record of `xid` belongs; `top_xid` is the record's own word on that."""
         top = top_xid or self._top_of.get(xid, xid)
-        transaction = self._open.get(top)
+        transaction = self.find(top)
         if transaction is None:
             self._advance(top)
             old = self.complete_from is not None and self.full_xid(top) < self.complete_from
@@ -291,7 +326,7 @@ class TransactionTable:
         What a stray did cannot be put into its place among the rows of the others: so all of it is in doubt.
         """
         for xid in xids:
-            stray = self._open.pop(xid, None)
+            stray = self._pop(xid)
             if stray is None:
                 continue
             stray.give_up(stray.doubt or self._unseen_start(xid), self.port)
@@ -304,7 +339,7 @@ class TransactionTable:
 
     def _forget_strays(self, xids: Iterable[Xid]) -> None:
         for xid in xids:
-            stray = self._open.pop(xid, None)
+            stray = self._pop(xid)
             if stray is not None:
                 stray.release(self.port)
 
@@ -332,7 +367,7 @@ class TransactionTable:
 
     def family(self, xid: Xid) -> set[Xid]:
         """Return a top-level transaction and its subtransactions, as far as seen and not aborted."""
-        transaction = self._open.get(xid)
+        transaction = self.find(xid)
         return {xid} if transaction is None else {xid, *transaction.children}
 
     def top(self, xid: Xid) -> Xid:
@@ -341,7 +376,7 @@ class TransactionTable:
 
     def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
         """Take out a transaction that ended, less those subtransactions that are not `committed`."""
-        transaction = self._fold_strays(committed, self._open.pop(xid, None))
+        transaction = self._fold_strays(committed, self._pop(xid))
         if transaction is None:
             return None
         for child in transaction.children:
@@ -355,7 +390,7 @@ class TransactionTable:
         """Forget a transaction or subtransaction, with its own subtransactions; return them all."""
         top = next((self._top_of[known] for known in (xid, *subxids) if known in self._top_of), xid)
         if top == xid:
-            known = self._open.get(xid)
+            known = self.find(xid)
             children = known.children if known is not None else set()
             # Nothing to drop from what is forgotten whole: ROLLBACK PREPARED ends subtransactions that are no tail.
             transaction = self.leave(xid, children)
@@ -374,6 +409,7 @@ class TransactionTable:
 
     def abort_older_than(self, oldest_running: Xid) -> set[Xid]:
         """Forget transactions that a crash left without an end; return them, subtransactions included."""
+        self._take_over()
         dead = [xid for xid in self._open if xid_precedes(xid, oldest_running)]
         gone: set[Xid] = set()
         for xid in dead:
@@ -382,6 +418,7 @@ class TransactionTable:
 
     def renew_versions(self) -> None:
         """Begin to number relation versions anew; transactions that are open keep their numbers."""
+        self._take_over()
         self.versions = RelationVersions()
 
     def full_xid(self, xid: Xid) -> FullXid:

@@ -4,10 +4,10 @@ A *group* is a contiguous prefix of what is still to be delivered. Inside it the
 or more a relation version; their order across batches is that of (`_commit_lsn`, `_ordinal`), which every row carries.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -218,6 +218,16 @@ class TransactionEnd:
     tables: tuple[TableCount, ...] | None = None  # what is given out of it; None: not counted
 
 
+class TransactionEnds(Protocol):
+    """Some of them, in commit order: a list, or columns."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def __iter__(self) -> Iterator[TransactionEnd]:
+        """Give them out."""
+
+
 class KnownDatabase(NamedTuple):
     """What has to be known of a database to make sense of its changes."""
 
@@ -235,7 +245,7 @@ class ChangeGroup:
     first: Position
     last: Pointer
     items: Sequence[GroupItem]
-    transactions: Sequence[TransactionEnd]
+    transactions: TransactionEnds
     row_count: int
     byte_count: int
     begun: Sequence[TransactionEnd] = ()  # transactions whose first item is here, where they are counted

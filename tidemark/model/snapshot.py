@@ -23,6 +23,9 @@ class Visibility(Protocol):
     def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
         """Tell if what `xid` did is visible, given that its commit record begins at `commit_lsn`."""
 
+    def shows_none_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Tell if nothing is visible of `xid` and later ones that commit at or after `commit_lsn`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -41,6 +44,11 @@ class Snapshot:
         del commit_lsn
         return self.sees(xid)
 
+    def shows_none_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Tell if nothing is visible of `xid` and later ones, wherever they commit."""
+        del commit_lsn
+        return xid >= self.xmax
+
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(str(xid) for xid in sorted(self.running))}"
 
@@ -55,6 +63,10 @@ class ReplayedSnapshot:
     def shows(self, xid: FullXid, commit_lsn: Lsn) -> bool:
         """Tell if what `xid` did is visible, given that its commit record begins at `commit_lsn`."""
         return xid < self.xmin or commit_lsn < self.replayed_lsn
+
+    def shows_none_from(self, xid: FullXid, commit_lsn: Lsn) -> bool:
+        """Tell if nothing is visible of `xid` and later ones that commit at or after `commit_lsn`."""
+        return xid >= self.xmin and commit_lsn >= self.replayed_lsn
 
     def __str__(self) -> str:
         return f"{self.xmin}@{format_lsn(self.replayed_lsn)}"

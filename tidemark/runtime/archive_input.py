@@ -18,7 +18,8 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.segment_file import DamagedFile
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
-from tidemark.runtime.network import Reached, WalDiverged
+from tidemark.runtime.diverged import WalDiverged
+from tidemark.runtime.network import Reached
 from tidemark.runtime.offline import check_same_cluster
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.source_thread import Link, SourceThread

@@ -17,7 +17,7 @@ from functools import partial
 from tidemark.decode.catalog.databases import MappedDialects, by_name
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.decoder import Decoder, OnMarker
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.grouping import Grouper, nothing_copied
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.config import Config
@@ -35,7 +35,7 @@ from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
 from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
-from tidemark.runtime.first_copy import FirstCopy, copied_by
+from tidemark.runtime.first_copy import Copies, FirstCopy
 from tidemark.runtime.fixed_types import check_types
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
@@ -292,6 +292,7 @@ class Capture:
             on_marker=self._on_marker,
         )
         enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
+        copies = Copies(self._store.view())
         grouper = Grouper(
             MappedDialects(base.mirrors, beginning.types, base.major),
             selected=config.select.selection().selects,
@@ -299,7 +300,8 @@ class Capture:
             excluded=config.select.selection().excluded_origins(),
             wants_message=config.select.selection().selects_message,
             counting=config.deliver.transactions,
-            copied=copied_by(self._store.view()),
+            copied=copies.have if copies.snapshots else nothing_copied,
+            copied_by=copies.snapshots.values(),
             after=start.position,
             behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
             rows_max=config.deliver.group_rows_max,

@@ -8,10 +8,11 @@ clock may be set back. So what is read reaches farther than the range, by `CLOCK
 was set back by more, transactions of the range may stand outside of that. By LSN there is no such question.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from tidemark.decode.decoder import Decoded
+from tidemark.decode.committed_run import singly
+from tidemark.decode.decoder import Decoded, DecodedRun
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.history_files import NoBase
@@ -59,7 +60,7 @@ class TimeRange:
 
     def read(self, block: RecordBlock) -> None:
         """Take note of how far the clock is."""
-        if self.from_time is None and self.to_time is None:
+        if self.is_everything:
             return
         for end in transaction_ends(block):
             if self.latest is None or end.time >= self.latest:
@@ -67,7 +68,20 @@ class TimeRange:
             elif self.set_back is None and end.time < self.latest.earlier_by(CLOCK_BACK_S):
                 self.set_back = end
 
-    def holds(self, decoded: Decoded) -> bool:
+    @property
+    def is_everything(self) -> bool:
+        """Tell if no time was asked for."""
+        return self.from_time is None and self.to_time is None
+
+    def within(self, decoded: Iterable[DecodedRun]) -> Iterator[Decoded]:
+        """Give what is in the range, one by one; let go of the rest."""
+        for found in singly(decoded):
+            if self._holds(found):
+                yield found
+            elif isinstance(found, CommittedTransaction):
+                found.release()
+
+    def _holds(self, decoded: Decoded) -> bool:
         """Tell if `decoded`, given in order, is in the range."""
         if isinstance(decoded, CommittedTransaction):
             self._last = CommitTime(decoded.end.commit_time_us)

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.transactions import CommittedTransaction
@@ -74,8 +75,10 @@ class WalReader:
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
         records_before = self._decoding.records
-        for decoded in self._decoding.feed(segment):
-            if isinstance(decoded, CommittedTransaction):
+        for decoded in self._decoding.feed_runs(segment):
+            if isinstance(decoded, CommittedRun):
+                yield from map(self._with_databases, self._grouper.add_run(decoded))
+            elif isinstance(decoded, CommittedTransaction):
                 yield from map(self._with_databases, self._grouper.add_transaction(decoded))
             else:
                 yield from map(self._with_databases, self._grouper.add_message(decoded, self.decoder.restart_lsn))
@@ -171,7 +174,7 @@ class WalReader:
             now_s = time.thread_time()
             self._metrics.segment_seconds.observe(now_s - self._segment_began_s)
             self._segment_began_s = now_s
-        self._open_transactions = sum(1 for _ in self.decoder.transactions)
+        self._open_transactions = self.decoder.transactions.open_count
         self._metrics.open_transactions.set(self._open_transactions)
         spilled = self.decoder.transactions.spilled_bytes
         self._metrics.spilled.inc(spilled - self._spilled_bytes)

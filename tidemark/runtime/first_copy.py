@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.decode.copied import CopyBatchBuilder
-from tidemark.decode.grouping import Copied, nothing_copied
 from tidemark.decode.partitions import ROUTED_KIND, under_own_name
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
@@ -60,20 +59,21 @@ class CopyConflicts(NodeUnfit):
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
 
 
-def copied_by(view: StateView) -> Copied:
-    """Return what tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
+class Copies:
+    """Tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
 
     NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
     """
-    snapshots: dict[TableKey, Visibility] = {
-        key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
-    }
 
-    def copied(relation: Oid, end: TransactionEnd) -> bool:
-        snapshot = snapshots.get((end.database, relation))
+    def __init__(self, view: StateView) -> None:
+        self.snapshots: dict[TableKey, Visibility] = {
+            key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
+        }
+
+    def have(self, relation: Oid, end: TransactionEnd) -> bool:
+        """Tell if the copy of `relation` has what a transaction changed."""
+        snapshot = self.snapshots.get((end.database, relation))
         return snapshot is not None and snapshot.shows(end.full_xid, end.commit_lsn)
-
-    return copied if snapshots else nothing_copied
 
 
 class FirstCopy:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.history import Base
-from tidemark.decode.decoder import Decoded, Decoder
+from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.decoder import Decoded, DecodedRun, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import CommittedTransaction, TransactionTable
 from tidemark.io.history_files import NoBase, base_for, load_catalogs
@@ -42,6 +43,18 @@ class LsnRange:
         """Tell if the record that completes `decoded` begins in the range."""
         lsn = decoded.end.commit_lsn if isinstance(decoded, CommittedTransaction) else decoded.lsn
         return (self.from_lsn is None or lsn >= self.from_lsn) and (self.to_lsn is None or lsn < self.to_lsn)
+
+    def part_of(self, decoded: DecodedRun) -> DecodedRun | None:
+        """Return what of `decoded` is in the range, if anything; let go of the rest."""
+        if isinstance(decoded, CommittedRun):
+            start = 0 if self.from_lsn is None else decoded.index_of(self.from_lsn)
+            stop = len(decoded) if self.to_lsn is None else decoded.index_of(self.to_lsn)
+            return decoded.cut(start, stop) if start < stop else None
+        if self.holds(decoded):
+            return decoded
+        if isinstance(decoded, CommittedTransaction):
+            decoded.release()
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,26 +16,16 @@ from tidemark.io.clock import SystemClock
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.replication import TimelineEnd, WalStream
-from tidemark.model.errors import CorruptWal, Disposition, TidemarkError
+from tidemark.model.errors import Disposition, TidemarkError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
+from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.source_thread import Link, SourceThread
 from tidemark.wal.segments import ReadSegment, TimelineHistory
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-
-
-class WalDiverged(CorruptWal):
-    """The node left its timeline before WAL that we have: what we have never happened there.
-
-    `fork_lsn`: where that was, if what stands behind it was received, and may never have been decoded: a server that is
-    lost may have sent the beginning of a record. None: it was delivered.
-    """
-
-    fork_lsn: Lsn | None = None
-    hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
 
 
 class RingOverflowed(TidemarkError):

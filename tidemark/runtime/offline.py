@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from tidemark.decode.decoder import Decoded
-from tidemark.decode.transactions import CommittedTransaction
+from tidemark.decode.decoder import DecodedRun
 from tidemark.io.archive import ArchiveFolder
 from tidemark.model.errors import ConfigError, WalGap
 from tidemark.model.lsn import SystemIdentifier, format_lsn
@@ -39,7 +38,7 @@ def decode_archive(
     wanted: LsnRange,
     tell_end: Callable[[InvalidWal], None],
     times: TimeRange | None = None,
-) -> Iterator[Decoded]:
+) -> Iterator[DecodedRun]:
     """Yield what lies in the range, and in that of `times`, to its end or the archive's.
 
     `tell_end`: of bytes in the last segment that are no WAL. In a copy of pg_wal its unused rest begins there; nobody
@@ -50,11 +49,11 @@ def decode_archive(
     start.decoding.watch = times.read
     for segment in archive.read(first_page_lsn(start.lsn)):
         try:
-            for decoded in start.decoding.feed(segment):
-                if times.holds(decoded) and wanted.holds(decoded):
-                    yield decoded
-                elif isinstance(decoded, CommittedTransaction):
-                    decoded.release()
+            decoded = start.decoding.feed_runs(segment)
+            for run in decoded if times.is_everything else times.within(decoded):
+                part = wanted.part_of(run)
+                if part is not None:
+                    yield part
         except InvalidWal as error:
             damage = archive.damage(error.invalid.lsn, error.invalid.reason)
             if damage is not None:

@@ -2,7 +2,8 @@
 
 from tidemark.engine.handover import Event
 from tidemark.model.errors import ConsumerFailed, CorruptWal, WalGap
-from tidemark.runtime.network import RingOverflowed, WalDiverged
+from tidemark.runtime.diverged import WalDiverged
+from tidemark.runtime.network import RingOverflowed
 
 _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (RingOverflowed, Event.RING_FULL),

@@ -8,8 +8,8 @@ from tidemark.io.logs import describe_error
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
+from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.inflow import MakeInflow, Surroundings, cut_spool
-from tidemark.runtime.network import WalDiverged
 
 
 class Turn:

@@ -27,7 +27,7 @@ cdef class Scanner:
     cdef public long long lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
     cdef public bint started, start_met
     cdef public Py_ssize_t foreign, used, record, total, found, length
-    cdef readonly Py_ssize_t count
+    cdef readonly Py_ssize_t count, found_bytes
     cdef public int defect
     cdef public long long defect_lsn
 

@@ -142,6 +142,7 @@ class Scanner:
         self.prev_lsn = 0  # start of the record before; 0: none was seen
         self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record has to name it
         self.count = 0  # records found by this scan
+        self.found_bytes = 0  # of theirs, padding left out
         self.defect = 0  # a Defect: nothing more is walked
         self.defect_lsn = 0
 
@@ -167,6 +168,7 @@ class Scanner:
         limit = len(lsns)
         taken = 1
         self.count = 0
+        self.found_bytes = 0
         with cython.nogil:
             while True:
                 while self.record < self.used and self.count < limit:
@@ -182,6 +184,7 @@ class Scanner:
                     infos[at_row] = linear[self.found + 16]
                     offsets[at_row] = self.found
                     lengths[at_row] = self.length
+                    self.found_bytes += self.length
                     self.count = at_row + 1
                 if self.defect != 0 or self.count == limit or taken == 0:
                     break

@@ -92,21 +92,34 @@ class RecordBlock:
     at least `count` long. Nothing else holds the bytes: a block may be kept and passed on to another thread.
     """
 
-    __slots__ = ("count", "ends", "format", "infos", "lengths", "linear", "lsns", "offsets", "rmgrs", "xids")
+    __slots__ = (
+        "byte_count",
+        "count",
+        "ends",
+        "format",
+        "infos",
+        "lengths",
+        "linear",
+        "lsns",
+        "offsets",
+        "rmgrs",
+        "xids",
+    )
 
     def __init__(self, fmt: WalFormat, linear: bytearray) -> None:
         limit = min(RECORDS_MAX, len(linear) // RECORD_HEADER_BYTES + 1)
         self.format = fmt
         self.linear = linear
         self.count = 0
-        self.lsns = array("q", bytes(8 * limit))
+        self.byte_count = 0  # of the records, padding left out
+        self.lsns = array("q", [0]) * limit
         # The LSN after the record and its padding; at a page's end that is the next page's, not its first record's.
-        self.ends = array("q", bytes(8 * limit))
-        self.xids = array("I", bytes(4 * limit))
-        self.rmgrs = array("B", bytes(limit))
-        self.infos = array("B", bytes(limit))
-        self.offsets = array("q", bytes(8 * limit))
-        self.lengths = array("q", bytes(8 * limit))
+        self.ends = array("q", [0]) * limit
+        self.xids = array("I", [0]) * limit
+        self.rmgrs = array("B", [0]) * limit
+        self.infos = array("B", [0]) * limit
+        self.offsets = array("q", [0]) * limit
+        self.lengths = array("q", [0]) * limit
 
     def __len__(self) -> int:
         return self.count
@@ -271,6 +284,7 @@ class Framer:
             block.lengths,
         )
         block.count = scanner.count
+        block.byte_count = scanner.found_bytes
         if scanner.defect:
             self._invalid = Invalid(Lsn(scanner.defect_lsn), Defect(scanner.defect))
         if not CHECKS_CRC:
@@ -310,5 +324,6 @@ class Framer:
             crc = google_crc32c.extend(crc, bytes(linear[begin : begin + _CRC_AT]))
             if crc != int.from_bytes(linear[begin + _CRC_AT : begin + RECORD_HEADER_BYTES], "little"):
                 block.count = index
+                block.byte_count = sum(block.lengths[:index])
                 self._invalid = Invalid(Lsn(block.lsns[index]), Defect.CRC)
                 return

@@ -39,7 +39,8 @@ RELATION_METADATA = b"tidemark.relation"
 DATABASE_METADATA = b"tidemark.database"
 # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
 _MESSAGE = struct.Struct(">QIBIIQQHI")
-_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")  # holds for what is nested as well
+# Holds for what is nested as well; what is never used is never built.
+_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", defer_build=True)
 _RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
 
 

@@ -7,6 +7,7 @@ looked at by hand. The outbox's values have a form of their own (`tidemark.wire.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -252,7 +253,12 @@ class Key(Generic[ValueT]):
     def __init__(self, name: str, shape: type[ValueT], policy: DamagePolicy) -> None:
         self.name = name
         self.policy = policy
-        self._adapter = TypeAdapter(shape)
+        self._shape = shape
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[ValueT]:
+        """Made when it is used: most programs use few keys, and to make all takes as long as to start."""
+        return TypeAdapter(self._shape)
 
     def encode(self, value: ValueT) -> bytes:
         """Return the bytes that stand under the key."""

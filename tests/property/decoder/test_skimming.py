@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
 
@@ -19,15 +20,19 @@ from tests.support.forged_records import (
 )
 from tests.support.groups import DATABASE, relation
 from tests.support.twins import interpreted
-from tidemark.decode import extract, row_entries
-from tidemark.decode.transactions import CommittedTransaction
+from tidemark.decode import extract, held, lookup, row_entries
+from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.varlena import ExternalPointer
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap2, standby, xact
 
-slow_extract = interpreted("tidemark.decode.extract")
+slow_lookup = interpreted("tidemark.decode.lookup")
+slow_held = interpreted("tidemark.decode.held")
+slow_extract = interpreted(
+    "tidemark.decode.extract", stand_in={"tidemark.decode.lookup": slow_lookup, "tidemark.decode.held": slow_held}
+)
 slow_entries = interpreted("tidemark.decode.row_entries")
 
 ACCOUNT, LEDGER, TOAST = 16385, 16390, 16388
@@ -148,11 +153,25 @@ def played(steps: list[tuple[str, int]]) -> Wal:
 
 def summary(out: list[object]) -> list[object]:
     return [
-        [decoded.end.xid, decoded.end.commit_lsn, decoded.end.item_count, *told(decoded)]
+        [replace(decoded.end, first_lsn=Lsn(0)), *told(decoded)]
         if isinstance(decoded, CommittedTransaction)
         else decoded
         for decoded in out
     ]
+
+
+def first_lsn(transaction: CommittedTransaction) -> int:
+    first = next(transaction.items())
+    return next(first.rows()).lsn if isinstance(first, RowRun) else first.lsn
+
+
+def check_restarts(committed: list[CommittedTransaction]) -> None:
+    """See that nothing is missed that commits behind a pointer, when reading begins at its restart LSN."""
+    later = [first_lsn(transaction) for transaction in committed]
+    for transaction in committed:
+        own = later.pop(0)
+        assert transaction.restart_lsn <= min([transaction.end.end_lsn, *later])
+        assert transaction.inner_restart_lsn <= min(own, transaction.restart_lsn)
 
 
 @given(STEPS, st.data())
@@ -166,39 +185,78 @@ def test_blocks_give_what_records_give_wherever_they_are_cut(steps: list[tuple[s
     for begin, end in pairwise([0, *cuts, len(raws)]):
         out.extend(by_block.decode_block(block_of(raws[begin:end])))
     assert summary(out) == summary(by_record.out)
+    check_restarts([decoded for decoded in out if isinstance(decoded, CommittedTransaction)])
     if raws:
         assert (by_block.last_lsn, by_block.decoded_lsn) == raws[-1][:2]
     assert by_block.restart_lsn >= by_record.decoder.restart_lsn
 
 
-def extracted(
-    module: ModuleType, block: RecordBlock, files: set[int], xids: dict[int, int], whole_from: int
-) -> list[object]:
-    """Return all that an extractor of `module` takes out of a block, call by call."""
-    room = module.RUN_ROWS_MAX
-    entries = bytearray(room * row_entries.ENTRY_BYTES)
-    runs = [array("q", bytes(8 * room)) for _ in range(6)]
-    extractor = module.RowExtractor(0x1C, whole_from, entries, *runs)
-    for number, file in enumerate(sorted(files)):
-        extractor.know_file(1663, DATABASE, file, module.NO_ROWS if file == TOAST else module.FIRST_VERSION + number)
-    for xid, state in xids.items():
-        extractor.know_xid(xid, state)
-    tuples = bytearray(len(block.linear))
-    columns = (block.lsns, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
-    found: list[object] = []
-    at = 0
-    while at < len(block):
-        at = extractor.extract(block.linear, tuples, *columns, at, len(block))
-        rows, run_count = extractor.row_count, extractor.run_count
-        found.append([at, rows, extractor.is_full])
-        found.append(bytes(entries[: rows * row_entries.ENTRY_BYTES]))
-        found.append(bytes(tuples[: extractor.tuple_count]))
-        found.append([list(column[:run_count]) for column in runs])
-        for column in runs:
-            for run in range(run_count):
-                column[run] = 0
-        at += 1
-    return found
+class Extraction:
+    """An extractor, compiled or not, with what it works in."""
+
+    def __init__(self, extractor: ModuleType, holder: ModuleType, whole_from: int) -> None:
+        self.module = extractor
+        self.entries, self.arranged = (bytearray(held.ROWS_MAX * row_entries.ENTRY_BYTES) for _ in range(2))
+        self.runs, self.ends, self.slots = (
+            [array("q", bytes(8 * length)) for _ in range(count)]
+            for count, length in (
+                (held.RUN_COLUMNS, held.ROWS_MAX),
+                (held.END_COLUMNS, held.ROWS_MAX),
+                (held.SLOT_COLUMNS, held.SLOTS_MAX),
+            )
+        )
+        self.held = holder.HeldRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
+        self.extractor = extractor.RowExtractor(0x1C, whole_from, self.held)
+
+    def know(self, files: set[int], xids: dict[int, int]) -> None:
+        known = self.module
+        for number, file in enumerate(sorted(files)):
+            has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
+            self.extractor.know_file(1663, DATABASE, file, has_rows)
+        for xid, state in xids.items():
+            self.extractor.know_xid(xid, state)
+
+    def all_of(self, block: RecordBlock) -> list[object]:
+        """Return all that is taken out of a block, call by call; what stops a call is passed over."""
+        tuples, arranged = bytearray(2 * len(block.linear)), bytearray(2 * len(block.linear))
+        columns = (block.lsns, block.ends, block.xids, block.rmgrs, block.infos, block.offsets, block.lengths)
+        found: list[object] = []
+        at = 0
+        while at < len(block):
+            at = self.extractor.extract(block.linear, tuples, arranged, *columns, at, len(block), held.NONE)
+            found.append([at, self.extractor.is_full, self.extractor.other_end, self.extractor.next_xid])
+            found += self._taken(arranged if self.held.is_arranged else tuples)
+            if at % 2:
+                self.held.settle()
+            found += [self.held.first_lsn(), self.held.held_count, self.held.head, self.held.tail]
+            found += [bytes(self.entries[: self.held.row_count * row_entries.ENTRY_BYTES]), self._held_columns()]
+            if at % 5 == 4:
+                self.extractor.let_go(block.xids[at // 2])
+            at += self.extractor.other_end == held.NONE
+        return found
+
+    def _taken(self, tuples: bytearray) -> list[object]:
+        ends, runs = self.held.end_count, self.held.run_count
+        rows, size = self.held.others_at + self.held.other_rows, self.held.others_byte_at + self.held.other_bytes
+        entries = self.arranged if self.held.is_arranged else self.entries
+        return [
+            bytes(entries[: rows * row_entries.ENTRY_BYTES]),
+            bytes(tuples[:size]),
+            [list(column[:ends]) for column in self.ends],
+            [list(column[:runs]) for column in self.runs],
+        ]
+
+    def _held_columns(self) -> list[list[int]]:
+        live = [at % held.SLOTS_MAX for at in range(self.held.head, self.held.tail) if self.slots[0][at]]
+        return [[column[slot] for slot in live] for column in self.slots]
+
+
+def fast(whole_from: int = -1) -> Extraction:
+    return Extraction(extract, held, whole_from)
+
+
+def slow(whole_from: int = -1) -> Extraction:
+    return Extraction(slow_extract, slow_held, whole_from)
 
 
 def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_known() -> None:
@@ -207,9 +265,11 @@ def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_know
     for verb in (*DDL_VERBS, "index"):
         sessions.play(verb, 0)
     block = block_of(stream.raws)
-    for state in (extract.KNOWN, extract.ORDINARY):
-        assert extracted(extract, block, set(), {801: state}, -1)[0] == [4, 0, False]
-    assert extracted(extract, block, set(), {}, -1)[0] == [0, 0, False]
+    for states in ({801: extract.KNOWN}, {801: extract.ORDINARY}):
+        extraction = fast()
+        extraction.know(set(), states)
+        assert extraction.all_of(block)[0] == [4, False, held.NONE, 0]
+    assert fast().all_of(block)[0] == [0, False, held.NONE, 0]
 
 
 @given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())
@@ -224,14 +284,16 @@ def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
             block.linear[at] = data.draw(st.integers(0, 255))
     states = data.draw(st.dictionaries(st.integers(801, 830), st.integers(0, 2), max_size=20))
     whole_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
-    fast = extracted(extract, block, files, states, whole_from)
-    assert fast == extracted(slow_extract, block, files, states, whole_from)
+    twins = fast(whole_from), slow(whole_from)
+    for twin in twins:
+        twin.know(files, states)
+    assert twins[0].all_of(block) == twins[1].all_of(block)
 
 
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
 @settings(max_examples=50, deadline=None)
 def test_twins_keep_the_same_table_of_what_they_are_told(values: dict[int, int]) -> None:
-    tables = [extract.LookUp(), slow_extract.LookUp()]
+    tables = [lookup.LookUp(), slow_lookup.LookUp()]
     for table in tables:
         for key, value in values.items():
             table.put(key, value)
@@ -268,14 +330,14 @@ def test_twins_arrange_the_same_columns(
     )
     tuples = b"".join((old or b"") + (new or b"") for _, new, old in rows)
     cuts = sorted({*data.draw(st.lists(st.integers(0, len(rows)), max_size=3)), len(rows)})
-    runs = [value for cut in cuts for value in (cut, cut * 7)]
+    runs = [cuts, [cut * 7 for cut in cuts]]
     left_out = data.draw(st.integers(0, 2))
     assert arranged(row_entries, entries, tuples, runs, left_out) == arranged(
         slow_entries, entries, tuples, runs, left_out
     )
 
 
-def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[int], left_out: int) -> list[object]:
+def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[int]], left_out: int) -> list[object]:
     row_counts, byte_counts = array("q", [0] * 3), array("q", [0] * 3)
     count = module.tally(entries, row_counts, byte_counts)
     next_row, next_byte = array("q", [0] * 3), array("q", [0] * 3)
@@ -289,8 +351,13 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[int],
     spread = array("q", [0] * row)
     small = [bytearray(byte), bytearray(row), bytearray(row), array("i", [0] * row)]
     base = next_byte[:]
-    moved = module.arrange(entries, tuples, array("q", runs), next_row, next_byte, base, *small, *columns)
+    cuts = [array("q", values) for values in runs]
+    moved = module.arrange(entries, tuples, *cuts, next_row, next_byte, base, *small, *columns)
+    shifted, narrowed = cuts[0][:], cuts[0][:]
+    module.shift(cuts[0], 0, len(shifted), 1 << 33, shifted)
+    module.narrow(shifted, 0, len(narrowed), narrowed)
     module.spread(columns[1], 0, row, array("q", range(100)), spread)
     total = module.tuple_bytes(entries, 0, count)
     within = [module.rows_within(entries, 0, count, room) for room in (0, 1, total // 2, total + 1)]
-    return [count, moved, total, within, row_counts, byte_counts, next_row, next_byte, columns, small, spread]
+    kept = [row_counts, byte_counts, next_row, next_byte, *columns, *small, spread, shifted, narrowed]
+    return [count, moved, total, within, *kept]

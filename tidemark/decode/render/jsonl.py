@@ -169,9 +169,9 @@ class JsonLines:
 
 
 def _is_counted(group: ChangeGroup) -> bool:
-    """Tell if the group comes with its transactions' counts."""
-    counted = any(end.tables is not None for end in group.transactions)
-    return counted or bool(group.begun)
+    """Tell if the group comes with its transactions' counts: all of them or none."""
+    first = next(iter(group.transactions), None)
+    return bool(group.begun) or (first is not None and first.tables is not None)
 
 
 def _partition(oid: Oid) -> dict[str, Json]:

@@ -1,0 +1,19 @@
+"""A bar on standard error that tells how far decoding is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from tidemark.model.lsn import Lsn, format_lsn
+
+
+@contextmanager
+def shown(start: Lsn, end: Lsn | None) -> Iterator[Callable[[Lsn], None]]:
+    """Show it; give what is to be told how far it is. Without an end in sight it only tells the LSN."""
+    columns = (TextColumn("decoding {task.fields[at]}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        total = None if end is None else max(end - start, 1)
+        task = progress.add_task("decoding", total=total, at=format_lsn(start))
+        yield lambda lsn: progress.update(task, completed=lsn - start, at=format_lsn(lsn))

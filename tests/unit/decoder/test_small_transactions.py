@@ -1,0 +1,220 @@
+"""Small transactions stay together from their records to their batches; nobody can tell but by the time it takes."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.support.forged_records import Wal, block_of, packed_row, told
+from tests.support.groups import relation
+from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_grouping_restart import places
+from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.decoder import DecodedRun
+from tidemark.decode.grouping import Grouper
+from tidemark.decode.held import LONG, SMALL_ROWS
+from tidemark.decode.skim import HELD_ROWS_MAX
+from tidemark.decode.transactions import CommittedTransaction
+from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
+from tidemark.model.lsn import FullXid, Oid
+from tidemark.model.relation import Relation
+from tidemark.model.snapshot import ReplayedSnapshot, Snapshot
+
+ACCOUNT, LEDGER = 16385, 16390
+BLOCK_RECORDS = 50
+CALLS_PER_TRANSACTION = 0.5  # of Python, outside the kernels, for one more in a block; 0.2 at the time of writing
+
+
+def new_wal() -> Wal:
+    return Wal(relation(), relation("ledger", LEDGER))
+
+
+def tellers(count: int, sessions: int = 3) -> Wal:
+    """Transactions of three rows, several of them open at any time."""
+    stream = new_wal()
+    for number in range(count):
+        stream.insert(801 + number, ACCOUNT, packed_row(number))
+        stream.update(801 + number, LEDGER, packed_row(number))
+        if number >= sessions:
+            stream.delete(801 + number - sessions, LEDGER)
+            stream.commit(801 + number - sessions)
+    return stream
+
+
+def by_blocks(stream: Wal, size: int = BLOCK_RECORDS, *tables: Relation) -> Iterator[DecodedRun]:
+    """Decode the same records again, by blocks; the first record of each file is looked at, so its transaction too."""
+    decoder = (Wal(*tables) if tables else new_wal()).decoder
+    for begin in range(0, len(stream.raws), size):
+        yield from decoder.decode_runs(block_of(stream.raws[begin : begin + size]))
+
+
+def gathered(grouper: Grouper, found: DecodedRun) -> Iterator[ChangeGroup]:
+    if isinstance(found, CommittedRun):
+        return grouper.add_run(found)
+    assert isinstance(found, CommittedTransaction)
+    return grouper.add_transaction(found)
+
+
+def groups(stream: Wal, grouper: Grouper, size: int = BLOCK_RECORDS, *tables: Relation) -> list[ChangeGroup]:
+    made = [group for found in by_blocks(stream, size, *tables) for group in gathered(grouper, found)]
+    last = grouper.flush()
+    return made if last is None else [*made, last]
+
+
+def content(made: list[ChangeGroup]) -> list[object]:
+    return [
+        [
+            group.first,
+            group.last,
+            group.row_count,
+            group.byte_count,
+            [end.xid for end in group.transactions],
+            [item.rows.to_pylist() for item in group.items if isinstance(item, ChangeBatch)],
+        ]
+        for group in made
+    ]
+
+
+def test_small_transactions_come_out_together() -> None:
+    found = list(by_blocks(tellers(100)))
+    runs = [len(each) for each in found if isinstance(each, CommittedRun)]
+    assert sum(runs) > 90
+    assert len(runs) < 20
+
+
+@pytest.mark.parametrize(
+    "bounds", [(1, 1 << 20), (7, 1 << 20), (100, 1 << 20), (1 << 20, 1000), (1 << 20, 1), (64, 3000)]
+)
+def test_runs_give_the_groups_that_their_transactions_give_one_by_one(bounds: tuple[int, int]) -> None:
+    stream = tellers(100)
+    rows_max, bytes_max = bounds
+    one_by_one = Grouper(DIALECTS, rows_max=rows_max, bytes_max=bytes_max)
+    expected = [group for transaction in stream.committed for group in one_by_one.add_transaction(transaction)]
+    last = one_by_one.flush()
+    expected += [] if last is None else [last]
+    found = groups(stream, Grouper(DIALECTS, rows_max=rows_max, bytes_max=bytes_max))
+    pointers = [group.last.position for group in expected]
+    assert [group.last.position for group in found] == pointers
+    assert places(found) == places(expected)
+    told_of = [[end.xid for end in group.transactions] for group in expected]
+    assert [[end.xid for end in group.transactions] for group in found] == told_of
+    assert [group.row_count for group in found] == [group.row_count for group in expected]
+
+
+def test_groups_do_not_depend_on_where_blocks_end() -> None:
+    stream = tellers(60)
+    expected = content(groups(stream, Grouper(DIALECTS, rows_max=20), 1))
+    for size in (2, 3, 10, 1000):
+        assert content(groups(stream, Grouper(DIALECTS, rows_max=20), size)) == expected
+
+
+def test_what_was_delivered_or_copied_is_left_out_of_runs_as_well() -> None:
+    stream = tellers(40)
+
+    def copied(table: Oid, end: TransactionEnd) -> bool:
+        return table == LEDGER and end.full_xid <= 820
+
+    everything = places(groups(stream, Grouper(DIALECTS)))
+    for index in (0, 1, 50, len(everything) - 1):
+        assert places(groups(stream, Grouper(DIALECTS, after=everything[index]))) == everything[index + 1 :]
+    kept = content(groups(stream, Grouper(DIALECTS, copied=copied)))
+    snapshot = Snapshot(FullXid(821), FullXid(821), frozenset())
+    assert content(groups(stream, Grouper(DIALECTS, copied=copied, copied_by=(snapshot,)))) == kept
+    assert len(places(groups(stream, Grouper(DIALECTS, copied=copied)))) == len(everything) - 2 * 20
+    assert len(places(groups(stream, Grouper(DIALECTS, behind=snapshot)))) == len(everything) - 3 * 20
+    standby = ReplayedSnapshot(FullXid(801), stream.committed[20].end.commit_lsn)
+    assert len(places(groups(stream, Grouper(DIALECTS, behind=standby)))) == len(everything) - 3 * 20
+
+
+def test_what_is_held_is_open_and_holds_the_restart_lsn() -> None:
+    stream = tellers(20, sessions=2)
+    decoder = new_wal().decoder
+    list(decoder.decode_runs(block_of(stream.raws)))
+    assert decoder.transactions.open_count == 2
+    assert decoder.restart_lsn == min(known.first_lsn for known in decoder.transactions)
+    assert decoder.transactions.open_count == 2
+
+
+def test_a_transaction_that_grows_is_held_no_longer_and_comes_out_whole() -> None:
+    stream = new_wal()
+    for number in range(3):
+        stream.insert(801 + number, ACCOUNT, packed_row(number))
+        stream.commit(801 + number)
+    for number in range(3 * SMALL_ROWS):
+        stream.insert(810, ACCOUNT, packed_row(number))
+        stream.insert(820 + number, LEDGER, packed_row(number))
+        stream.commit(820 + number)
+    stream.commit(810)
+    found = list(by_blocks(stream))
+    (large,) = [each for each in found if isinstance(each, CommittedTransaction) and each.end.xid == 810]
+    assert told(large) == [f"i account {number}/-" for number in range(3 * SMALL_ROWS)]
+    assert sum(len(each) for each in found if isinstance(each, CommittedRun)) > 3 * SMALL_ROWS - 3
+
+
+@pytest.mark.parametrize("rows", [1, HELD_ROWS_MAX // LONG + 2])
+def test_what_stays_open_long_is_held_no_longer(rows: int) -> None:
+    stream = new_wal()
+    stream.insert(799, ACCOUNT, packed_row(0))
+    stream.commit(799)
+    for xid in range(801, 801 + LONG):
+        for number in range(rows):
+            stream.insert(xid, ACCOUNT, packed_row(number))
+    for xid in range(10_001, 10_001 + 2 * LONG):
+        stream.insert(xid, ACCOUNT, packed_row(0))
+        stream.commit(xid)
+    decoder = new_wal().decoder
+    begun = len(stream.raws)
+    for xid in range(801, 801 + LONG):
+        stream.commit(xid)
+    out: list[object] = []
+    for begin in range(0, len(stream.raws), 1000):
+        out += decoder.decode_block(block_of(stream.raws[begin : begin + 1000]))
+        if begin + 1000 < begun:
+            assert decoder.restart_lsn <= stream.raws[2][0] or decoder.decoded_lsn <= stream.raws[2][0]
+    found = [each for each in out if isinstance(each, CommittedTransaction)]
+    assert [each.end.xid for each in found] == [each.end.xid for each in stream.committed]
+    assert [told(each) for each in found] == [told(each) for each in stream.committed]
+    assert decoder.transactions.open_count == 0
+
+
+def test_a_small_transaction_more_takes_no_call_more() -> None:
+    few, many = (calls_of(tellers(count)) for count in (1000, 3000))
+    assert many - few < CALLS_PER_TRANSACTION * 2000, (few, many)
+
+
+def calls_of(stream: Wal) -> int:
+    """Count the calls that it takes from blocks to batches."""
+    blocks = [block_of(stream.raws[begin : begin + 1000]) for begin in range(0, len(stream.raws), 1000)]
+    decoder, grouper = new_wal().decoder, Grouper(DIALECTS)
+    made: list[ChangeGroup] = []
+
+    def work() -> None:
+        for block in blocks:
+            for found in decoder.decode_runs(block):
+                made.extend(gathered(grouper, found))
+        last = grouper.flush()
+        assert last is not None
+        made.append(last)
+
+    calls = calls_outside_kernels(work)
+    assert sum(len(group.transactions) for group in made) == len(stream.committed)
+    return calls
+
+
+def calls_outside_kernels(work: Callable[[], None]) -> int:
+    """Count the calls of Python functions that `work` makes, but for those in kernels, which may be interpreted."""
+    counts: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            counts[frame.f_code.co_filename] += 1
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return sum(count for file, count in counts.items() if not Path(file).with_suffix(".pxd").exists())

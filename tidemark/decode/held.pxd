@@ -1,0 +1,62 @@
+# The types of held.py. Places in buffers, counts, slots and LSNs are signed, so that differences of them are.
+
+cimport cython
+
+cdef Py_ssize_t ROOM, IN_RECORD_MAX, STEP, WORDS
+cdef long long SLOTS, NOTHING, OTHERS, ROWS_EACH, BYTES_EACH, SINCE
+cdef unsigned int NO_TUPLE
+
+
+cdef class HeldRows:
+    cdef readonly Py_ssize_t row_count, tuple_count, run_count, end_count, other_rows, other_bytes
+    cdef readonly Py_ssize_t others_at, others_byte_at
+    cdef readonly long long head, tail, held_count
+    cdef readonly bint is_arranged, is_crowded, has_gaps, is_sorted
+    cdef long long oldest, others_lsn
+    cdef unsigned long long[::1] words
+    cdef unsigned char[::1] entries, arranged, tuples, arranged_tuples
+    cdef long long[::1] row_slots, row_sizes, arranged_sizes
+    cdef long long[::1] run_xids, run_rows, run_bytes
+    cdef long long[::1] end_xids, end_firsts, end_lsns, end_ends, end_times, end_databases, end_restarts
+    cdef long long[::1] end_counts, end_rows, end_bytes, end_slots
+    cdef long long[::1] slot_xids, slot_firsts, slot_rows, slot_bytes, slot_row_at, slot_byte_at
+
+    cdef int begin(self, unsigned char[::1] tuples, unsigned char[::1] arranged_tuples,
+                   long long others_lsn) except -1
+
+    cdef int has_room(self) except -1 nogil
+
+    @cython.locals(slot="long long")
+    cdef long long hold(self, long long xid, long long lsn) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, low="unsigned long long",
+                   high="unsigned long long")
+    cdef int add(self, long long slot, long long xid, long long lsn, const unsigned char[::1] linear,
+                 unsigned char op, unsigned char before_kind, unsigned int origin, long long relation,
+                 Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at, Py_ssize_t old_length) except -1 nogil
+
+    cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(end=Py_ssize_t, restart="long long")
+    cdef int commit(self, long long slot, long long lsn, long long end_lsn, long long time,
+                    long long database) except -1 nogil
+
+    cdef int let_go(self, long long slot) except -1 nogil
+
+    cdef long long oldest_lsn(self) except? -2 nogil
+
+    cdef int finish(self) except -1 nogil
+
+    @cython.locals(row=Py_ssize_t, byte=Py_ssize_t, end=Py_ssize_t, slot="long long", number="long long",
+                   held_at=Py_ssize_t, held_byte_at=Py_ssize_t)
+    cdef int arrange(self) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t, other=Py_ssize_t, other_byte=Py_ssize_t, row=Py_ssize_t, slot="long long",
+                   size=Py_ssize_t)
+    cdef int place(self) except -1 nogil
+
+    cdef int move(self, Py_ssize_t row, Py_ssize_t at, Py_ssize_t size, Py_ssize_t to,
+                  Py_ssize_t to_byte) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t, number="long long", slot="long long")
+    cdef int keep(self, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t byte, Py_ssize_t size) except -1 nogil

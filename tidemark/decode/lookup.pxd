@@ -1,0 +1,30 @@
+# The types of lookup.py. Slots are signed, so that differences of them are.
+
+cimport cython
+
+
+cdef class LookUp:
+    cdef public Py_ssize_t slots, used
+    cdef unsigned long long[::1] keys
+    cdef long long[::1] values
+
+    cpdef put(self, unsigned long long key, long long value)
+
+    cdef int has_room(self) except -1 nogil
+
+    @cython.locals(slot=Py_ssize_t)
+    cdef int enter(self, unsigned long long key, long long value) except -1 nogil
+
+    cdef long long get(self, unsigned long long key) except? -2 nogil
+
+    @cython.locals(low="unsigned long long", high="unsigned long long")
+    cdef Py_ssize_t home(self, unsigned long long key) except? -2 nogil
+
+    @cython.locals(slot=Py_ssize_t)
+    cdef Py_ssize_t find(self, unsigned long long key) except? -2 nogil
+
+    @cython.locals(last=Py_ssize_t, gap=Py_ssize_t)
+    cdef int forget(self, Py_ssize_t slot) except -1 nogil
+
+    @cython.locals(keys="unsigned long long[::1]", values="long long[::1]", count=Py_ssize_t, slot=Py_ssize_t)
+    cpdef grow(self)

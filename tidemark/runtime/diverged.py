@@ -1,0 +1,15 @@
+"""The error of a node that took another way: whoever follows one may meet it."""
+
+from tidemark.model.errors import CorruptWal
+from tidemark.model.lsn import Lsn
+
+
+class WalDiverged(CorruptWal):
+    """The node left its timeline before WAL that we have: what we have never happened there.
+
+    `fork_lsn`: where that was, if what stands behind it was received, and may never have been decoded: a server that is
+    lost may have sent the beginning of a record. None: it was delivered.
+    """
+
+    fork_lsn: Lsn | None = None
+    hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
