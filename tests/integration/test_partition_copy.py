@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import running
+from tests.support.captures import Sidecar, running
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.lakes import feed_by_hand
 from tests.support.postgres import Cluster
 from tests.support.routed import lake_rows, source_rows
+from tidemark.model.change import PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 
 DATABASE = "partition_copy"
 SETUP = """
@@ -26,6 +27,7 @@ INSERT INTO root SELECT n, (ARRAY['x','y','z'])[n % 3 + 1], 'copied' FROM genera
 CREATE TABLE late (b text, doc text, a int, PRIMARY KEY (a, b));
 INSERT INTO late SELECT 'l', 'late', n FROM generate_series(1, 20) n;
 """
+ELDER_LEAF = "CREATE TABLE elder (a int NOT NULL, b text NOT NULL, doc text, PRIMARY KEY (a, b))"
 CHANGES = """
 UPDATE root SET doc = 'changed' WHERE a % 4 = 0;
 UPDATE root SET a = a + 400 WHERE a % 10 = 2;
@@ -82,3 +84,66 @@ def test_a_root_is_copied_whole_and_again_when_a_table_with_rows_becomes_its_par
     rows = [json.loads(line) for line in said.lines if '"op":"u"' in line]
     assert {row["table"] for row in rows} == {"root"}
     assert all("tableoid" in row["after"] for row in rows)
+
+
+@pytest.fixture
+def template(cluster: Cluster) -> Iterator[str]:
+    name = "template_of_partitions"
+    cluster.sql(f"CREATE DATABASE {name} IS_TEMPLATE true")
+    cluster.sql(ELDER_LEAF, name)
+    cluster.sql(SETUP, name)
+    cluster.sql("ALTER TABLE root ATTACH PARTITION elder FOR VALUES IN ('e')", name)
+    yield name
+    cluster.sql(f"ALTER DATABASE {name} IS_TEMPLATE false")
+    cluster.sql(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+def empty(cluster: Cluster) -> Iterator[str]:
+    cluster.sql(f"CREATE DATABASE {DATABASE}")
+    yield DATABASE
+    cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+
+
+@pytest.mark.feature("N03")
+@pytest.mark.feature("P23")
+def test_a_root_that_comes_with_its_whole_database_is_copied_whole_and_goes_with_it(
+    cluster: Cluster, template: str, empty: str, tmp_path: Path
+) -> None:
+    lake, made = tmp_path / "lake", f"{DATABASE}_made"
+    selected = {"TIDEMARK_SELECT__DATABASES": f"{DATABASE}*", "TIDEMARK_SELECT__PARTITION_ROOTS": "ro*"}
+    with running(cluster, empty, tmp_path, copy=True, **selected) as sidecar:
+        cluster.sql(f"CREATE DATABASE {made} TEMPLATE {template}")
+        try:
+            cluster.sql(CHANGES, made)
+            came = _events(sidecar)
+            assert _names(came) == ["root", "late"], "no partition comes by itself"
+            assert isinstance(came[0], SchemaEvent), "the root comes before its partitions"
+            assert {event.effect for event in came if isinstance(event, SchemaEvent)} == {SchemaEffect.UNSEEN}
+            leaves = {event.partition.name for event in came if isinstance(event, PartitionEvent)}
+            assert leaves == {"elder", "leaf_x", "leaf_y", "leaf_low", "leaf_high"}
+            sidecar.stop()
+            sidecar.start()
+            cluster.sql("UPDATE root SET doc = 'copied' WHERE a < 50", made)
+            sidecar.catch_up()
+            feed_by_hand(sidecar.folder, lake, "lake")
+            assert lake_rows(lake, "root") == source_rows(cluster, made, "root")
+            before = len(_events(sidecar))
+            cluster.sql(f"ALTER DATABASE {made} RENAME TO elsewhere")
+            cluster.sql(f"ALTER DATABASE elsewhere RENAME TO {made}")
+            told = _events(sidecar)[before:]
+            assert _names(told) == ["root", "late", "root", "late"], "it goes, and comes again"
+            changes = [event.change for event in told if isinstance(event, PartitionEvent)]
+            assert changes == [PartitionChange.CREATE] * 5, "what goes with its root is not told"
+        finally:
+            cluster.sql(f"DROP DATABASE {made} WITH (FORCE)")
+
+
+def _events(sidecar: Sidecar) -> list[SchemaEvent | PartitionEvent]:
+    return [item for item in sidecar.catch_up() if isinstance(item, SchemaEvent | PartitionEvent)]
+
+
+def _names(events: list[SchemaEvent | PartitionEvent]) -> list[str]:
+    """Return the tables of schema events."""
+    tables = [event.after or event.before for event in events if isinstance(event, SchemaEvent)]
+    return [table.name for table in tables if table is not None]
