@@ -151,9 +151,10 @@ class Decoder:
         self.last_lsn, self.decoded_lsn = record.lsn, record.end_lsn
         self.catalogs_changed = False
         transaction = None
-        if record.xid:
-            transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         handler = self._handlers.get(record.rmgr)
+        # Other records, of indexes say, tell nothing but a subtransaction's top-level xid: no transaction begins there.
+        if record.xid and (handler is not None or record.top_xid):
+            transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         decoded = handler(record, transaction) if handler is not None else None
         # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
         if transaction is not None and self.transactions.is_open(record.xid):

@@ -8,11 +8,11 @@ from types import FrameType
 
 import pytest
 
-from tests.support.forged_records import Wal, block_of, packed_row, told
+from tests.support.forged_records import Wal, block_of, locator, packed_row, told
 from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
-from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.committed_run import CommittedRun, singly
 from tidemark.decode.decoder import DecodedRun
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.held import LONG, SMALL_ROWS
@@ -25,6 +25,7 @@ from tidemark.model.snapshot import ReplayedSnapshot, Snapshot
 
 ACCOUNT, LEDGER = 16385, 16390
 BLOCK_RECORDS = 50
+RM_BTREE = 11
 CALLS_PER_TRANSACTION = 0.5  # of Python, outside the kernels, for one more in a block; 0.2 at the time of writing
 
 
@@ -218,3 +219,14 @@ def calls_outside_kernels(work: Callable[[], None]) -> int:
     finally:
         sys.setprofile(None)
     return sum(count for file, count in counts.items() if not Path(file).with_suffix(".pxd").exists())
+
+
+def test_a_transaction_begins_with_the_first_record_that_says_something_of_it() -> None:
+    stream = new_wal()
+    for xid in (801, 802):
+        stream.record(RM_BTREE, 0, b"", xid=xid, file=locator(ACCOUNT))
+        first_lsn = stream.insert(xid, ACCOUNT, packed_row(xid))
+        stream.commit(xid)
+        assert stream.committed[-1].end.first_lsn == first_lsn
+    by_block = [found.end for found in singly(by_blocks(stream)) if isinstance(found, CommittedTransaction)]
+    assert by_block == [found.end for found in stream.committed]
