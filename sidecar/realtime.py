@@ -13,6 +13,7 @@ One thread, a step at a time. Nothing here waits for the node: it is asked by er
 from collections.abc import Mapping
 from functools import partial
 
+from sidecar.reach import Reach
 from sidecar.way_back import WayBack
 from tidemark.engine.handover import Effect, Event
 from tidemark.engine.marking import Confirmed, ConfirmPacing
@@ -31,7 +32,7 @@ from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
-from tidemark.runtime.stops import event_of
+from tidemark.runtime.stops import NodeOutOfReach, event_of
 from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -62,6 +63,7 @@ class Realtime:
         self._mover = Mover(around, self._effects)
         self._way_back = WayBack(means, self._mover)
         self._report = ArchiveReport(around)
+        self._reach = Reach(config.realtime.away_s)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
 
@@ -92,9 +94,7 @@ class Realtime:
             case Stage.FOLLOWER:
                 raise FollowerNotSupported(f"the stage of {self._store.folder.root} is follower")
         self._confirm(marks)
-        capture = self._turn.capture
-        received_lsn = capture.progress.received_lsn if capture is not None else None
-        self._report.step(self._clock.monotonic_s(), received_lsn)
+        self._look_at_archive(marks)
 
     def stop(self) -> None:
         """Stop delivering; whoever waits for us finds the lock free."""
@@ -134,6 +134,20 @@ class Realtime:
         }
 
     # --- REALTIME
+
+    def _look_at_archive(self, marks: StateMarks) -> None:
+        capture, now_s = self._turn.capture, self._clock.monotonic_s()
+        received_lsn = capture.progress.received_lsn if capture is not None else None
+        found = self._report.step(now_s, received_lsn)
+        status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
+        if status is None or status.copying:  # a first copy waits for the node in any case
+            self._reach.forget()
+            return
+        try:
+            archived_lsn = found.end_lsn if found is not None else None
+            self._reach.check(status.link, status.progress.received_lsn, archived_lsn, now_s)
+        except NodeOutOfReach as error:
+            self._fail_over(error)
 
     def _deliver(self) -> None:
         if self._turn.capture is None and not self._began():

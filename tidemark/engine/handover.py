@@ -33,6 +33,7 @@ class Event(Enum):
     CONSUMER_FAILED = "the consumer failed"
     WAL_REMOVED = "the node has removed WAL that is needed"
     DECODE_FAILED = "decoding failed"
+    OUT_OF_REACH = "the node cannot be reached, and its archive goes on"
     SIDECAR_LOST = "the sidecar is gone"  # its lock is free: what was left of it is killed
     OPERATOR_OFF = "the operator switched realtime off"
     OPERATOR_ON = "the operator switched realtime on"
@@ -69,7 +70,7 @@ class Refused(ConfigError):
         super().__init__(f"{event.value}, but {REFUSED[stage, event]}", hint=f"the capture is in stage {stage.value}")
 
 
-STOPS = (Event.RING_FULL, Event.CONSUMER_FAILED, Event.WAL_REMOVED, Event.DECODE_FAILED)
+STOPS = (Event.RING_FULL, Event.CONSUMER_FAILED, Event.WAL_REMOVED, Event.DECODE_FAILED, Event.OUT_OF_REACH)
 _STOPPING = (Effect.STOP_CAPTURE, Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
 _STOPPED = (Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
 

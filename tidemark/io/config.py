@@ -136,6 +136,7 @@ class RealtimeConfig:
     automatic_return: bool = True
     return_first_s: Seconds = 5.0
     return_max_s: Seconds = 300.0
+    away_s: Seconds = 30.0
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -1,15 +1,24 @@
 """Which errors of a capture are no end but a way on: the archiver goes on from there (DESIGN, section 5)."""
 
 from tidemark.engine.handover import Event
-from tidemark.model.errors import ConsumerFailed, CorruptWal, WalGap
+from tidemark.model.errors import ConsumerFailed, CorruptWal, Disposition, TidemarkError, WalGap
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.network import RingOverflowed
+
+
+class NodeOutOfReach(TidemarkError):
+    """The archive has come past what the node's stream brought, and the stream does not come back."""
+
+    disposition = Disposition.FAIL_OVER
+    hint = "see the sidecar's log for why it cannot connect; realtime comes back by itself when it can"
+
 
 _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (RingOverflowed, Event.RING_FULL),
     (ConsumerFailed, Event.CONSUMER_FAILED),
     (WalGap, Event.WAL_REMOVED),
     (CorruptWal, Event.DECODE_FAILED),
+    (NodeOutOfReach, Event.OUT_OF_REACH),
 )
 
 

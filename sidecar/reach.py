@@ -1,0 +1,32 @@
+"""A node that the sidecar cannot reach, and that archives all the same: the archiver has more than the sidecar (I22).
+
+A node that is down archives nothing: there the sidecar has received all, or the archive tells what it has not.
+"""
+
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.runtime.source_thread import Link
+from tidemark.runtime.stops import NodeOutOfReach
+
+
+class Reach:
+    """Watches the sidecar's link to the node."""
+
+    def __init__(self, patience_s: float) -> None:
+        """`patience_s`: so long the link may be away while the archive goes on."""
+        self._patience_s = patience_s
+        self._linked_s: float | None = None  # when the link was seen, or first looked for
+
+    def forget(self) -> None:
+        """Begin anew: there is no capture."""
+        self._linked_s = None
+
+    def check(self, link: Link, received_lsn: Lsn, archived_lsn: Lsn | None, now_s: float) -> None:
+        """Raise `NodeOutOfReach` where the archiver can go on and the sidecar cannot; `archived_lsn`: if looked at."""
+        if link is not Link.CONNECTING or self._linked_s is None:
+            self._linked_s = now_s
+        away_s = now_s - self._linked_s
+        if archived_lsn is not None and archived_lsn > received_lsn and away_s >= self._patience_s:
+            raise NodeOutOfReach(
+                f"no stream from the node for {away_s:.0f} s: received up to {format_lsn(received_lsn)}, "
+                f"archived up to {format_lsn(archived_lsn)}"
+            )
