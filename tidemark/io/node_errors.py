@@ -92,13 +92,13 @@ class WalRemoved(WalGap):
 class AheadOfNode(NodeUnfit):
     """We hold WAL that the node never had: it is another branch of history."""
 
-    hint = "the node was restored or lost a failover: compare its timeline with ours, then `cdcctl rewind`"
+    hint = "the node was restored or lost a failover; if tables hold what never happened there, make them anew"
 
 
 class TimelineUnknown(NodeUnfit):
     """Our timeline is not in the node's history, or left it before our position."""
 
-    hint = "the node followed another promotion: see its timeline history, then `cdcctl rewind`"
+    hint = "the node followed another promotion; if tables hold what never happened there, make them anew"
 
 
 class WrongNode(NodeUnfit):
