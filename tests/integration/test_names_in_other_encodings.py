@@ -26,6 +26,7 @@ TRUNCATE "schéma"."thé"
 
 def run(cluster: Cluster, database: str, script: str) -> None:
     with cluster.connect(database) as session:
+        session.execute("SET client_encoding = 'SQL_ASCII'")  # bytes as they are
         for statement in script.split(";"):
             session.execute(statement.encode("latin-1"))
 

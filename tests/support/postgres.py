@@ -31,6 +31,7 @@ STOP_TIMEOUT_S = 60
 SQL_TIMEOUT_MS = 60_000
 OS_USERS = ("postgres", "nobody")
 SUPERUSER = "postgres"
+FIRST_PORT, PORT_RANGES, PORTS_A_WORKER = 20_000, 8, 1_500
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 Session = psycopg.Connection[TupleRow]
@@ -298,9 +299,14 @@ def cluster_of(
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago, outside the range that outgoing connections take theirs from."""
+    """Return a port that was free a moment ago, outside the range that outgoing connections take theirs from.
+
+    Tests that run side by side take theirs from ranges of their own: between two starts a server's port is free, too.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PORT_RANGES
+    first = FIRST_PORT + worker * PORTS_A_WORKER
     while True:
-        port = random.randrange(20_000, 32_000)
+        port = random.randrange(first, first + PORTS_A_WORKER)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
