@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.grouping import all_tables
 from tidemark.decode.keywords import quote_identifier
 from tidemark.decode.rowlog import Row
 from tidemark.decode.transactions import CommittedTransaction, RowRun
@@ -56,6 +55,11 @@ class _Column:
         if self._type_oid in _BIT_TYPES:
             return f"B'{text}'"
         return "'" + text.replace("'", "''") + "'"
+
+
+def _every_relation(_relation: Relation) -> bool:
+    """Select as the plugin does: materialized views, too."""
+    return True
 
 
 class _Table:
@@ -116,7 +120,7 @@ class TestDecodingRenderer:
         major: int,
         dialects: Mapping[Oid, Dialect],
         hidden_prefixes: Collection[str] = (),
-        selected: Callable[[Relation], bool] = all_tables,
+        selected: Callable[[Relation], bool] = _every_relation,
     ) -> None:
         self._major = major
         self._selected = selected
