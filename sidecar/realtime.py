@@ -35,6 +35,7 @@ from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.lake_stock import ASKED_S
 from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
+from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import NodeOutOfReach, event_of
 from tidemark.runtime.taking_over import find_start, is_waited_for
 from tidemark.runtime.turn import Turn
@@ -149,14 +150,22 @@ class Realtime:
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
         status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
-        if status is None or status.copying:  # a first copy waits for the node in any case
+        if status is not None and not status.copying:  # a first copy waits for the node in any case
+            link, received_lsn = status.link, status.progress.received_lsn
+        elif self._waits_for_node(marks) and marks.delivered is not None:
+            link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
+        else:
             self._reach.forget()
             return
         try:
             archived_lsn = found.end_lsn if found is not None else None
-            self._reach.check(status.link, status.progress.received_lsn, archived_lsn, now_s)
+            self._reach.check(link, received_lsn, archived_lsn, now_s)
         except NodeOutOfReach as error:
             self._fail_over(error)
+
+    def _waits_for_node(self, marks: StateMarks) -> bool:
+        """Tell if nothing is begun, for the node has not said that it is no standby."""
+        return marks.stage is Stage.REALTIME and self._turn.capture is None and not self._following.may_deliver
 
     def _deliver(self) -> None:
         if self._turn.capture is None and not (self._following.may_deliver and self._began()):

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.captures import change_log
 from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.failover import Archiver
+from tests.support.failover import Archiver, Pair, archiving_node
 from tests.support.following import Hosts, two_hosts
 from tests.support.lakes import feed_by_hand
 from tests.support.postgres import Cluster
@@ -111,6 +111,9 @@ def test_a_follower_shows_itself_and_refuses_the_switch(primary: Cluster, standb
         assert two.metric('tidemark_mode{capture="main"}') == Stage.FOLLOWER.number
         assert two.metric('tidemark_leader_marker_lsn_bytes{capture="main"}') > 0
         assert two.metric('tidemark_rows_delivered_total{capture="main"}') == 0
+        waits = succeeded(cdcctl("spark", "run", *place, "--lake", tmp_path / "lake", "--once"))
+        assert "the lake waits for its promotion" in waits.err
+        assert not two.view.readers
         for direction in ("on", "off"):
             refused(cdcctl("realtime", direction, *place, **two.options), ExitCode.CONFIG, "this node is a standby")
 
@@ -237,3 +240,28 @@ def test_a_state_that_follows_is_refused_where_standbys_are_sources(
         two.options["TIDEMARK_STANDBY__FOLLOW"] = "false"
         del two.options["TIDEMARK_STANDBY__LAKE"]
         two.refuses(ExitCode.CONFIG, "standby.follow is not set")
+
+
+def test_a_deliverer_that_cannot_ask_its_node_leaves_what_is_archived_to_the_archiver(tmp_path: Path) -> None:
+    with archiving_node() as node:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        key = tmp_path / "state" / "marker.key"  # as init makes it
+        follow = {"TIDEMARK_STANDBY__FOLLOW": "true", "TIDEMARK_MARKERS__KEY_FILE": str(key)}
+        pair = Pair(node, tmp_path, copy=False, TIDEMARK_REALTIME__AWAY_S="1", **follow)
+        pair.sidecar.init()
+        try:
+            pair.sidecar.start()
+            pair.insert(1)
+            pair.catch_up()
+            pair.sidecar.stop()
+            pair.insert(2)
+            node.switch()
+            node.wait_until_archived()
+            node.node.stop()
+            pair.sidecar.start()
+            pair.sidecar.wait_for_event("the node does not say if it is a standby")
+            pair.archiver.start()
+            pair.wait_for(lambda: 2 in ids(pair.delivered()), "what is archived")
+            assert "no stream from the node" in pair.switches()[-1].reason
+        finally:
+            pair.close()

@@ -109,7 +109,7 @@ class Metrics:
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
         self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
-        self.leader_lsn = self._gauge(LEADER_LSN, "Where the deliverer's newest marker stands, at a follower; else 0.")
+        self.leader_lsn = self._gauge(LEADER_LSN, "Where the marker stands that a follower would begin by; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node flushed and that is not decoded.")
         self.lag_seconds = self._histogram(LAG_SECONDS, "From commit to the consumer having it.", LAG_BUCKETS_S)
         self.wal_bytes = self._counter(WAL_BYTES, "WAL received.")

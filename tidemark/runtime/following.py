@@ -15,7 +15,7 @@ from tidemark.io.history_files import HistoryWriter
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.delivery import CopyKeep
 from tidemark.runtime.inflow import Surroundings
@@ -82,10 +82,10 @@ class FollowTarget:
             moving.put(FOLLOWED, followed)
             known = moving.delivered()
         self._progress.deliver(group.last)
-        if followed.leader is not None and known is not None:
-            self._metrics.leader_lsn.set(followed.leader.lsn)
-            if known.pointer != self._progress.confirmed:
-                self._progress.confirm(known.pointer)
+        leader = followed.leader if followed.has_start else None
+        self._metrics.leader_lsn.set(leader.lsn if leader is not None else INVALID_LSN)
+        if leader is not None and known is not None and known.pointer != self._progress.confirmed:
+            self._progress.confirm(known.pointer)
 
     def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
         """Refuse: a follower copies nothing."""

@@ -16,7 +16,7 @@ from tidemark.io.replication import WalStream
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.errors import StateError
-from tidemark.model.lsn import format_lsn
+from tidemark.model.lsn import INVALID_LSN, format_lsn
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.lake_stock import lake_stock
@@ -85,6 +85,7 @@ def find_start(around: Surroundings, owner: Owner) -> None:
                 moving.put_copy(*key, progress)
         moving.drop(FOLLOWED)
         delivered = moving.delivered()
+    around.metrics.leader_lsn.set(INVALID_LSN)
     around.log.info(
         "start found",
         delivered=str(delivered.pointer.position) if delivered else None,
