@@ -108,12 +108,15 @@ def _after(batch: ChangeBatch) -> list[dict[str, object]]:
 
 
 @pytest.mark.feature("I12")
-def test_with_the_lake_each_change_is_there_once_and_its_unfinished_copies_are_made(
+def test_with_the_lake_each_change_is_there_once_and_what_it_has_not_whole_is_copied(
     primary: Cluster, standby: Cluster, tmp_path: Path
 ) -> None:
     primary.sql("INSERT INTO account SELECT n, 'old' FROM generate_series(-100, -1) n")
+    primary.sql("CREATE TABLE left_out AS SELECT 1 AS id")
     lake = tmp_path / "lake"
-    with two_hosts(primary, standby, tmp_path, lake=lake, copy=True) as hosts:
+    with two_hosts(primary, standby, tmp_path, lake=lake, copy=True, start=False) as hosts:
+        hosts.deliverer.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.left_out"
+        hosts.start()
         hosts.deliverer.wait_for_event("first copy done")
         with load(primary, 0) as committed:
             for _ in range(5):
@@ -145,6 +148,7 @@ def test_with_the_lake_each_change_is_there_once_and_its_unfinished_copies_are_m
             standby.sql("SELECT id, note FROM account")
         )
         assert set(rows_by_key(lake, "later")) == {1}
+        assert set(rows_by_key(lake, "left_out")) == {1}
 
 
 def test_what_is_open_across_the_promotion_comes_out_whole(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
@@ -158,7 +162,7 @@ def test_what_is_open_across_the_promotion_comes_out_whole(primary: Cluster, sta
         primary.sql("INSERT INTO account VALUES (3, 'confirmed')")
         hosts.deliverer.catch_up()
         hosts.follower.wait_for_start()
-        hosts.deliverer.freeze()  # what comes now it does not deliver
+        hosts.deliverer.kill()  # what comes now it does not deliver
         primary.sql("CREATE TABLE other (id int PRIMARY KEY, note text)")
         with primary.connect(autocommit=False) as altering:
             sql(altering, "INSERT INTO other VALUES (1, 'before')")
@@ -200,7 +204,7 @@ def test_a_follower_that_is_killed_goes_on_before_and_behind_the_promotion(
                 follower.kill()
                 follower.start()
             follower.wait_for_start()
-            hosts.deliverer.freeze()
+            hosts.deliverer.kill()
             before = hosts.delivered()
             so_far = len(committed)
             follower.wait_until(lambda: len(committed) > so_far + 50, "rows that nobody delivers")
@@ -230,7 +234,7 @@ def test_a_sidecar_killed_around_its_start_being_found_finds_it_at_the_next(
         primary.sql("INSERT INTO account VALUES (1, 'confirmed')")
         hosts.deliverer.catch_up()
         follower.wait_for_start()
-        hosts.deliverer.freeze()
+        hosts.deliverer.kill()
         primary.sql("INSERT INTO account VALUES (2, 'not delivered')")
         wait_until_replayed(standby, primary)
         hosts.lose_primary()

@@ -11,7 +11,7 @@ from tests.support.captures import change_log
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.failover import Archiver, Pair, archiving_node
 from tests.support.following import Hosts, two_hosts
-from tests.support.lakes import feed_by_hand
+from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster
 from tests.support.standby import promote, standby_of, wait_until_replayed
 from tidemark.io.marker_key import load_marker_key
@@ -78,11 +78,10 @@ def test_a_deliverer_whose_node_comes_back_as_a_standby_follows_and_takes_over_a
         second += ids(two.catch_up())[len(second) :]
         one.wait_for_start()
         wait_until_replayed(primary, standby)
-        two.freeze()  # the last row is nobody's
+        two.kill()  # the last row is nobody's
         insert(standby, 4)
         wait_until_replayed(primary, standby)
         standby.stop()
-        two.kill()
         promote(primary)
         one.wait_for_stage(Stage.REALTIME)
         insert(primary, 5)
@@ -116,6 +115,19 @@ def test_a_follower_shows_itself_and_refuses_the_switch(primary: Cluster, standb
         assert not two.view.readers
         for direction in ("on", "off"):
             refused(cdcctl("realtime", direction, *place, **two.options), ExitCode.CONFIG, "this node is a standby")
+
+
+def test_init_says_that_it_makes_a_follower(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
+    del primary
+    key, config = tmp_path / "marker.key", tmp_path / "tidemark.toml"
+    key.write_text("a secret that both of the nodes have")
+    key.chmod(0o600)
+    config.write_text(f'[capture]\ndsn = "{standby.dsn()}"\n[markers]\nkey_file = "{key}"\n[standby]\nfollow = true\n')
+    place = ("--state", tmp_path / "state", "--config", config)
+    assert "nothing is delivered until its promotion" in succeeded(cdcctl("init", *place)).err
+    shown = json.loads(succeeded(cdcctl("status", "--json", *place)).out)
+    assert (shown["stage"], shown["following"]["can_take_over"]) == ("follower", False)
+    assert "already" in succeeded(cdcctl("init", *place)).out.decode()
 
 
 def test_the_archiver_beside_a_follower_is_passive(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
@@ -207,6 +219,35 @@ def test_a_lake_that_holds_what_the_standby_has_not_stops_the_takeover(
         hosts.follower.ended(ExitCode.CORRUPT_WAL, "timeline 2 begins at")
         hosts.follower.refuses(ExitCode.CORRUPT_WAL, "timeline 2 begins at")
         assert hosts.follower.view.ledger.head == 0
+
+
+def test_what_a_dead_branch_delivers_behind_the_promotion_does_not_come_into_the_lake(
+    primary: Cluster, standby: Cluster, tmp_path: Path
+) -> None:
+    lake, aside = tmp_path / "lake", tmp_path / "aside"
+    with two_hosts(primary, standby, tmp_path, lake=lake) as hosts:
+        one, two = hosts.deliverer, hosts.follower
+        led(hosts)
+        feed_by_hand(one.folder, lake, "lake")
+        wait_until_replayed(standby, primary)
+        hosts.primary_dies()
+        one.folder.root.rename(aside)
+        hosts.promote()
+        two.wait_for_stage(Stage.REALTIME)
+        insert(standby, 2)
+        two.catch_up()
+        feed_by_hand(two.folder, lake, "lake")
+        aside.rename(one.folder.root)
+        primary.start()  # nobody has told it
+        insert(primary, 777)
+        one.start()
+        assert 777 in ids(one.catch_up())
+        feed_by_hand(one.folder, lake, "lake")
+        assert set(rows_by_key(lake, "account")) == {1, 2}
+        insert(standby, 3)
+        two.catch_up()
+        feed_by_hand(two.folder, lake, "lake")
+        assert set(rows_by_key(lake, "account")) == {1, 2, 3}
 
 
 def test_what_is_kept_for_a_deliverer_that_says_nothing_is_bounded(

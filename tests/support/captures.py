@@ -141,11 +141,6 @@ class Sidecar:
         self.process.kill()
         self.process.wait(timeout=30)
 
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
     def stop(self) -> int:
         """SIGTERM; return the exit code."""
         assert self.process is not None
