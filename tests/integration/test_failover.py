@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.captures import Taking, change_log, replayed
 from tests.support.cdcctl import cdcctl
 from tests.support.failover import Pair, archived_messages, paired
 from tidemark.io.outbox import OutboxReader
@@ -115,9 +115,8 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
         pair.insert(1)
         pair.catch_up()
         with OutboxReader.open(pair.sidecar.folder) as reader:
-            reader.register("slow")
-            taken = pair.delivered()
-            seen = reader.confirm("slow", reader.head(), reader.head()).held
+            taking = Taking(reader)
+            taking.take()
             for first in range(10, 16010, 400):  # a transaction that is open is no reason to wait
                 rows = f"generate_series({first}, {first + 399})"
                 pair.node.sql(f"INSERT INTO account SELECT n, repeat('x', 1000) FROM {rows} n")
@@ -126,10 +125,7 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert pair.switches()[0].reason.startswith("the ring of 4194304 bytes is full at ")
 
             def reads_on() -> bool:
-                nonlocal seen
-                head = reader.head()
-                taken.extend(Sidecar.items(reader, seen, head))
-                seen = reader.confirm("slow", head, head).held
+                taking.take()
                 return pair.stage is Stage.REALTIME
 
             assert not reads_on()
@@ -140,8 +136,8 @@ def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Arch
             assert stops[0].reason == pair.switches()[0].reason
             assert stops[0].pointer is not None
             pair.insert(2)
-            pair.wait_for(lambda: reads_on() and len(change_log(taken, "account")) >= 16002, "all rows")
-            assert len(ids(taken)) == 16002
+            pair.wait_for(lambda: reads_on() and len(change_log(taking.items, "account")) >= 16002, "all rows")
+            assert len(ids(taking.items)) == 16002
 
 
 @pytest.mark.feature("I17")

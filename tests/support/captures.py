@@ -205,6 +205,24 @@ class Sidecar:
                 yield value.item()
 
 
+class Taking:
+    """A registered reader, which takes when it is told to: what it has taken the outbox need not keep."""
+
+    _NAME = "taking"
+
+    def __init__(self, outbox: OutboxReader) -> None:
+        self.items: list[GroupItem] = []
+        self._outbox = outbox
+        self._held = outbox.register(self._NAME).held
+
+    def take(self) -> list[GroupItem]:
+        """Take what the outbox holds now; return all that was ever taken."""
+        head = self._outbox.head()
+        self.items += Sidecar.items(self._outbox, self._held, head)
+        self._held = self._outbox.confirm(self._NAME, head, head).held
+        return self.items
+
+
 @contextmanager
 def running(cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
     """Make the state of a database and run a sidecar over it."""
