@@ -14,7 +14,7 @@ from tidemark.io.spool import Spool
 
 LONG_HEADER = struct.Struct("<HHIQI4xQII")
 LONG_HEADER_BYTES = LONG_HEADER.size
-ARCHIVED_S = 60
+ARCHIVED_S = 120
 _MAGIC_15 = 0xD110
 _PYTHON = "/usr/bin/python3"  # one that the server's user may run; the standard library is all it takes
 
