@@ -143,7 +143,7 @@ def test_a_killed_sidecar_raises_the_alerts_that_are_meant_for_it_and_no_others(
 
 
 def wait_until_raised(server: prometheus.Prometheus, pair: Pair, root: Path, expected: set[str]) -> None:
-    """Wait until these alerts are raised, and no others: for a moment any may be, which is what their patience is for."""
+    """Wait until these alerts are raised, and no others: for a moment any may be, hence their patience."""
 
     def raised() -> set[str]:
         return {alert.name for alert in alerts() if server.query(alert.expression)} - of_this_machine(root)
