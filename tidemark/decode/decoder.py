@@ -89,6 +89,7 @@ class Decoder:
         self._on_marker = on_marker
         self._fmt = fmt
         self._databases = databases
+        self._outdated_count = databases.outdated_count
         self._skimmer = Skimmer(fmt, self.transactions)
         self._changes = HeapChanges(self.transactions, self._skimmer)
         self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
@@ -215,10 +216,11 @@ class Decoder:
             told = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
-        outdated = self._databases.outdated_count
-        self.catalogs_changed |= self._databases.commit(xids, record.lsn)
-        if outdated != self._databases.outdated_count:
-            self._skimmer.forget_files()
+        if self._databases.commit(xids, record.lsn):
+            self.catalogs_changed = True
+            if self._outdated_count != self._databases.outdated_count:
+                self._outdated_count = self._databases.outdated_count
+                self._skimmer.forget_files()
         return committed
 
     def _complete(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction | None:
