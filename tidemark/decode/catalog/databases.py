@@ -81,8 +81,11 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     @property
     def revision(self) -> int:
         """A number that grows with every record that changed anything here: those belong into a journal."""
-        own = sum(mirror.store.revision for mirror in self._mirrors.values())
-        return self._revision + own + self.shared.store.revision
+        return self._own_revision + sum(mirror.store.revision for mirror in self._mirrors.values())
+
+    @property
+    def _own_revision(self) -> int:
+        return self._revision + self.shared.store.revision
 
     @property
     def outdated_count(self) -> int:
@@ -247,35 +250,36 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         """Settle a committed transaction, its xid and those of its subtransactions; tell if it changed anything."""
         if self._is_settled:
             return False
-        before = self.revision
+        changed, before = False, self._own_revision
         for xid in xids:
             for gone, row in self.shared.changes(xid):
                 if row is None and gone is not None:
                     self._drop(gone.oid)
                 elif row is not None and row.oid not in self._mirrors:
                     self._born(row.oid, row)
+        shared_commits = self.shared.store.commits
         self.shared.store.commit(xids, lsn)
-        look = self._shared_commits != self.shared.store.commits
-        for mirror in list(self._mirrors.values()) if look else self._unsettled():
-            mirror.commit(xids, lsn)
+        concerns_all = shared_commits != self.shared.store.commits
+        for mirror in list(self._mirrors.values()) if concerns_all else self._unsettled():
+            changed |= mirror.commit(xids, lsn)
         self._forget(set(xids))
-        if look:
+        if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
             self._look_at_names()
         self._note_settled()
-        return self.revision != before
+        return changed or self._own_revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
         """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed anything."""
         if self._is_settled:
             return False
-        before = self.revision
+        changed, before = False, self._own_revision
         self.shared.store.abort(xids)
         for mirror in self._unsettled():
-            mirror.abort(xids)
+            changed |= mirror.abort(xids)
         self._forget(set(xids))
         self._note_settled()
-        return self.revision != before
+        return changed or self._own_revision != before
 
     @property
     def _is_settled(self) -> bool:
