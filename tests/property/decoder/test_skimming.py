@@ -62,7 +62,16 @@ VERBS = (
 )
 DDL_VERBS = ("command_id", "invalidations", "held_lock")
 ENDS = ("commit", "commit", "abort", "prepare", "elsewhere", "truncate")
-NESTED = ("savepoint", "savepoint", "unwritten_savepoint", "rollback", "far_rollback", "release")
+NESTED = (
+    "savepoint",
+    "savepoint",
+    "two_savepoints",
+    "unwritten_savepoint",
+    "unwritten_rollback",
+    "rollback",
+    "far_rollback",
+    "release",
+)
 STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + ENDS + NESTED), st.integers(0, 3)), max_size=60)
 
 
@@ -120,6 +129,13 @@ class Sessions:
                 self.stream.assign(self.tops[session], sub)
             self.stream.insert(sub, ACCOUNT, packed_row(self.number), top=0 if self.number % 2 else self.tops[session])
             self.subs[session].append(sub)
+        elif verb == "two_savepoints":
+            outer, inner = self._new_xid(), self._new_xid()
+            self.stream.assign_outer(self.tops[session], outer)
+            self.stream.insert(inner, ACCOUNT, packed_row(self.number), top=self.tops[session])
+            self.subs[session] += [outer, inner]
+        elif verb == "unwritten_rollback":
+            self.stream.abort(self._new_xid(), top=self.tops[session])
         elif verb == "unwritten_savepoint":  # that is to say without a row
             sub = self._new_xid()
             self._other((RM_BTREE, RM_HEAP)[self.number % 2], heap.LOCK, sub, ACCOUNT, top=self.tops[session])
