@@ -197,6 +197,22 @@ def _check_offline(sidecar: Shops, server: Cluster, tmp_path: Path) -> None:
     server.start()
 
 
+def test_a_database_that_is_half_dropped_keeps_nobody_from_beginning(tmp_path: Path) -> None:
+    """As an interrupted DROP DATABASE leaves it: marked, and its files may be gone."""
+    with new_cluster(15) as node:
+        for name in ("app", "half", "half_template"):
+            node.sql(f"CREATE DATABASE {name}")
+        node.sql("ALTER DATABASE half_template IS_TEMPLATE true")
+        node.sql("UPDATE pg_database SET datconnlimit = -2 WHERE datname LIKE 'half%'")
+        sidecar = Sidecar(node, "app", tmp_path)
+        sidecar.config = replace(sidecar.config, select=SelectConfig(databases=("*",)))
+        sidecar.init()
+        with StateStore.open(sidecar.folder) as store:
+            beginning = store.view().beginning
+    assert beginning is not None
+    assert set(beginning.databases.values()) == {"app", "postgres"}
+
+
 def test_the_numbers_of_encodings_are_the_servers(server: Cluster) -> None:
     rows = server.sql(f"SELECT pg_encoding_to_char(n) FROM generate_series(0, {len(SERVER_ENCODINGS)}) n")
     assert [name for (name,) in rows][:-1] == list(SERVER_ENCODINGS)
