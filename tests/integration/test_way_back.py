@@ -38,7 +38,7 @@ from tidemark.runtime.service import Means
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
 SMALL_RING_BYTES = 1 << 20
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter
@@ -45,6 +46,11 @@ from tidemark.wire.state import (
 
 Note = Callable[[StateTransaction], None]  # puts more into the transaction that makes the state
 
+DATABASES = f"""
+    SELECT datname FROM pg_catalog.pg_database
+    WHERE datallowconn AND NOT datistemplate AND datconnlimit <> {HALF_DROPPED} ORDER BY oid
+"""  # noqa: S608 - a constant of ours
+
 
 class NoDatabase(ConfigError):
     """No database of the node matches the patterns."""
@@ -54,7 +60,7 @@ class NoDatabase(ConfigError):
 
 def databases_of(node: Node, config: Config) -> list[str]:
     """Return the databases that the patterns select, of those that can be connected to."""
-    rows = node.query("SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY oid")
+    rows = node.query(DATABASES)
     selection = config.select.selection()
     found = [str(name) for (name,) in rows if selection.selects_database(str(name))]
     if not found:
