@@ -24,6 +24,7 @@ from tidemark.runtime.service import Means
 from tidemark.runtime.taking_over import check_start
 from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
 
 LOOK_S = 1.0  # how often the node is asked: a promotion is noticed so late, and costs no more than that
 
@@ -136,8 +137,8 @@ class Following:
         """Read a marker and go on; called by the decode thread."""
         marker = self._means.markers.read(lsn, content)
         capture = self._turn.capture
-        if marker is None or marker.pointer is None or capture is None:
-            return False
+        if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
+            return False  # of a check it is told where it was asked for, which may be at a follower
         place = marker.pointer.position
         # A deliverer on a dead branch may write to the new primary: its positions are of WAL that is not ours.
         if place.timeline == capture.timeline and place.commit_lsn < lsn:

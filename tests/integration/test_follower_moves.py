@@ -49,6 +49,13 @@ def ids(items: list[GroupItem]) -> list[object]:
     return [row["_after"]["id"] for row in change_log(items, "account")]  # type: ignore[index]
 
 
+def emit(hosts: Hosts, marker: Marker) -> None:
+    """Write a marker by hand, signed by the key of both."""
+    content = write_marker(marker, load_marker_key(hosts.follower.config, hosts.follower.folder))
+    with hosts.primary.connect() as session:
+        session.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (MARKER_PREFIX, content))
+
+
 def led(hosts: Hosts) -> None:
     """Deliver a row, and wait until the follower knows that it is confirmed."""
     insert(hosts.primary, 1)
@@ -176,27 +183,21 @@ def test_a_marker_of_a_timeline_that_it_does_not_stand_on_tells_nothing(
         two = hosts.follower
         known = two.view
         identity = known.identity
-        strange = Marker(
-            MarkerKind.CONFIRM,
-            Instance(identity.system_identifier, identity.capture),
-            Epoch(LATER, 1),
-            Sequence(1),
-            Pointer(Position(LATER, Lsn(1), 0), Lsn(1)),
-        )
-        content = write_marker(strange, load_marker_key(two.config, two.folder))
-        with primary.connect() as session:
-            session.execute("SELECT pg_logical_emit_message(true, %s, %s::bytea)", (MARKER_PREFIX, content))
+        instance = Instance(identity.system_identifier, identity.capture)
+        strange = Pointer(Position(LATER, Lsn(1), 0), Lsn(1))
+        before = known.delivered
+        assert before is not None
+        emit(hosts, Marker(MarkerKind.CONFIRM, instance, Epoch(LATER, 1), Sequence(1), strange))
+        emit(hosts, Marker(MarkerKind.CHECK, instance, Epoch(TimelineId(1), 99), Sequence(1), before.pointer))
         two.wait_for_event("a marker tells of another timeline than it stands on, and is passed over")
         insert(primary, 2)
         hosts.deliverer.catch_up()
-        before = known.delivered
-        assert before is not None
         two.wait_until(
             lambda: (at := two.view.delivered) is not None and at.pointer != before.pointer, "the next marker"
         )
         assert two.view.followed is not None
         assert two.view.followed.leader is not None
-        assert two.view.followed.leader.epoch.timeline == 1
+        assert two.view.followed.leader.epoch == Epoch(TimelineId(1), 1)
 
 
 def test_a_lake_that_holds_what_the_standby_has_not_stops_the_takeover(

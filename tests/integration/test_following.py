@@ -115,12 +115,20 @@ def test_what_was_confirmed_before_the_state_was_whole_is_no_place_to_begin(foll
     assert following.begin == pointer(FLOOR, 600), "from where the catalogs are known"
 
 
-def test_a_deliverer_that_was_replaced_tells_nothing_any_more(following: Following) -> None:
+def test_what_a_replaced_deliverer_writes_late_moves_nothing_back(following: Following) -> None:
     following.met = met(2000, pointer(1900), epoch=3)
     following.pass_by(2100)
-    following.met = met(2500, pointer(2400), epoch=2)
-    assert following.pass_by(2600).leader == Leader(Epoch(FIRST, 3), Lsn(2000), Sequence(9))
+    following.met = met(2500, pointer(1800), epoch=2)
+    assert following.pass_by(2600).has_start
     assert following.begin == pointer(1900)
+
+
+def test_a_deliverer_whose_state_was_made_anew_is_heard(following: Following) -> None:
+    following.met = met(2000, pointer(1900), epoch=3)
+    following.pass_by(2100)
+    following.met = met(2500, pointer(2400), epoch=1)
+    assert following.pass_by(2600).leader == Leader(Epoch(FIRST, 1), Lsn(2500), Sequence(9))
+    assert following.begin == pointer(2400)
 
 
 def test_only_confirm_markers_tell_of_the_outbox(following: Following) -> None:

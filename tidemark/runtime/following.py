@@ -32,9 +32,13 @@ class Met:
     pointer: Pointer
     lsn: Lsn
 
-    def tells_more_than(self, leader: Leader | None) -> bool:
-        """Tell if it is not older than what is known, nor of a deliverer that was replaced."""
-        return leader is None or (self.marker.epoch >= leader.epoch and self.lsn > leader.lsn)
+    def is_news(self, leader: Leader | None) -> bool:
+        """Tell if it stands behind what is known.
+
+        NB: its epoch tells nothing here: a deliverer whose state was made anew counts from 1. What one that was
+        replaced wrote late names an earlier pointer, which moves nothing.
+        """
+        return leader is None or self.lsn > leader.lsn
 
 
 AskLeader = Callable[[], Met | None]  # the newest marker that was met; from any thread
@@ -101,7 +105,7 @@ class FollowTarget:
         """Move `delivered` to what a new marker tells; give it up where none came for too long."""
         delivered = moving.delivered()
         assert delivered is not None, "a follower begins with one"
-        if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.tells_more_than(followed.leader):
+        if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_news(followed.leader):
             followed = replace(followed, leader=_leader(met, followed.leader))
             if met.pointer.position >= max(followed.floor.position, delivered.pointer.position):
                 restart_lsn = max(met.pointer.restart_lsn, followed.floor.restart_lsn)
