@@ -43,6 +43,7 @@ class BackedUpDatabase:
     name: str
     encoding: str
     tablespace: Oid
+    is_template: bool  # not captured: databases that are created later may be copied from it
 
 
 class CatalogFiles(NamedTuple):
@@ -62,6 +63,11 @@ class BackupSource:
     columns: Sequence[seed.ColumnRow]
     databases: Mapping[Oid, BackedUpDatabase]
 
+    @property
+    def selected(self) -> Mapping[Oid, BackedUpDatabase]:
+        """Those of the databases that are to be captured."""
+        return {oid: database for oid, database in self.databases.items() if not database.is_template}
+
 
 def open_source(
     backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool]
@@ -74,9 +80,16 @@ def open_source(
     columns = columns_of((page for _, page in pages), backup.format.major)
     reading = _Reading(backup, seed.layouts_of(columns))
     databases = {found.oid: found for found in reading.databases(selects)}
-    if not databases:
+    if all(database.is_template for database in databases.values()):
         raise ConfigError(f"no database of {backup.folder} is selected", hint="see --database, or select.databases")
-    local = {oid: reading.files(database) for oid, database in databases.items()}
+    local = {}
+    for oid, database in list(databases.items()):
+        try:
+            local[oid] = reading.files(database)
+        except BackupUnusable:
+            if not database.is_template:
+                raise
+            del databases[oid]  # it was dropped while the backup ran
     shared = backup.relation_map(GLOBAL_TABLESPACE, INVALID_OID)[PG_DATABASE.oid]
     return BackupSource(backup, archive, checkpoint, columns, databases), CatalogFiles(local, shared)
 
@@ -114,7 +127,7 @@ class _Reading:
         self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
 
     def databases(self, selects: Callable[[str], bool]) -> Sequence[BackedUpDatabase]:
-        """Return the databases that can be connected to, are no templates, and are selected."""
+        """Return the databases that are selected and can be connected to, by OID, and behind them the templates."""
         heap = self._heap(PG_DATABASE, GLOBAL_TABLESPACE, INVALID_OID)
         reader = heap.layout.projection(
             *("oid", "datname", "encoding", "datistemplate", "datallowconn", "dattablespace"),
@@ -123,9 +136,10 @@ class _Reading:
         for _tid, packed in heap.scan(EVERYBODY):
             oid, name, encoding, is_template, allows, tablespace = reader.unpack_from(packed, data_at(packed))
             text = name_text(name).decode("utf-8", "surrogateescape")
-            if allows and not is_template and selects(text) and encoding < len(SERVER_ENCODINGS):
-                found.append(BackedUpDatabase(Oid(oid), text, SERVER_ENCODINGS[encoding], Oid(tablespace)))
-        return sorted(found, key=lambda database: database.oid)
+            if (is_template or (allows and selects(text))) and encoding < len(SERVER_ENCODINGS):
+                encoding_name = SERVER_ENCODINGS[encoding]
+                found.append(BackedUpDatabase(Oid(oid), text, encoding_name, Oid(tablespace), is_template))
+        return sorted(found, key=lambda database: (database.is_template, database.oid))
 
     def files(self, database: BackedUpDatabase) -> Mapping[Oid, Oid]:
         """Return in which files the catalogs of a database seem to be."""
