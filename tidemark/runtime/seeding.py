@@ -39,7 +39,7 @@ from tidemark.decode.ports import SpillPort
 from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
 from tidemark.io.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
 from tidemark.io.replication import TimelineEnd, WalStream
-from tidemark.io.seed import SeedSession
+from tidemark.io.seed import FILES_ATTEMPTS_MAX, FileRows, SeedSession, being_rewritten
 from tidemark.io.template_seed import TemplateSession, connectable_templates, untouched_template
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
@@ -217,8 +217,7 @@ def _attempt(
         replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors)))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
-        end_lsn = first.flush_all()
-        files = [session.files() for session in sessions]  # at once: replaying takes a while, and rewrites go on
+        end_lsn, files = _end(first, sessions)
         lsn = replay.run_to(end_lsn, observer)
         for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
@@ -236,6 +235,16 @@ def _attempt(
             complete_from=replay.next_xid,
             top_of=dict(replay.follower.top_of),
         )
+
+
+def _end(node: Node, sessions: Sequence[SeedSession | TemplateSession]) -> tuple[Lsn, list[FileRows]]:
+    """Return L2, and in which files the catalogs stand there: the same before and after, for rewrites go on."""
+    files = [session.files() for session in sessions]
+    for _ in range(FILES_ATTEMPTS_MAX):
+        end_lsn = node.flush_all()
+        if files == (files := [session.files() for session in sessions]):
+            return end_lsn, files
+    raise being_rewritten(node)
 
 
 def _wait_for_older(
