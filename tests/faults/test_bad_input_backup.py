@@ -223,7 +223,7 @@ def configured(path: Path, *databases: str, archive: Path | None = None) -> Path
 def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive(sound: Given, tmp_path: Path) -> None:
     config = configured(tmp_path / "tidemark.toml", "post*", archive=sound.archive)
     state = tmp_path / "state"
-    init = ("init", "--state", state, "--config", config, "--from-backup", sound.backup)
+    init = ("init", "--state", state, "--config", config, "--from-backup", sound.backup, "--database", "post*")
     assert "postgres from" in succeeded(cdcctl(*init)).lines[0]
     with StateStore.open(StateFolder(state)) as store:
         view = store.view()
@@ -233,6 +233,13 @@ def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive
     assert view.stage is Stage.ARCHIVE  # where the WAL behind the backup is
     assert (state / "tidemark.toml").read_text() == config.read_text()
     assert "is the state of this capture already" in succeeded(cdcctl(*init)).lines[0]
+
+
+def test_a_database_that_the_backup_has_not_is_refused_beside_one_that_it_has(sound: Given, tmp_path: Path) -> None:
+    init = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup, "--archive", sound.archive)
+    chosen = ("--database", "postgres", "--database", "nobody*")
+    refused(cdcctl(*init, *chosen), ExitCode.CONFIG, f"{sound.backup} has no database nobody*")
+    assert not (tmp_path / "state").exists()
 
 
 def test_databases_that_the_configuration_does_not_choose_are_refused_beside_it(sound: Given, tmp_path: Path) -> None:

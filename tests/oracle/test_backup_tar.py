@@ -141,15 +141,21 @@ def test_databases_that_are_created_behind_a_backup_are_followed_from_their_temp
     node = archiving(new_cluster, major)
     node.sql("CREATE DATABASE golden IS_TEMPLATE true")
     node.sql("CREATE DATABASE late IS_TEMPLATE true")
+    for name in ("followed", "unknown"):
+        node.sql(f"CREATE DATABASE {name}")
     fill(node, "golden", rewrite=True)
     with node.connect("golden") as session:
         sql(session, "BEGIN; ALTER TABLE t RENAME COLUMN m TO never; ROLLBACK")
     by_copy(node, node.folder / "backup", 1, lambda: node.sql("ALTER DATABASE late RENAME TO later"))
-    seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda name: name == "postgres")
+    seed = seed_from_backup(
+        BackupFolder(node.folder / "backup"), archive_of(node), "postgres".__eq__, "followed".__eq__
+    )
     assert set(seed.databases.values()) == {"postgres"}
-    with pytest.raises(KeyError):
-        mirror_named(seed, "later")
-    made = []
+    for name in ("later", "unknown"):
+        with pytest.raises(KeyError):
+            mirror_named(seed, name)
+    made = ["followed"]
+    node.sql("CREATE TABLE fresh (id int PRIMARY KEY)", "followed")
     for strategy in ("FILE_COPY", "WAL_LOG") if major >= LOGGED_SINCE else ("",):
         told = strategy and f"STRATEGY {strategy}"
         for template in ("template0", "template1", "golden"):

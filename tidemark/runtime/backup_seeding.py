@@ -34,7 +34,7 @@ from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.archive_blocks import archived_blocks
 from tidemark.runtime.backup_reading import BackupSource, CatalogFiles, open_source
 from tidemark.runtime.offline import ArchiveEndsEarly
-from tidemark.runtime.seeding import Seed, next_xid_after
+from tidemark.runtime.seeding import FollowsDatabase, Seed, next_xid_after, nothing_else
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import INFO_MASK, Record
@@ -57,9 +57,17 @@ _LSN_END = Lsn((1 << 64) - 1)
 _OID_BYTES = 4
 
 
-def seed_from_backup(backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool]) -> Seed:
-    """Return mirrors of the databases that `selects` names, exact where the backup ends."""
-    source, files = open_source(backup, archive, selects)
+def seed_from_backup(
+    backup: BackupFolder,
+    archive: ArchiveFolder,
+    selects: Callable[[str], bool],
+    follows: FollowsDatabase = nothing_else,
+) -> Seed:
+    """Return mirrors of the databases that `selects` names, exact where the backup ends.
+
+    Those of the templates, and of what `follows` names, are there beside them, as in `take_seed`.
+    """
+    source, files = open_source(backup, archive, selects, follows)
     for _ in range(REPLAYS_MAX):
         replay = _Replay(source, files)
         try:
@@ -132,9 +140,9 @@ class _Replay:
         return CatalogFiles(local, self._map(INVALID_OID)[PG_DATABASE.oid])
 
     def check(self) -> None:
-        """Raise `BackupUnusable` where the mirrors cannot be what the server had; leave templates out then."""
+        """Raise `BackupUnusable` where a captured database's mirror cannot be right; leave the others out then."""
         for mirror in self._mirrors:
-            if not self._source.databases[mirror.database].is_template:
+            if self._source.databases[mirror.database].captured:
                 self._check(mirror)
                 continue
             try:
