@@ -18,7 +18,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,6 +49,7 @@ class TarBackup:
     def __init__(self, folder: Path, copied: Path) -> None:
         self.copied = copied
         self._archives = _archives(folder)
+        self._wal = self._archives.pop("pg_wal", None)  # `-X fetch` puts WAL into base.tar
         self._sought: set[str] = set()  # relations' files, without the numbers of their segments
         self._copy(lambda name: _SMALL.fullmatch(name) is not None or _is_original_catalog(name))
 
@@ -62,15 +63,12 @@ class TarBackup:
 
     def fetch_wal(self) -> None:
         """Copy out the WAL that the backup brings along, if it does."""
-        self._copy(lambda name: _WAL.fullmatch(name) is not None, ("base", "pg_wal"))
+        path, prefix = (self._archives["base"], "") if self._wal is None else (self._wal, "pg_wal/")
+        _copy_out(path, self.copied, prefix, lambda name: _WAL.fullmatch(name) is not None)
 
-    def _copy(self, wants: Callable[[str], bool], of: Collection[str] = ()) -> None:
+    def _copy(self, wants: Callable[[str], bool]) -> None:
         for name, path in self._archives.items():
-            if name in of or not of:
-                _copy_out(path, self.copied, _PREFIXES.get(name, f"pg_tblspc/{name}/"), wants)
-
-
-_PREFIXES = {"base": "", "pg_wal": "pg_wal/"}
+            _copy_out(path, self.copied, "" if name == "base" else f"pg_tblspc/{name}/", wants)
 
 
 @contextmanager
