@@ -31,10 +31,11 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
+from tidemark.runtime.consumer_target import ConsumerTarget
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
-from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Target
+from tidemark.runtime.delivery import ApplicationThread, OutboxTarget, Target
 from tidemark.runtime.first_copy import Copies, FirstCopy
 from tidemark.runtime.fixed_types import check_types
 from tidemark.runtime.handoff import Handoff

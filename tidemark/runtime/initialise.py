@@ -77,7 +77,9 @@ def initialise(
         if store.view().beginning is not None:
             return False
         select = partial(databases_of, config=config)
-        seed = take_seed(config.capture.dsn, select, wait_s=config.seed.wait_s, observer=observer)
+        seed = take_seed(
+            config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
+        )
         snapshot = "" if config.copy.enabled else settled(config, seed, observer)
         _write_beginning(config, store, seed, snapshot)
     return True
