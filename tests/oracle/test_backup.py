@@ -123,6 +123,17 @@ def test_catalogs_that_are_rewritten_while_the_backup_runs_are_found_where_they_
     assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
 
 
+def test_a_database_that_is_half_dropped_is_none_of_a_backups(new_cluster: NewCluster, major: int) -> None:
+    node = archiving(new_cluster, major)
+    node.sql("CREATE DATABASE half")
+    node.sql("UPDATE pg_database SET datconnlimit = -2 WHERE datname = 'half'")
+    ((folder,),) = node.sql("SELECT 'base/' || oid FROM pg_database WHERE datname = 'half'")
+    by_copy(node, node.folder / "backup", 1)
+    (node.folder / "backup" / folder / "pg_filenode.map").unlink()
+    seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
+    assert set(seed.databases.values()) == {"postgres"}
+
+
 def test_a_catalog_that_was_being_rewritten_when_the_backup_began_is_read_from_its_new_file(
     new_cluster: NewCluster, major: int
 ) -> None:

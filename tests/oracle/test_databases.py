@@ -37,6 +37,7 @@ UNSEEN_STATISTICS = re.compile(
     r"(?:of_template0_file_copy|latin): pg_class \S+\.(?:relfrozenxid|relminmxid|relpages|reltuples|relall[a-z]+):"
 )
 LOGGED_SINCE = 15  # CREATE DATABASE ... STRATEGY
+OID_SINCE = 15  # CREATE DATABASE ... OID
 
 
 def strategies(major: int) -> dict[str, str]:
@@ -197,6 +198,22 @@ def test_a_database_that_is_renamed_dropped_and_made_again_is_told_apart(new_clu
     assert [relation.name for relation in ours.mirror("golden").relations()] == []
     with decoded_by_the_server(cluster, ours, ["golden"]):
         work_in(cluster, "golden")
+    ours.changes.close()
+
+
+def test_a_database_that_is_made_again_under_its_oid_has_an_encoding_of_its_own(
+    new_cluster: NewCluster, major: int
+) -> None:
+    cluster = new_cluster(max(major, OID_SINCE), autovacuum="off")
+    make = "CREATE DATABASE app OID 60000 TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C' ENCODING"
+    ours = AllDatabases(cluster, ())
+    ours.settle()
+    for encoding, text in (("UTF8", "é"), ("LATIN1", "é"), ("EUC_JP", "あ")):
+        cluster.sql("DROP DATABASE IF EXISTS app")
+        cluster.sql(f"{make} '{encoding}'")
+        with decoded_by_the_server(cluster, ours, ["app"]):
+            cluster.sql("CREATE TABLE t (a text)", "app")
+            cluster.sql(f"INSERT INTO t VALUES ('{text}')", "app")
     ours.changes.close()
 
 

@@ -114,7 +114,7 @@ SAMPLES: dict[str, list[str]] = {
     "character varying(20)": ["", "varchar", "ünïcode"],
     "character(5)": ["", "a", "abcde", "é"],
     "name": ["", "a_name", "n" * 63],
-    '"char"': ["", "a", " ", "\\"],
+    '"char"': ["", "a", " ", "\\", "\\377"],
     "bytea": ["\\x", "\\x00", "\\x00ff10", "\\x" + "ab" * 500],
     "date": [
         "2000-01-01",

@@ -123,7 +123,7 @@ class Grouper:
         self._rows_max = rows_max
         self._bytes_max = bytes_max
         self._selection: dict[Relation, bool] = {}
-        self._builders: dict[tuple[Oid, Relation], BatchBuilder] = {}
+        self._builders: dict[tuple[Oid, str, Relation], BatchBuilder] = {}  # by the database's encoding, too
         self._restart()
 
     def _restart(self) -> None:
@@ -369,12 +369,12 @@ class Grouper:
         self._byte_count += gathered.byte_count
         made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
         for database, relation, spans in gathered.by_relation(self._wants):
-            builder = self._builders.get((database, relation))
+            key = (database, self._dialects[database].encoding, relation)
+            builder = self._builders.get(key)
             if builder is None:
                 if len(self._builders) >= TABLES_MAX:
                     self._builders.clear()
-                builder = BatchBuilder(database, relation, self._dialects[database])
-                self._builders[database, relation] = builder
+                builder = self._builders[key] = BatchBuilder(database, relation, self._dialects[database])
             table = self._routes.target(relation).oid
             made.setdefault((database, table), []).extend(self._routes.batches(builder.build(spans)))
             self._row_count += len(spans)

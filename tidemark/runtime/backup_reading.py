@@ -13,6 +13,7 @@ from tidemark.decode.catalog.bootstrap import columns_of
 from tidemark.decode.catalog.commit_log import CommitLog
 from tidemark.decode.catalog.heap import EVERYBODY, CatalogHeap
 from tidemark.decode.catalog.layout import (
+    HALF_DROPPED,
     LOCAL_CATALOGS,
     PG_ATTRIBUTE,
     PG_CLASS,
@@ -117,13 +118,14 @@ class _Reading:
         """Return the databases that can be connected to, are no templates, and are selected."""
         heap = self._heap(PG_DATABASE, GLOBAL_TABLESPACE, INVALID_OID)
         reader = heap.layout.projection(
-            *("oid", "datname", "encoding", "datistemplate", "datallowconn", "dattablespace"),
+            *("oid", "datname", "encoding", "datistemplate", "datallowconn", "datconnlimit", "dattablespace"),
         )
         found = []
         for _tid, packed in heap.scan(EVERYBODY):
-            oid, name, encoding, is_template, allows, tablespace = reader.unpack_from(packed, data_at(packed))
+            oid, name, encoding, is_template, allows, limit, tablespace = reader.unpack_from(packed, data_at(packed))
             text = name_text(name).decode("utf-8", "surrogateescape")
-            if allows and not is_template and selects(text) and encoding < len(SERVER_ENCODINGS):
+            is_open = allows and limit != HALF_DROPPED and not is_template
+            if is_open and selects(text) and encoding < len(SERVER_ENCODINGS):
                 found.append(BackedUpDatabase(Oid(oid), text, SERVER_ENCODINGS[encoding], Oid(tablespace)))
         return sorted(found, key=lambda database: database.oid)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.selection import Selection
 from tidemark.io.config import Config
 from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
@@ -106,7 +107,8 @@ def _is_unfinished(view: StateView) -> bool:
 
 def _names(node: Node, databases: Mapping[Oid, str]) -> dict[Oid, str]:
     """Return the present names of those databases that there are: not those of a DROP DATABASE that broke off."""
-    rows = node.query("SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> -2")
+    query = f"SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> {HALF_DROPPED}"  # noqa: S608 - a constant of ours
+    rows = node.query(query)
     return {Oid(oid): str(name) for oid, name in rows if oid in databases}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter
@@ -26,6 +27,11 @@ from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.seeding import Seed, SeedObserver, settle, take_seed
 from tidemark.wire.state import BEGINNING, DELIVERED, HISTORY, STAGE, Beginning, Identity, Watermark
 
+DATABASES = f"""
+    SELECT datname FROM pg_catalog.pg_database
+    WHERE datallowconn AND NOT datistemplate AND datconnlimit <> {HALF_DROPPED} ORDER BY oid
+"""  # noqa: S608 - a constant of ours
+
 
 class NoDatabase(ConfigError):
     """No database of the node matches the patterns."""
@@ -35,7 +41,7 @@ class NoDatabase(ConfigError):
 
 def databases_of(node: Node, config: Config) -> list[str]:
     """Return the databases that the patterns select, of those that can be connected to."""
-    rows = node.query("SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate ORDER BY oid")
+    rows = node.query(DATABASES)
     selection = config.select.selection()
     found = [str(name) for (name,) in rows if selection.selects_database(str(name))]
     if not found:

@@ -346,12 +346,13 @@ class MappedDialects(Mapping[Oid, Dialect]):
         self._encodings = mirrors.encodings
         self._mapping = mapping
         self._major = major
-        self._known: dict[Oid, Dialect] = {}
+        self._known: dict[str, Dialect] = {}  # by encoding: a database may be made anew with another one
 
     def __getitem__(self, database: Oid) -> Dialect:
-        known = self._known.get(database)
+        encoding = self._encodings[database]
+        known = self._known.get(encoding)
         if known is None:
-            known = self._known[database] = Dialect.of(self._encodings[database], self._major, self._mapping)
+            known = self._known[encoding] = Dialect.of(encoding, self._major, self._mapping)
         return known
 
     def __iter__(self) -> Iterator[Oid]:

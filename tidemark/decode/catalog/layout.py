@@ -63,6 +63,7 @@ LOCAL_CATALOGS = (
     PG_INHERITS,
 )
 SHARED_CATALOGS = (PG_DATABASE,)
+HALF_DROPPED = -2  # pg_database.datconnlimit of what a DROP DATABASE that broke off leaves: nobody can connect to it
 CATALOG_OF_OID = {catalog.oid: catalog for catalog in (*LOCAL_CATALOGS, *SHARED_CATALOGS)}
 CATALOG_OF_NAME = {catalog.name: catalog for catalog in CATALOG_OF_OID.values()}
 

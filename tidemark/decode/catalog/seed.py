@@ -21,6 +21,7 @@ from operator import itemgetter
 from tidemark.decode.catalog.heap import ELIDED, CatalogHeap, make_tid
 from tidemark.decode.catalog.layout import (
     CATALOG_OF_OID,
+    HALF_DROPPED,
     LOCAL_CATALOGS,
     NAME_OID,
     PG_ATTRIBUTE,
@@ -55,10 +56,11 @@ IDENTITY = """
     SELECT oid::int8, dattablespace::int8, pg_catalog.pg_encoding_to_char(encoding)::text
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
-TEMPLATES = """
+TEMPLATES = f"""
     SELECT datname::text FROM pg_catalog.pg_database
-    WHERE datistemplate AND datallowconn AND pg_catalog.has_database_privilege(oid, 'CONNECT') ORDER BY oid
-"""
+    WHERE datistemplate AND datallowconn AND datconnlimit <> {HALF_DROPPED}
+      AND pg_catalog.has_database_privilege(oid, 'CONNECT') ORDER BY oid
+"""  # noqa: S608 - a constant of ours
 # The template that nobody can connect to. initdb made it from template1, with catalogs whose files are called by their
 # OIDs, and nothing but VACUUM has touched it since.
 UNTOUCHED_TEMPLATE = """

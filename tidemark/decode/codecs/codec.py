@@ -24,7 +24,7 @@ ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | N
 """What `pyarrow` takes for one value; dates and times are integers."""
 
 NUMBER_BRACKETS_SINCE = 15  # jsonpath_out prints (1).type()
-CHAR_ESCAPES_SINCE = 16  # charout prints bytes over 7Fh as \ooo
+CHAR_ESCAPES_SINCE = 15  # charout prints bytes over 7Fh as \ooo
 INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
 
 

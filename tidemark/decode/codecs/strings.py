@@ -45,7 +45,7 @@ class CharCodec(TextCodec):
         self._dialect = dialect
 
     def text(self, payload: bytes) -> str:
-        """Return the character; a byte over 7Fh as an octal escape, before 16 as it is."""
+        """Return the character; a byte over 7Fh as an octal escape, before 15 as it is."""
         if len(payload) != 1:
             raise BadDatum(f'"char" of {len(payload)} bytes')
         if payload == b"\0":

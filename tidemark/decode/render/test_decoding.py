@@ -126,7 +126,7 @@ class TestDecodingRenderer:
         self._selected = selected
         self._dialects = dialects
         self._hidden_prefixes = frozenset(hidden_prefixes)
-        self._tables: dict[tuple[Oid, Relation], _Table] = {}
+        self._tables: dict[tuple[str, Relation], _Table] = {}
 
     def transaction(self, transaction: CommittedTransaction) -> Iterator[str]:
         """Give out the lines of a transaction; none if the plugin would call it empty."""
@@ -180,12 +180,13 @@ class TestDecodingRenderer:
         return f"table {names}: TRUNCATE:{flags or ' (no-flags)'}"
 
     def _table(self, relation: Relation, database: Oid) -> _Table:
-        key = (database, relation)
+        dialect = self._dialects[database]
+        key = (dialect.encoding, relation)
         table = self._tables.get(key)
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
             selected = self._selected(relation)
-            table = _Table(relation, self._major, self._dialects[database], is_selected=selected)
+            table = _Table(relation, self._major, dialect, is_selected=selected)
             self._tables[key] = table
         return table
