@@ -11,13 +11,18 @@ CREATE TYPE mood AS ENUM ('sad', 'so, so');
 CREATE TYPE inner_row AS (x int, y text);
 CREATE TYPE outer_row AS (a int, "in" inner_row, m mood, t text);
 CREATE DOMAIN checked AS outer_row CHECK (true);
-CREATE TABLE t (id int PRIMARY KEY, o outer_row, many outer_row[], d checked, i inner_row);
+CREATE TYPE span AS RANGE (SUBTYPE = mood);
+CREATE TYPE spans AS (s span, m span_multirange);
+CREATE TABLE t (id int PRIMARY KEY, o outer_row, many outer_row[], d checked, i inner_row,
+  s span, m span_multirange, r spans);
 """
 FILL = r"""
-INSERT INTO t VALUES
+INSERT INTO t (id, o, many, d, i) VALUES
   (1, ROW(1, ROW(2, 'a "b" \c'), 'so, so', 'x,y'), ARRAY[ROW(1, NULL, 'sad', '')::outer_row, NULL], NULL, ROW(1, '')),
   (2, ROW(NULL, NULL, NULL, NULL), '{}', ROW(3, ROW(NULL, '()'), 'sad', '"'), ROW(NULL, NULL)),
-  (3, NULL, NULL, ROW(4, ROW(4, E'\\'), NULL, E'a\nb'), NULL)
+  (3, NULL, NULL, ROW(4, ROW(4, E'\\'), NULL, E'a\nb'), NULL);
+UPDATE t SET s = '["so, so",]', m = '{[sad,sad],["so, so",)}', r = ROW('(,sad]', '{["so, so","so, so"]}') WHERE id = 1;
+UPDATE t SET s = 'empty', m = '{}' WHERE id = 2
 """
 STEPS = (
     "ALTER TYPE inner_row ADD ATTRIBUTE z int",
@@ -33,8 +38,8 @@ STEPS = (
     "ALTER TYPE inner_row DROP ATTRIBUTE y, DROP ATTRIBUTE z",
 )
 SHOWN = """
-SELECT id, o::text, ARRAY(SELECT many[n]::text FROM generate_subscripts(many, 1) n), many IS NULL, d::text, i::text
-FROM t
+SELECT id, o::text, ARRAY(SELECT many[n]::text FROM generate_subscripts(many, 1) n), many IS NULL, d::text, i::text,
+  s::text, m::text, r::text FROM t
 """
 
 
@@ -48,10 +53,10 @@ def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster:
         if number == 0:
             oracle_cluster.sql(FILL, DATABASE)
         ours.feed(tmp_path)
-        names = ("id", "o", "many", "d", "i")
+        names = ("id", "o", "many", "d", "i", "s", "m", "r")
         shown = [
-            repr(dict(zip(names, (key, o, None if no_array else many, d, i), strict=True)))
-            for key, o, many, no_array, d, i in oracle_cluster.sql(SHOWN, DATABASE)
+            repr(dict(zip(names, (key, o, None if no_array else many, *rest), strict=True)))
+            for key, o, many, no_array, *rest in oracle_cluster.sql(SHOWN, DATABASE)
         ]
         assert lake_rows(tmp_path, "t") == sorted(shown), step
     ours.changes.close()
