@@ -15,6 +15,7 @@ KERNELS = [
     "tidemark.decode.places",
     "tidemark.decode.extract",
     "tidemark.decode.held",
+    "tidemark.decode.held_children",
     "tidemark.decode.lookup",
     "tidemark.decode.row_entries",
     "tidemark.decode.text_columns",

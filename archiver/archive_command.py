@@ -8,7 +8,8 @@ along, so this process never touches the spool: a child does, with a deadline.
     for longer                                                the file is recorded as a hole, 0
     not even that can be recorded, and hold_s have passed     a line on stderr (the server's log), 0
 
-How long archiving fails, the ledger tells; if that cannot be read, the age of the server's own `.ready` file does.
+How long archiving fails, the ledger tells (time in which the server was stopped is not counted); if that cannot be
+read, the age of the server's own `.ready` file does.
 A child that hangs for good holds a lock on the working folder (the data folder), which is the server's alone: as long
 as it does, no other one is sent after it. So where a child could be killed and not even the ledger answers, one is left
 behind that touches the spool: else each file would wait for its own children, and faster WAL would queue.
@@ -25,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.hole_ledger import HoleLedger
+from tidemark.io.hole_ledger import ATTEMPTS_APART_S, HoleLedger
 from tidemark.io.spool import Spool
 from tidemark.model.errors import TidemarkError
 
@@ -130,7 +131,7 @@ def _keep(job: Job) -> int:
 
 def _note(job: Job, reason: str) -> int:
     with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
-        failing_s = ledger.note_failure()
+        failing_s = ledger.note_failure(apart_s=ATTEMPTS_APART_S + job.copy_s)
         if failing_s < job.hold_s:
             return _HELD
         ledger.give_up(job.name, reason)

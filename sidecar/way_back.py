@@ -24,6 +24,7 @@ from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 
 LOOK_S = 1.0  # how often the node is asked where it is, or for the marker once more
+MARKER_LOST_S = 60.0  # what a primary wrote last may be lost with it: the archiver meets any marker of the attempt
 
 
 class WayBack:
@@ -39,6 +40,7 @@ class WayBack:
         self._buffer: LiveBuffer | None = None
         self._asked_node: Future[NodeIdentity] | None = None
         self._marker: Future[Lsn] | None = None  # the try-start marker that was asked for
+        self._marker_asked_s = 0.0
         self._not_before_s = 0.0
         self._wants_soon = False
         self._backoff = Backoff(around.config.realtime.return_first_s, around.config.realtime.return_max_s)
@@ -82,6 +84,7 @@ class WayBack:
         pointer = view.horizon.pointer if view.horizon else None
         attempt = view.hand_over.attempt
         self._marker = self._errands.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
+        self._marker_asked_s = self._clock.monotonic_s()
 
     def _return_if_due(self, marks: StateMarks) -> None:
         now_s = self._clock.monotonic_s()
@@ -127,10 +130,16 @@ class WayBack:
     def _see_to_marker(self, marks: StateMarks) -> None:
         if self._buffer is None:
             self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="what was buffered is gone")
-        elif (error := _failure(self._marker)) is not None and self._clock.monotonic_s() >= self._not_before_s:
-            self._not_before_s = self._clock.monotonic_s() + LOOK_S
+            return
+        now_s = self._clock.monotonic_s()
+        if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
+            self._not_before_s = now_s + LOOK_S
             self._around.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()
+        elif self._marker is not None and self._marker.done() and now_s - self._marker_asked_s >= MARKER_LOST_S:
+            self._around.log.warning("the try-start marker was not met: it is written again", after_s=MARKER_LOST_S)
+            self.write_marker()
+            self._errands.switch_segment()
 
     def _arrive(self) -> LiveBuffer | None:
         """Give out the buffer, once it has come to the marker, and on the timeline on which the archiver met that."""

@@ -26,7 +26,7 @@ from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.runner import Pipeline, Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-WAIT_S = 30.0
+WAIT_S = 120.0
 SCHEMA = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
 CREATE TABLE typed (

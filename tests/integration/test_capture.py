@@ -136,7 +136,7 @@ def test_a_second_sidecar_on_the_same_state_is_refused(sidecar: Sidecar, tmp_pat
     with pytest.raises(AssertionError):
         second.start()
     assert second.process is not None
-    assert second.process.wait(timeout=30) == ExitCode.FENCED
+    assert second.process.wait(timeout=120) == ExitCode.FENCED
     (last,) = [event for event in second.events() if event["event"] == "sidecar ends"]
     assert last["kind"] == "AlreadyRunning"
     assert sidecar.process is not None

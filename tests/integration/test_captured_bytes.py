@@ -18,7 +18,7 @@ from tidemark.wal.page import Framer, NeedMore
 from tidemark.wal.segments import ReadSegment, segment_name
 
 MB = 1 << 20
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 class Collector:

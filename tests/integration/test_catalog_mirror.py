@@ -27,7 +27,7 @@ from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.versions import wal_format
 
 SEED_ATTEMPTS = 20
-WAIT_S = 30
+WAIT_S = 120
 Tables = dict[Oid, Relation | None]
 _numbers = count(1)
 

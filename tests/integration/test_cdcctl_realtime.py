@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import Done, cdcctl, refused, running, succeeded, told
-from tests.support.failover import RING_BYTES, Pair, paired
+from tests.support.failover import HANGS_SOON, RING_BYTES, Pair, paired
 from tests.support.postgres import Cluster
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
@@ -109,16 +110,24 @@ def test_off_with_both_dead_says_that_nobody_delivers_until_the_archiver_is_star
     assert ids(pair.catch_up()) == [1, 2]
 
 
-def test_off_waits_for_the_watchdog_where_the_sidecar_hangs(pair: Pair) -> None:
+@pytest.fixture
+def hanging_soon(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
+    with paired(node, tmp_path, options=HANGS_SOON) as both:
+        yield both
+
+
+def test_off_waits_for_the_watchdog_where_the_sidecar_hangs(hanging_soon: Pair) -> None:
+    pair = hanging_soon
     pair.catch_up()
     assert pair.sidecar.process is not None
     pair.sidecar.process.send_signal(signal.SIGSTOP)
     off = shown(succeeded(realtime(pair, "off", "--json")))
     assert (off["stage"], off["delivering"]) == ("held", "archiver")
-    assert pair.sidecar.process.wait(timeout=10) == -signal.SIGKILL
+    assert pair.sidecar.process.wait(timeout=120) == -signal.SIGKILL
 
 
-def test_off_kills_a_sidecar_that_hangs_only_by_force(pair: Pair) -> None:
+def test_off_kills_a_sidecar_that_hangs_only_by_force(hanging_soon: Pair) -> None:
+    pair = hanging_soon
     pair.catch_up()
     pair.archiver.kill()
     assert pair.sidecar.process is not None
@@ -126,7 +135,7 @@ def test_off_kills_a_sidecar_that_hangs_only_by_force(pair: Pair) -> None:
     refused(realtime(pair, "off"), ExitCode.FENCED, "the sidecar hangs", "no archiver runs")
     assert pair.stage is Stage.REALTIME
     off = succeeded(realtime(pair, "off", "--force", "--json"))
-    assert pair.sidecar.process.wait(timeout=10) == -signal.SIGKILL
+    assert pair.sidecar.process.wait(timeout=120) == -signal.SIGKILL
     assert shown(off)["stage"] == "held"
 
 
@@ -140,10 +149,16 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     pair.archiver.process.send_signal(signal.SIGCONT)
     assert shown(succeeded(realtime(pair, "off", "--json")))["delivering"] == "archiver"
     pair.node.configure(archive_command="false")
-    on = realtime(pair, "on", "--json", "--deadline-s", "8")
-    assert on.code == ExitCode.UNEXPECTED
-    assert "waiting for the archiver to meet the try-start marker: the node's archive_command fails with" in on.err
-    assert shown(on)["stage"] == "returning"
+    missing = "waiting for the archiver to meet the try-start marker: the node's archive_command fails with"
+    asked: list[Done] = []
+
+    def is_told() -> bool:
+        asked.append(realtime(pair, "on", "--json", "--deadline-s", "2"))
+        return missing in asked[-1].err
+
+    pair.wait_for(is_told, missing)
+    assert asked[-1].code == ExitCode.UNEXPECTED
+    assert shown(asked[-1])["stage"] == "returning"
 
 
 @pytest.mark.feature("I16")

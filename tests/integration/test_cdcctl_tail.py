@@ -153,11 +153,11 @@ def test_a_reader_that_has_seen_enough_ends_it_without_an_error(cluster: Cluster
             assert tail.poll() is None
         tail.stdout.close()
         insert(cluster, database, 1)
-        assert tail.wait(timeout=60) == ExitCode.SUCCESS
+        assert tail.wait(timeout=120) == ExitCode.SUCCESS
         assert tail.stderr.read() == b""
     finally:
         tail.kill()
-        tail.wait(timeout=60)
+        tail.wait(timeout=120)
         tail.stderr.close()
 
 

@@ -25,7 +25,7 @@ from tidemark.runtime.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
 
 ROWS = 100
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class Keeper(NullConsumer):

@@ -32,7 +32,7 @@ from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, JournalMark, 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
 OWNER = Owner("sidecar", "host", "boot", 1, 1)
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 WHOLE = WholeTables(Selection(), copying=True, log=get_log("test"))
 OFFERS = 10  # with the waits between them, 0.02 s and longer by as much each time, about a second
 START = Pointer(groups.position(1), groups.end(20).first_lsn)

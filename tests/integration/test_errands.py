@@ -16,7 +16,7 @@ from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.initialise import initialise
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 COMMITS_BEHIND_THE_SWITCH = """
     SET allow_system_table_mods = on;
     CREATE TABLE late (id int PRIMARY KEY);

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.support.captures import Taking
 from tests.support.failover import archiving_node, paired
+from tidemark.io.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.mode import Stage
 
-ROWS = 150_000
+ROWS = 20_000
+OUTBOX_BYTES = 1 << 20  # the rows have more than twice that
+SMALL = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
 
 
 def table_of(items: list[GroupItem], name: str) -> dict[int, str]:
@@ -32,9 +36,11 @@ def table_of(items: list[GroupItem], name: str) -> dict[int, str]:
 
 
 def test_a_copy_that_a_fail_over_breaks_off_is_made_anew_by_the_archiver(tmp_path: Path) -> None:
+    """Nobody reads until the archiver copies, and the outbox is too small for the copy: neither can be through."""
     with archiving_node() as node:
         node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        node.node.sql(f"INSERT INTO account SELECT n, repeat('x', 100) FROM generate_series(1, {ROWS}) n")
+        random_note = "md5(n::text) || md5('a' || n) || md5('b' || n) || md5('c' || n)"
+        node.node.sql(f"INSERT INTO account SELECT n, {random_note} FROM generate_series(1, {ROWS}) n")
         stopping = threading.Event()
 
         def write() -> None:
@@ -47,18 +53,25 @@ def test_a_copy_that_a_fail_over_breaks_off_is_made_anew_by_the_archiver(tmp_pat
                     session.execute("INSERT INTO account VALUES (%s, 'new')", (ROWS + number,))
 
         thread = threading.Thread(target=write)
-        with paired(node, tmp_path, copy=True) as pair:
+        with (
+            paired(node, tmp_path, copy=True, options=SMALL, bytes_max=OUTBOX_BYTES) as pair,
+            OutboxReader.open(pair.sidecar.folder) as outbox,
+        ):
+            taking = Taking(outbox)
             thread.start()
             try:
-                pair.wait_for(lambda: bool(pair.sidecar.status().get("copying")) and bool(pair.delivered()), "copying")
+                pair.sidecar.wait_for_event("outbox is full, delivery waits")
                 pair.sidecar.kill()
                 pair.wait_for_stage(Stage.ARCHIVE)
-                pair.wait_for(lambda: pair.archiver.status().get("role") == "active", "the archiver")
-                assert pair.archiver.status()["copying"]
+                pair.wait_for(lambda: bool(pair.archiver.status().get("copying")), "the archiver's copy")
                 pair.sidecar.start()
-                pair.wait_for_stage(Stage.REALTIME)
+                pair.wait_for(lambda: bool(taking.take()) and pair.stage is Stage.REALTIME, "the way back")
             finally:
                 stopping.set()
                 thread.join()
-            held = table_of(pair.catch_up(), "account")
-            assert held == dict(node.node.sql("SELECT id, note FROM account"))
+            items = taking.catch_up(pair.sidecar)
+            boundaries = [item for item in items if isinstance(item, CopyBoundary)]
+            begun = [each.generation for each in boundaries if each.begin]
+            assert begun[0] < begun[-1], "broken off, and made anew"
+            assert [each.generation for each in boundaries if not each.begin] == begun[-1:]
+            assert table_of(items, "account") == dict(node.node.sql("SELECT id, note FROM account"))

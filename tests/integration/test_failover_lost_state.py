@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import Pair, paired
+from tests.support.failover import HANGS_SOON, Pair, paired
 from tidemark.engine.handover import Event
 from tidemark.io.clock import SystemClock
 from tidemark.io.history_copy import read_manifest
@@ -32,7 +32,11 @@ def make_anew(pair: Pair, root: Path) -> None:
 def test_a_marker_of_the_lost_states_sidecar_is_not_taken_for_one_of_the_new_ones(
     node: Archiving, tmp_path: Path
 ) -> None:
-    with paired(node, tmp_path) as pair, pair.node.connect("postgres") as session, session.transaction():
+    with (
+        paired(node, tmp_path, options=HANGS_SOON) as pair,
+        pair.node.connect("postgres") as session,
+        session.transaction(),
+    ):
         session.execute("INSERT INTO account VALUES (1, 'open from before the marker on')")
         pair.switch_off()
         pair.switch_on()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.failover import Pair, archiving_node, paired
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import Cluster, cluster_without_data
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
@@ -117,9 +117,8 @@ def test_a_segment_missing_before_or_at_a_fork_stops_the_archiver_at_each_start_
 @contextmanager
 def copied(node: Cluster) -> Iterator[Cluster]:
     """Make a server of a copy of the node as it is now; both run."""
-    with new_cluster(start=False) as copy:
+    with cluster_without_data(node.major) as copy:
         node.stop()
-        shutil.rmtree(copy.data)
         copy.run(Path("/bin/cp"), "-a", str(node.data), str(copy.data))
         node.start()
         copy.configure(reload=False, port=copy.port, unix_socket_directories=f"'{copy.folder}'")

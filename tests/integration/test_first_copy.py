@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed, running
+from tests.support.captures import Sidecar, Taking, change_log, replayed, running
 from tests.support.postgres import Cluster
+from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.wire.state import CopyPhase
 
 ROWS = 8_000
+WRITER_PAUSE_S = 0.002  # so that a capture that shares its CPUs with others catches up beside it
 
 
 def fill(cluster: Cluster, database: str, table: str = "account", rows: int = ROWS) -> None:
@@ -61,7 +63,7 @@ class Workload:
     def _run(self, cluster: Cluster, database: str, table: str, share: int) -> None:
         number = 0
         with cluster.connect(database) as session:
-            while not self._stop.is_set():
+            while not self._stop.wait(WRITER_PAUSE_S):
                 number += 1
                 fresh = ROWS * 10 + number * 2 + share
                 session.execute(f"INSERT INTO {table} (id, note) VALUES ({fresh}, 'new')".encode())
@@ -102,25 +104,33 @@ def restarted(sidecar: Sidecar) -> Iterator[None]:
 def test_a_kill_in_the_middle_copies_again_as_the_next_generation(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
+    """The outbox is too small for the copy, and nobody reads: at each kill it is in the middle."""
     fill(cluster, database)
-    slow = {"TIDEMARK_DELIVER__GROUP_ROWS_MAX": "100"}
-    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **slow)
-    sidecar.init()
+    cluster.sql("UPDATE account SET note = repeat(note, 50)", database)
+    small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **small)
+    sidecar.init(bytes_max=1 << 20)
     try:
-        with Workload(cluster, database):
-            for _ in range(2):
+        with OutboxReader.open(sidecar.folder) as outbox:
+            taking = Taking(outbox)
+            with Workload(cluster, database):
+                for kills in range(2):
+                    sidecar.start()
+                    sidecar.wait_until(lambda: times_full(sidecar) > kills, "a full outbox")  # noqa: B023 - called at once
+                    sidecar.kill()
+                    taking.take()
                 sidecar.start()
-                sidecar.wait_for_rows(500)
-                sidecar.kill()
-            sidecar.start()
-            sidecar.catch_up()
-        items = newest_generation(sidecar.catch_up())
-        assert replayed(change_log(items, "account")) == source_rows(sidecar)
-        begin = items[0]
-        assert isinstance(begin, CopyBoundary)
-        assert begin.generation > 1
+                taking.catch_up(sidecar)
+            items = taking.catch_up(sidecar)
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+        boundaries = [item for item in items if isinstance(item, CopyBoundary)]
+        assert [(item.begin, item.generation) for item in boundaries] == [(True, 1), (True, 2), (True, 3), (False, 3)]
     finally:
         sidecar.close()
+
+
+def times_full(sidecar: Sidecar) -> int:
+    return [event["event"] for event in sidecar.events()].count("outbox is full, delivery waits")
 
 
 @pytest.mark.feature("P22")
@@ -158,7 +168,7 @@ def test_tables_without_select_are_refused_by_name(cluster: Cluster, database: s
     try:
         sidecar.start(wait=False)
         assert sidecar.process is not None
-        assert sidecar.process.wait(timeout=60) == ExitCode.NODE_UNFIT
+        assert sidecar.process.wait(timeout=120) == ExitCode.NODE_UNFIT
         (told,) = [event for event in sidecar.events() if event["event"] == "sidecar ends"]
         assert "no SELECT on public.account" in str(told["error"])
         cluster.sql(f"GRANT SELECT ON account TO {role}", database)

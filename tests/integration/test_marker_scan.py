@@ -18,7 +18,7 @@ from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_scan import MarkerScan
 from tidemark.wal.segments import parse_segment_name, segment_start
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 MB = 1 << 20
 
 

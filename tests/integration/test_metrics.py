@@ -27,7 +27,7 @@ from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.wire.marker import Ignored, MarkerKind
 
 DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana" / "tidemark.json"
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 ROWS = 20
 NAMES = {value for name, value in vars(metrics).items() if name.isupper() and str(value).startswith("tidemark_")}
 OF_THE_PIPELINE = {
@@ -92,7 +92,7 @@ def served(sidecar: Sidecar) -> str:
 
 def scrape(sidecar: Sidecar) -> str:
     """Return what it serves now."""
-    with urllib.request.urlopen(f"http://{served(sidecar)}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{served(sidecar)}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar, change_log, replayed
+from tests.support.captures import Sidecar, Taking, change_log, replayed
 from tests.support.failover import Pair, paired
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
@@ -53,10 +53,10 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         paired(node, tmp_path, options=OPTIONS, bytes_max=1 << 20) as pair,
         OutboxReader.open(pair.sidecar.folder) as reader,
     ):
-        reader.register("slow")
+        taking = Taking(reader)
         pair.insert(1)
-        taken = pair.catch_up()
-        seen = reader.confirm("slow", reader.head(), reader.head()).held
+        pair.catch_up()
+        taking.take()
         pair.sidecar.wait_until(lambda: has_confirmed(pair), "the confirmation")
         received, used = (
             f'tidemark_{name}{{capture="main"}}' for name in ("wal_received_bytes_total", "ring_used_bytes")
@@ -76,14 +76,10 @@ def test_a_full_ring_stops_realtime_for_good_and_its_memory_is_given_back(node: 
         assert pair.node.sql("SELECT count(*) FROM pg_stat_replication") == [(0,)], "nobody streams any more"
 
         def has_all() -> bool:
-            nonlocal seen
-            head = reader.head()
-            taken.extend(Sidecar.items(reader, seen, head))
-            seen = reader.confirm("slow", head, head).held
-            return sum(len(item.rows) for item in taken if isinstance(item, ChangeBatch)) >= number - 1
+            return sum(len(item.rows) for item in taking.take() if isinstance(item, ChangeBatch)) >= number - 1
 
         pair.wait_for(has_all, "all rows, by the archiver")
-        assert list(replayed(change_log(taken, "account"))) == list(range(1, number))
+        assert list(replayed(change_log(taking.items, "account"))) == list(range(1, number))
         assert pair.stage is Stage.ARCHIVE
         assert pair.sidecar.metric(received) == taken_bytes
         lines = [event["event"] for event in pair.sidecar.events() if event["event"] in STOPS]

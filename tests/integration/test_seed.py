@@ -24,7 +24,7 @@ from tidemark.io.node_errors import NoHbaLine
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.seeding import OlderTransactions, Seed, settle, take_seed
 
-DEADLINE_S = 60
+DEADLINE_S = 120
 
 
 class Recorder:

@@ -18,7 +18,7 @@ from tidemark.pipeline.types import constants_of, shape_of
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 LOG_APP = f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:log"
 BATCHES = 12
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def new_lake(root: Path) -> Lake:

@@ -23,11 +23,12 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.snapshot import ReplayedSnapshot, parse_visibility
+from tidemark.wal.segments import parse_segment_name
 from tidemark.wal.versions import PAGE_BYTES
 
 ROWS = 3000
 SESSIONS = 4
-JOIN_S = 60
+JOIN_S = 120
 LONG_S, SHORT_S = 0.3, 0.01  # an older transaction runs while later ones end: a standby does not tell of it
 TABLES = 6
 MB = 1 << 20  # a segment of a node that archives
@@ -303,6 +304,7 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
         # NB: what nobody commits is flushed in whole pages (`XLogBackgroundFlush`), and so is sent up to a page's end.
         sidecar.wait_until(lambda: received(sidecar) % PAGE_BYTES == 0, "a page's end")
         primary.stop(StopMode.KILL)
+        sidecar.wait_until(lambda: has_all_of(sidecar, standby), "what the standby has")
         torn_lsn = received(sidecar)
         promote(standby)
         sidecar.written_to = standby
@@ -317,6 +319,14 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
 
 def received(sidecar: Sidecar) -> Lsn:
     return parse_lsn(str(sidecar.status()["received_lsn"]))
+
+
+def has_all_of(sidecar: Sidecar, standby: Cluster) -> bool:
+    """Tell if the standby gets nothing any more, and the sidecar has all that came."""
+    if standby.sql("SELECT FROM pg_stat_wal_receiver"):
+        return False
+    ((came,),) = standby.sql("SELECT pg_last_wal_receive_lsn()")
+    return received(sidecar) == parse_lsn(str(came))
 
 
 @contextmanager
@@ -366,8 +376,10 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
             with closing(node.connect(autocommit=False)) as lost:
                 sql(lost, "INSERT INTO account SELECT n, repeat('x', 300) FROM generate_series(1001, 16000) n")
                 archiving.wait_until_archived()
-                (ended,) = node.sql("SELECT last_archived_wal FROM pg_stat_archiver")
-                pair.wait_for(lambda: received(pair.archiver) % MB == 0, f"the end of {ended[0]}")
+                last = max(path.name for path in archiving.spool.folder.iterdir() if len(path.name) == 24)
+                key = parse_segment_name(last, MB)
+                assert key is not None
+                pair.wait_for(lambda: received(pair.archiver) == (key[1] + 1) * MB, f"the end of {last}")
                 read_lsn = received(pair.archiver)
                 node.stop(StopMode.KILL)
             recover(restored, f"cp {archiving.spool.folder}/%f %p")

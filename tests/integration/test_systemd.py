@@ -11,7 +11,7 @@ from tests.support.captures import Sidecar
 from tests.support.postgres import Cluster
 from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @contextmanager
@@ -62,7 +62,6 @@ def test_a_sidecar_answers_the_watchdog_while_it_runs(cluster: Cluster, tmp_path
     sidecar = Sidecar(cluster, "postgres", tmp_path, NOTIFY_SOCKET=name, WATCHDOG_USEC="2000000")
     sidecar.init()
     with listening(name) as channel:
-        channel.settimeout(5)
         try:
             sidecar.start()
             assert [channel.recv(100).decode() for _ in range(3)] == [READY, ALIVE, ALIVE]

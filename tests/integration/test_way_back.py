@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import way_back
 from sidecar.realtime import Realtime
 from tests.support.archiving import Archiving
 from tests.support.captures import config_for
@@ -25,17 +26,19 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import switch
-from tidemark.model.lsn import TimelineId
+from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.mode import Stage
+from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.runtime.service import Means
+from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
 SMALL_RING_BYTES = 1 << 20
 
@@ -48,6 +51,7 @@ class SlowErrands(NodeErrands):
         self.around = around
         self.was_at = where_the_node_is(around)
         self.asked = 0
+        self.written: list[MarkerKind] = []
 
     def find_node(self) -> Future[NodeIdentity]:
         """Answer at once, with an old answer."""
@@ -55,6 +59,13 @@ class SlowErrands(NodeErrands):
         answer: Future[NodeIdentity] = Future()
         answer.set_result(self.was_at)
         return answer
+
+    def write(
+        self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
+    ) -> Future[Lsn]:
+        """Write a marker, and remember its kind."""
+        self.written.append(kind)
+        return super().write(kind, epoch, pointer, sequence=sequence, reason=reason)
 
 
 @contextmanager
@@ -164,3 +175,16 @@ def test_a_buffer_that_is_full_before_it_came_to_the_node_is_given_up(node: Arch
         fail_over(store)
         node.node.sql("CREATE TABLE much AS SELECT n, repeat('x', 500) FROM generate_series(1, 20000) n")
         step_until(realtime, store, lambda: errands.asked > 1)
+
+
+def test_a_marker_that_nobody_meets_is_written_again(
+    node: Archiving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(way_back, "MARKER_LOST_S", 0.1)
+    with made(node, tmp_path) as (realtime, store, errands):
+        realtime.step()
+        fail_over(store)
+        errands.was_at = where_the_node_is(errands.around)
+        step_until(realtime, store, lambda: errands.written.count(MarkerKind.TRY_START) > 1)
+        assert store.marks().stage is Stage.RETURNING
+        assert store.view().hand_over.attempt == 1

@@ -141,7 +141,7 @@ def test_a_process_that_waits_for_a_stuck_writer_is_not_taken_for_hung_itself(en
                 seen.add(watch.look(boot_ns()))
                 through.join(0.05)
             seen.add(watch.look(boot_ns()))
-            waiting.communicate("end", timeout=30)
+            waiting.communicate("end", timeout=120)
         assert stuck.end() == -signal.SIGKILL
     assert seen == {Condition.ALIVE}
 
@@ -223,7 +223,7 @@ def test_the_lock_file_is_not_closed_while_lmdb_needs_its_locks(environment: Env
 
 def _run(program: str, folder: StateFolder) -> str:
     command = [sys.executable, "-c", program, str(folder.root)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 def test_failpoints_of_a_write_are_passed_in_order(environment: Environment) -> None:

@@ -13,7 +13,7 @@ from tests.support.postgres import Cluster
 from tests.support.workloads import run_script
 from tidemark.model.errors import ExitCode
 
-STOP_TIMEOUT_S = 30
+STOP_TIMEOUT_S = 120
 READY = "changes follow from here on"
 
 

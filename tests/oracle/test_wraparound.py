@@ -66,6 +66,9 @@ def test_a_sidecar_that_was_killed_before_it_goes_on_behind_it(
 ) -> None:
     node = wrapping(new_cluster, major, 400)
     with running(node, "postgres", tmp_path, copy=True) as sidecar, node.connect() as session:
+        sidecar.wait_until(
+            lambda: not sidecar.status()["copying"], "the end of the first copy"
+        )  # it waits for the open
         sql(session, OPEN.format(10))
         node.sql("INSERT INTO t SELECT n, 'before' FROM generate_series(100, 120) n")
         before = sidecar.catch_up()

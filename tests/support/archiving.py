@@ -1,9 +1,12 @@
 """Servers that archive with our archive_command, and forged segments."""
 
+import atexit
+import functools
 import os
 import shutil
 import struct
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +17,7 @@ from tidemark.io.spool import Spool
 
 LONG_HEADER = struct.Struct("<HHIQI4xQII")
 LONG_HEADER_BYTES = LONG_HEADER.size
-ARCHIVED_S = 60
+ARCHIVED_S = 120
 _MAGIC_15 = 0xD110
 _PYTHON = "/usr/bin/python3"  # one that the server's user may run; the standard library is all it takes
 
@@ -57,12 +60,14 @@ class Archiving:
         self.wait_for(lambda: not self.waiting())
 
 
-def archive_program(node: Cluster) -> str:
-    """Return how the server's user runs our archive command: from a copy, as it may not read ours."""
-    program = node.folder / "program"
+@functools.cache
+def archive_program() -> str:
+    """Return how a server's user runs our archive command: from a copy, as it may not read ours."""
+    program = Path(tempfile.mkdtemp(prefix="tm-program-"))
+    atexit.register(shutil.rmtree, program, ignore_errors=True)
+    program.chmod(0o755)
     for package in ("archiver", "tidemark"):
         shutil.copytree(package, program / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    own(program, node)
     return f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command"
 
 
@@ -87,5 +92,5 @@ def archiving(
         own(spool.folder, node)
         root.chmod(0o755)
         given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
-        node.configure(archive_command=f"{archive_program(node)} --spool {spool.folder} {given} %p %f")
+        node.configure(archive_command=f"{archive_program()} --spool {spool.folder} {given} %p %f")
         yield Archiving(node, spool)

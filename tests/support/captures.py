@@ -26,9 +26,9 @@ from tidemark.runtime.initialise import initialise
 from tidemark.wire.control import Json
 from tidemark.wire.items import ValueKind
 
-READY_S = 60.0
-CAUGHT_UP_S = 60.0
-ENDED_S = 60.0
+READY_S = 120.0
+CAUGHT_UP_S = 120.0
+ENDED_S = 120.0
 POLL_S = 0.02
 
 
@@ -103,13 +103,16 @@ class Sidecar:
                 time.sleep(POLL_S)
 
     def status(self) -> Mapping[str, Json]:
-        """Ask the process how it does."""
-        return request(self.folder.socket(self.role), {"command": "status"})
+        """Ask the process how it does, until it comes to an answer."""
+        deadline = time.monotonic() + READY_S
+        while not (answer := request(self.folder.socket(self.role), {"command": "status"}, READY_S)).get("ok"):
+            assert time.monotonic() < deadline, answer
+        return answer
 
     def metric(self, name: str) -> float:
         """Return a metric's value, by its name and labels as they are exported."""
         port = next(event["port"] for event in reversed(self.events()) if event["event"] == "serving metrics")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
 
@@ -139,13 +142,13 @@ class Sidecar:
         """SIGKILL."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
 
     def stop(self) -> int:
         """SIGTERM; return the exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=120)
 
     def close(self) -> None:
         """See that nothing is left running."""
@@ -203,6 +206,32 @@ class Sidecar:
         for value in reader.read(after, upto):
             if value.header.kind is not ValueKind.TRANSACTIONS:
                 yield value.item()
+
+
+class Taking:
+    """A registered reader, which takes when it is told to: what it has taken the outbox need not keep."""
+
+    _NAME = "taking"
+
+    def __init__(self, outbox: OutboxReader) -> None:
+        self.items: list[GroupItem] = []
+        self._outbox = outbox
+        self._held = outbox.register(self._NAME).held
+
+    def take(self) -> list[GroupItem]:
+        """Take what the outbox holds now; return all that was ever taken."""
+        head = self._outbox.head()
+        self.items += Sidecar.items(self._outbox, self._held, head)
+        self._held = self._outbox.confirm(self._NAME, head, head).held
+        return self.items
+
+    def catch_up(self, process: Sidecar) -> list[GroupItem]:
+        """Take until a message written now has come; return all that was ever taken."""
+        prefix = f"end-{time.monotonic_ns()}"
+        with process.written_to.connect(process.database) as session:
+            session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
+        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.take()), "what was written last")
+        return self.items
 
 
 @contextmanager

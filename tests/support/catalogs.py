@@ -21,7 +21,7 @@ from tidemark.wal.record import Record
 from tidemark.wal.segments import segment_name, segment_of
 from tidemark.wal.versions import PAGE_BYTES, wal_format
 
-WAIT_S = 60
+WAIT_S = 120
 MARK = "mirror-test"
 
 

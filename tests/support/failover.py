@@ -24,19 +24,19 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import Instance, Marker, read_marker
 from tidemark.wire.state import Switch
 
-MOVED_S = 60.0
+MOVED_S = 120.0
 POLL_S = 0.05
 RING_BYTES = 4 << 20  # four of the node's segments
-QUICK = {
+QUICK = {  # but for the watchdog: a busy machine keeps a process from its sign of life for seconds
     "TIDEMARK_ARCHIVE__SWITCH_S": "1",
     "TIDEMARK_REALTIME__RETURN_FIRST_S": "0.5",
     "TIDEMARK_REALTIME__RETURN_MAX_S": "2",
-    "TIDEMARK_WATCHDOG__WATCHDOG_S": "3",
     "TIDEMARK_WATCHDOG__RESTART_S": "1",
     "TIDEMARK_MARKERS__CONFIRM_S": "0.5",
     "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
     "TIDEMARK_METRICS__ARCHIVER_PORT": "0",
 }
+HANGS_SOON = {"TIDEMARK_WATCHDOG__WATCHDOG_S": "3"}  # for tests of a process that hangs
 
 
 def archived_messages(folder: Path) -> Iterator[bytes]:
@@ -134,17 +134,23 @@ class Pair:
         with OutboxReader.open(self.sidecar.folder) as reader:
             return list(Sidecar.items(reader, NO_SEQUENCE, reader.head()))
 
-    def segments_archived_in(self, *, time_outs: int) -> int:
-        """Let the node be idle for that many seconds; return how many segments it archived in the second half."""
-        seen: list[int] = []
-        for _ in range(2):
-            time.sleep(time_outs / 2)
-            seen.append(self.archived_count())
-        return seen[1] - seen[0]
+    def wait_until_idle(self, *, time_outs: int) -> None:
+        """Wait until the node, left alone, begins no segment for that many seconds."""
+        since_s, number = time.monotonic(), self.segment_number()
 
-    def archived_count(self) -> int:
-        """Return how many files the node has archived."""
-        (row,) = self.node.sql("SELECT archived_count FROM pg_stat_archiver")
+        def is_idle() -> bool:
+            nonlocal since_s, number
+            before, number = number, self.segment_number()
+            if number != before:
+                since_s = time.monotonic()
+            return time.monotonic() - since_s > time_outs
+
+        self.wait_for(is_idle, "an idle node")
+
+    def segment_number(self) -> int:
+        """Return the number of the segment that the node writes to."""
+        (row,) = self.node.sql("SELECT (pg_current_wal_insert_lsn() - '0/0')::int8 / setting::int8 "
+                               "FROM pg_settings WHERE name = 'wal_segment_size'")  # fmt: skip
         return int(str(row[0]))
 
     def markers(self) -> list[Marker]:

@@ -255,8 +255,15 @@ class Wal:
 
     def assign(self, top: int, *subxids: int) -> Lsn:
         """The last of them writes it, as its first record."""
+        return self._assign(top, subxids, by=subxids[-1])
+
+    def assign_outer(self, top: int, sub: int) -> Lsn:
+        """Written for a subtransaction inside of it, which has no xid yet."""
+        return self._assign(top, (sub,), by=0)
+
+    def _assign(self, top: int, subxids: Sequence[int], by: int) -> Lsn:
         main = struct.pack(f"<Ii{len(subxids)}I", top, len(subxids), *subxids)
-        return self.record(RM_XACT, xact.ASSIGNMENT, main, xid=subxids[-1], top=top)
+        return self.record(RM_XACT, xact.ASSIGNMENT, main, xid=by, top=top if by else 0)
 
     def prepare(self, xid: int, gid: bytes) -> Lsn:
         name = gid + b"\0"

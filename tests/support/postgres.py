@@ -26,9 +26,9 @@ from psycopg.rows import TupleRow
 
 from tests.support.servers import Server, server
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 60
-SQL_TIMEOUT_MS = 60_000
+START_TIMEOUT_S = 120
+STOP_TIMEOUT_S = 120
+SQL_TIMEOUT_MS = 120_000
 OS_USERS = ("postgres", "nobody")
 SUPERUSER = "postgres"
 FIRST_PORT, PORT_RANGES, PORTS_A_WORKER = 20_000, 8, 1_500
@@ -277,6 +277,13 @@ def new_cluster(
 
 
 @contextmanager
+def cluster_without_data(major: int) -> Iterator[Cluster]:
+    """Make room for a cluster of `major` whose data directory comes from elsewhere; it is gone at the end."""
+    with _place_for(server(major)) as cluster:
+        yield cluster
+
+
+@contextmanager
 def cluster_of(
     programs: Server,
     settings: Mapping[str, str | int] | None = None,
@@ -285,14 +292,20 @@ def cluster_of(
     start: bool = True,
 ) -> Iterator[Cluster]:
     """Make a cluster of the server whose programs these are."""
+    with _place_for(programs) as cluster:
+        cluster.init(settings or {}, initdb)
+        if start:
+            cluster.start()
+        yield cluster
+
+
+@contextmanager
+def _place_for(programs: Server) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="tm-"))
     if account := _account():
         os.chown(folder, account.pw_uid, account.pw_gid)
     cluster = Cluster(folder, programs)
     try:
-        cluster.init(settings or {}, initdb)
-        if start:
-            cluster.start()
         yield cluster
     finally:
         cluster.destroy()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.postgres import free_port
 
-START_S = 60.0
+START_S = 120.0
 POLL_S = 0.05
 
 
@@ -38,7 +38,7 @@ class Prometheus:
     def query(self, expression: str) -> list[dict[str, object]]:
         """Return the series of an instant query; raise what the server says is wrong with it."""
         arguments = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"{self._base}/api/v1/query?{arguments}", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self._base}/api/v1/query?{arguments}", timeout=60) as answer:
             told = json.load(answer)
         assert told["status"] == "success", told
         found: list[dict[str, object]] = told["data"]["result"]
@@ -87,4 +87,4 @@ def scraping(targets: Mapping[str, str], folder: Path) -> Iterator[Prometheus]:
         yield server
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)

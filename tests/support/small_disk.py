@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-MOUNT_S = 10
+MOUNT_S = 60
 FILL_TRIES = 20
 BLOCK_BYTES = 4096
 needs_mount = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")

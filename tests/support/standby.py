@@ -1,23 +1,21 @@
 """Copies of test clusters that go on by themselves: hot standbys that stream, and restored backups."""
 
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import Cluster, cluster_without_data
 from tidemark.model.lsn import parse_lsn
 
-REPLAYED_S = 60
+REPLAYED_S = 120
 POLL_S = 0.02
 
 
 @contextmanager
 def copy_of(original: Cluster, **settings: str | int) -> Iterator[Cluster]:
     """Make a cold copy of `original`, which is stopped for it; not started, and gone at the end."""
-    with new_cluster(original.major, start=False) as copy:
-        shutil.rmtree(copy.data)
+    with cluster_without_data(original.major) as copy:
         original.stop()
         # NB: clients of every major are not to be had (`servers.SAME_MAJOR_ONLY`), so no pg_basebackup.
         subprocess.run(["cp", "-a", str(original.data), str(copy.data)], check=True)

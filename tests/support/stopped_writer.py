@@ -13,7 +13,7 @@ from tidemark.io.failpoints import VARIABLE
 from tidemark.io.state_folder import StateFolder
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 PROGRAM = """
 import contextlib, sys, pathlib
 from tidemark.io import failpoints

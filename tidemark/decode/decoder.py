@@ -89,6 +89,7 @@ class Decoder:
         self._on_marker = on_marker
         self._fmt = fmt
         self._databases = databases
+        self._outdated_count = databases.outdated_count
         self._skimmer = Skimmer(fmt, self.transactions)
         self._changes = HeapChanges(self.transactions, self._skimmer)
         self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
@@ -157,11 +158,18 @@ class Decoder:
             transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
         decoded = handler(record, transaction) if handler is not None else None
         # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
-        if transaction is not None and self.transactions.is_open(record.xid):
-            self._skimmer.look_at(record.xid, transaction)
-            if transaction.xid != record.xid:  # it may have written nothing yet, and would be taken for a new one
-                self._skimmer.look_at(transaction.xid, transaction)
+        if transaction is not None:
+            self._look_at(transaction, record.xid)
         return decoded
+
+    def _look_at(self, transaction: OpenTransaction, xid: Xid) -> None:
+        """Say what may be skimmed of `xid`, a part of the transaction, as far as both are open still.
+
+        NB: the transaction may have written nothing yet itself, and would be taken for a new one.
+        """
+        for member in {xid, transaction.xid}:
+            if self.transactions.is_open(member):
+                self._skimmer.look_at(member, transaction)
 
     def _xlog(self, record: Record, transaction: OpenTransaction | None) -> None:
         parsed = xlog.parse(record, self._fmt)
@@ -200,7 +208,7 @@ class Decoder:
                 transaction.gid = ended.gid
         elif isinstance(ended, xact.Assignment):
             for child in ended.subxids:
-                self._skimmer.look_at(child, self.transactions.enter(child, ended.top_xid, record.lsn))
+                self._look_at(self.transactions.enter(child, ended.top_xid, record.lsn), child)
         return None
 
     def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
@@ -215,10 +223,11 @@ class Decoder:
             told = (commit.time_us, commit.database, record.origin, commit.gid)
             committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
         xids = (commit.xid, *commit.subxids)
-        outdated = self._databases.outdated_count
-        self.catalogs_changed |= self._databases.commit(xids, record.lsn)
-        if outdated != self._databases.outdated_count:
-            self._skimmer.forget_files()
+        if self._databases.commit(xids, record.lsn):
+            self.catalogs_changed = True
+            if self._outdated_count != self._databases.outdated_count:
+                self._outdated_count = self._databases.outdated_count
+                self._skimmer.forget_files()
         return committed
 
     def _complete(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction | None:

@@ -3,6 +3,7 @@
 cimport cython
 
 from tidemark.decode.held cimport HeldRows
+from tidemark.decode.held_children cimport HeldChildren
 from tidemark.decode.lookup cimport LookUp
 
 cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
@@ -16,10 +17,12 @@ cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, HEAP2_NEW_CID, INIT_PAGE, IN
 cdef unsigned int RUNNING_XACTS, XACT_INVALIDATIONS
 cdef unsigned int NO_ORDINARY_TIME
 cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
+cdef unsigned int COMMIT_HAS_CHILDREN
 cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
 cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
 cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
-cdef unsigned int BLOCK_ID_MAX, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT, HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
+cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
+cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
 cdef unsigned int TUPLE_HEADER
 
 
@@ -33,6 +36,7 @@ cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except?
 
 cdef class RowExtractor:
     cdef HeldRows held
+    cdef HeldChildren children
     cdef public long long next_xid
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
@@ -41,7 +45,7 @@ cdef class RowExtractor:
     cdef unsigned int image_compressed
     cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
     cdef int blocks, origin
-    cdef long long xid, whole_from, slot
+    cdef long long xid, top, whole_from, slot
     cdef long long spc
     cdef unsigned long long db, rel
     cdef long long lsn, end_lsn
@@ -61,21 +65,39 @@ cdef class RowExtractor:
     @cython.locals(state="long long")
     cpdef long long held_slot(self, unsigned long long xid) except? -2
 
+    @cython.locals(slot="long long", child="long long")
+    cpdef long long take_child(self, unsigned long long xid) except -1
+
     @cython.locals(slot="long long")
     cpdef int let_go(self, unsigned long long xid) except -1
+
+    @cython.locals(child="long long")
+    cdef int know_children(self, long long slot, long long state) except -1 nogil
 
     @cython.locals(state="long long", opcode="unsigned int")
     cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                   unsigned int info) except -1 nogil
 
+    @cython.locals(top_state="long long")
+    cdef int can_join(self, long long state) except -1 nogil
+
+    @cython.locals(top_state="long long")
+    cdef int join(self) except -1 nogil
+
     @cython.locals(opcode="unsigned int", has_info=bint)
     cdef int take_end(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int info,
                       long long state) except -1 nogil
 
+    @cython.locals(slot="long long")
     cdef int take_abort(self, long long state) except -1 nogil
 
     @cython.locals(flags="unsigned int", low="long long", high="long long", time="long long")
-    cdef int take_commit(self, const unsigned char[::1] linear, Py_ssize_t at, long long state) except -1 nogil
+    cdef int take_commit(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t main,
+                         long long state) except -1 nogil
+
+    @cython.locals(slot="long long", known="long long", number="long long", child="long long")
+    cdef int names_children(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t size, unsigned int flags,
+                            long long state) except -1 nogil
 
     @cython.locals(distance="long long", full="long long")
     cdef long long see(self, long long xid) except? -2 nogil
@@ -84,7 +106,7 @@ cdef class RowExtractor:
     cdef int take_heap(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                        unsigned int info, long long state) except -1 nogil
 
-    cdef int is_whole(self) except -1 nogil
+    cdef int is_whole(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
     cdef int take_rows(self, const unsigned char[::1] linear, unsigned int rmgr, unsigned int info,
@@ -116,6 +138,7 @@ cdef class RowExtractor:
     cdef int walk_tuples(self, const unsigned char[::1] linear, unsigned int count, long long relation,
                          bint write) except -1 nogil
 
+    @cython.locals(top="long long")
     cdef int add(self, const unsigned char[::1] linear, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

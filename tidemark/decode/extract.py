@@ -5,8 +5,9 @@ changed no catalog and has no TOASTed value to put together. Anything else stops
 that record: so the rules stand there once, and here is only what they come to in the ordinary case. What the loop
 takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
 
-A transaction that is new here is held (`held`), and commits here as well if its commit record says no more than when
-and in which database. The like commit of one that the caller knows is taken too, and ends the call.
+A transaction that is new here is held (`held`), with its subtransactions (`held_children`), and commits here as well if
+its commit record says no more than when, in which database, and which of these are in. The like commit of one that the
+caller knows is taken too, and ends the call.
 
 Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
 well, for `parse_record` to say what is wrong with it.
@@ -21,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.decode.held import HeldRows  # noqa: TC001 - compiled, a type of the module's own
+from tidemark.decode.held_children import HeldChildren
 from tidemark.decode.lookup import LookUp
 
 try:
@@ -88,7 +90,8 @@ XACT_HAS_INFO = 0x80
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
 ABORT_MAIN = 8  # bytes: time
 COMMIT_HAS_DATABASE = 0x01
-COMMIT_SAYS_MORE = 0x3FFFFFBE  # all flags but database, locks and what a waiter wants
+COMMIT_HAS_CHILDREN = 0x02
+COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags but these, locks and what a waiter wants
 NO_ORDINARY_TIME = (
     0x7FF00000  # of a time's high 32 bits: before 2000, or so late that 64 bits cannot hold it since 1970
 )
@@ -102,6 +105,7 @@ BEFORE_FULL = 2
 RECORD_HEADER = 24
 BLOCK_ID_MAX = 32
 BLOCK_HEADER_MAX = 27  # bytes that one can have
+ID_TOP_XID = 252
 ID_ORIGIN = 253
 ID_MAIN_LONG = 254
 ID_MAIN_SHORT = 255
@@ -136,7 +140,8 @@ class RowExtractor:
 
     def __init__(self, image_compressed: int, whole_from: int, held: HeldRows) -> None:
         self.held = held
-        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `held`
+        self.children = HeldChildren()
+        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `held`: a subtransaction to its top's
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
         self.tablespaces = LookUp()  # of the same files
         self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
@@ -152,6 +157,7 @@ class RowExtractor:
         self.promised = 0  # bytes of data that the headers so far announce
         self.blocks = 0
         self.origin = 0
+        self.top = 0  # xid: of the first record of a subtransaction
         self.image_length = 0  # of the first block
         self.data_at = 0
         self.data_length = 0
@@ -232,16 +238,33 @@ class RowExtractor:
         self.xids.put(xid, state)
 
     def held_slot(self, xid: int) -> int:
-        """Return the slot of a transaction; NONE if it is not held."""
+        """Return the slot of a transaction, or of a subtransaction's; NONE if it is not held."""
         state = self.xids.get(xid)
         return state - XID_HELD if state >= XID_HELD else NOTHING
+
+    def take_child(self, xid: int) -> int:
+        """Hold a subtransaction of `xid` no longer, and return it; 0 if there is none left."""
+        slot = self.held_slot(xid)
+        child = self.children.take(slot) if slot != NOTHING else 0
+        if child != 0:
+            self.xids.enter(child, XID_ORDINARY)
+        return child
 
     def let_go(self, xid: int) -> int:
         """Hold a transaction no longer: it is one of the others, which have its rows."""
         slot = self.held_slot(xid)
-        if slot != NOTHING:
+        if slot != NOTHING and self.held.is_top(slot, xid):
+            self.know_children(slot, XID_ORDINARY)
             self.held.let_go(slot)
             self.xids.enter(xid, XID_ORDINARY)
+        return 0
+
+    def know_children(self, slot: int, state: int) -> int:
+        """Hold the subtransactions of a transaction no longer."""
+        child = self.children.take(slot)
+        while child != 0:
+            self.xids.enter(child, state)
+            child = self.children.take(slot)
         return 0
 
     def take(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int) -> int:
@@ -264,10 +287,33 @@ class RowExtractor:
         if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
-        return self.read_headers(linear, begin, length) if state == XID_UNKNOWN else 1
+        return self.read_headers(linear, begin, length) and self.join() if state == XID_UNKNOWN else 1
+
+    def can_join(self, state: int) -> int:
+        """Tell if the record is not the first of a subtransaction, or of one that can be held."""
+        if self.top == 0:
+            return 1
+        if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_room():
+            return 0
+        top_state = self.xids.get(self.top)
+        if top_state >= XID_HELD:
+            return self.held.is_top(top_state - XID_HELD, self.top)
+        return 1 if top_state == XID_UNKNOWN and self.is_whole(self.top) else 0
+
+    def join(self) -> int:
+        """Let a subtransaction belong to its transaction, which has to be held by now."""
+        if self.top == 0:
+            return 1
+        top_state = self.xids.get(self.top)
+        if top_state < XID_HELD or not self.can_join(XID_UNKNOWN):
+            return 0
+        self.see(self.xid)
+        self.children.add(top_state - XID_HELD, self.xid)
+        self.xids.enter(self.xid, top_state)
+        return 1
 
     def take_end(self, linear: Buffer, begin: int, length: int, info: int, state: int) -> int:
-        """Take a commit that says no more than when and in which database, or an abort that says when.
+        """Take a commit that says when, in which database and with which subtransactions, or an abort that says when.
 
         Where nothing is known of a transaction, there is nothing to end.
         """
@@ -275,8 +321,8 @@ class RowExtractor:
             return 0
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
-        if opcode == XACT_COMMIT and has_info and length == RECORD_HEADER + 2 + COMMIT_MAIN:
-            return self.take_commit(linear, begin + RECORD_HEADER, state)
+        if opcode == XACT_COMMIT and has_info and length >= RECORD_HEADER + 2 + COMMIT_MAIN:
+            return self.take_commit(linear, begin + RECORD_HEADER, length - RECORD_HEADER - 2, state)
         if opcode == XACT_ABORT and not has_info and length == RECORD_HEADER + 2 + ABORT_MAIN:
             return self.take_abort(state)
         return 0
@@ -287,16 +333,24 @@ class RowExtractor:
             return 0
         self.see(self.xid)
         if state >= XID_HELD:
-            self.held.let_go(state - XID_HELD)
+            slot = state - XID_HELD
+            if self.held.is_top(slot, self.xid):
+                self.know_children(slot, XID_UNKNOWN)
+                self.held.let_go(slot)
+            else:
+                self.held.drop(slot, self.xid)
+                self.children.remove(slot, self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def take_commit(self, linear: Buffer, at: int, state: int) -> int:
+    def take_commit(self, linear: Buffer, at: int, main: int, state: int) -> int:
         """Take a commit; 0 if it says more."""
-        if linear[at] != ID_MAIN_SHORT or linear[at + 1] != COMMIT_MAIN:
+        if linear[at] != ID_MAIN_SHORT or linear[at + 1] != main:
             return 0
         flags = read_u32(linear, at + 10)
         if flags & COMMIT_SAYS_MORE or not flags & COMMIT_HAS_DATABASE:
+            return 0
+        if not self.names_children(linear, at + 2 + COMMIT_MAIN, main - COMMIT_MAIN, flags, state):
             return 0
         low = read_u32(linear, at + 2)
         high = read_u32(linear, at + 6)
@@ -304,6 +358,7 @@ class RowExtractor:
             return 0
         time = (low | high << 32) + POSTGRES_EPOCH_US
         if state >= XID_HELD:
+            self.know_children(state - XID_HELD, XID_UNKNOWN)
             self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, read_u32(linear, at + 14))
         elif state == XID_ORDINARY:
             self.other_end = self.index
@@ -312,6 +367,22 @@ class RowExtractor:
         else:
             self.see(self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
+        return 1
+
+    def names_children(self, linear: Buffer, at: int, size: int, flags: int, state: int) -> int:
+        """Tell if a commit names all subtransactions that are held with it, and no other; these come last in it."""
+        slot = state - XID_HELD
+        if state >= XID_HELD and not self.held.is_top(slot, self.xid):
+            return 0
+        known = self.children.count(slot) if state >= XID_HELD else 0
+        if not flags & COMMIT_HAS_CHILDREN:
+            return 1 if size == 0 and known == 0 else 0
+        if size < 4 or read_u32(linear, at) != known or size != 4 + 4 * known:
+            return 0
+        for number in range(1, known + 1):
+            child = read_u32(linear, at + 4 * number)
+            if child == self.xid or self.xids.get(child) != state:
+                return 0
         return 1
 
     def see(self, xid: int) -> int:
@@ -329,7 +400,7 @@ class RowExtractor:
         opcode = info & OPCODE
         if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
             return 0
-        if not self.read_headers(linear, begin, length):
+        if not self.read_headers(linear, begin, length) or not self.can_join(state):
             return 0
         key = self.db << 32 | self.rel
         known = self.files.get(key)
@@ -337,16 +408,16 @@ class RowExtractor:
             return 0
         changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
         if known == FILE_HAS_NO_ROWS or not changes_rows:
-            return 1
+            return self.join()
         self.is_new = state == XID_UNKNOWN
         self.slot = state - XID_HELD if state >= XID_HELD else OTHERS
-        if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and self.is_whole())):
+        if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_whole(self.xid)))):
             return 0
         return self.take_rows(linear, rmgr, info, known - VERSION_BASE)
 
-    def is_whole(self) -> int:
-        """Tell if the beginning of the transaction, which is here, was to be seen (`xid_precedes`)."""
-        return 1 if self.whole_from < 0 or (self.xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
+    def is_whole(self, xid: int) -> int:
+        """Tell if the beginning of a transaction, which is here, was to be seen (`xid_precedes`)."""
+        return 1 if self.whole_from < 0 or (xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
 
     def take_rows(self, linear: Buffer, rmgr: int, info: int, relation: int) -> int:
         """Take the row changes of a record whose parts are known."""
@@ -366,6 +437,7 @@ class RowExtractor:
         self.promised = 0
         self.blocks = 0
         self.origin = 0
+        self.top = 0
         main = 0
         while self.end - self.at > self.promised:
             header = linear[self.at]
@@ -375,6 +447,9 @@ class RowExtractor:
             elif header == ID_ORIGIN and self.end - self.at >= 3:
                 self.origin = read_u16(linear, self.at + 1)
                 self.at += 3
+            elif header == ID_TOP_XID and self.end - self.at >= 5:
+                self.top = read_u32(linear, self.at + 1)
+                self.at += 5
             elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
                 short = header == ID_MAIN_SHORT
                 main = linear[self.at + 1] if short else read_u32(linear, self.at + 1)
@@ -512,8 +587,12 @@ class RowExtractor:
     ) -> int:
         """Take a row."""
         if self.is_new:
-            self.slot = self.held.hold(self.see(self.xid), self.lsn)
-            self.xids.enter(self.xid, XID_HELD + self.slot)
+            top = self.top if self.top != 0 else self.xid
+            self.slot = self.xids.get(top) - XID_HELD
+            if self.slot < 0:
+                self.slot = self.held.hold(self.see(top), self.lsn)
+                self.xids.enter(top, XID_HELD + self.slot)
+            self.join()
             self.is_new = False
         self.held.add(
             self.slot,

@@ -8,8 +8,8 @@ The rules are the server's (decode.c and `ReorderBufferProcessTXN`, PG 16):
   everything else                 row changes; materialized views too, which only the server's own format prints
 """
 
-from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from tidemark.decode.ports import Catalog, Databases
@@ -61,13 +61,17 @@ class _Role(Enum):
     TRANSIENT = "a rewrite's new heap"
 
 
-@dataclass(frozen=True, slots=True)
 class _Table:
     """A relation version as its rows meet it."""
 
-    relation: Relation
-    role: _Role
-    layout: TupleLayout
+    def __init__(self, relation: Relation, role: _Role) -> None:
+        self.relation = relation
+        self.role = role
+
+    @cached_property
+    def layout(self) -> TupleLayout:
+        """Where values stand: to be known for rows with TOASTed ones only."""
+        return TupleLayout.of(self.relation)
 
 
 def tell_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
@@ -102,10 +106,10 @@ class _Site(NamedTuple):
     def xid(self) -> Xid:
         return self.record.xid
 
-    def filled_in(self, packed: bytes, layout: TupleLayout) -> bytes:
+    def filled_in(self, packed: bytes, table: _Table) -> bytes:
         """Return the tuple with the TOASTed values that precede it."""
         chunks = self.transaction.toast.get(self.xid)
-        return packed if chunks is None else chunks.fill_in(packed, layout)
+        return packed if chunks is None else chunks.fill_in(packed, table.layout)
 
     def forget_chunks(self) -> None:
         """Note that the row which owned the chunks is through."""
@@ -181,7 +185,7 @@ class HeapChanges:
         table = self._resolve(site, insert.block.locator)
         if insert.flags & heap.INSERT_IS_SPECULATIVE and table.role is _Role.ROWS:
             key = SpeculativeKey(insert.block.locator, insert.block.block, insert.offset)
-            packed = site.filled_in(insert.tuple, table.layout)
+            packed = site.filled_in(insert.tuple, table)
             site.transaction.speculative[key] = SpeculativeRow(table.relation, site.record.lsn, site.xid, packed)
             return
         self._new_row(site, table, insert.tuple)
@@ -196,7 +200,7 @@ class HeapChanges:
         table = self._resolve(site, locator)
         if table.role is not _Role.ROWS:
             return
-        new = site.filled_in(update.tuple, table.layout)
+        new = site.filled_in(update.tuple, table)
         kind = _before_kind(update.flags, heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY)
         self._add(site, _UPDATE, table.relation, new=new, old=update.old_tuple, before_kind=kind)
         site.forget_chunks()
@@ -231,11 +235,11 @@ class HeapChanges:
             site.transaction.toast.setdefault(site.xid, ToastChunks()).add(packed)
             self._transactions.grew(len(packed))
         elif table.role is _Role.ROWS:
-            self._add(site, _INSERT, table.relation, new=site.filled_in(packed, table.layout))
+            self._add(site, _INSERT, table.relation, new=site.filled_in(packed, table))
         elif table.role is _Role.TRANSIENT:
             target = self._rewrite_target(site, table.relation)
             if target is not None:
-                self._add(site, _REWRITE, target, new=site.filled_in(packed, table.layout))
+                self._add(site, _REWRITE, target, new=site.filled_in(packed, table))
 
     def _rewrite_target(self, site: _Site, transient: Relation) -> Relation | None:
         """Return the version of the table that `transient` rewrites, with its rewrite open; None for a REFRESH."""
@@ -297,7 +301,7 @@ class HeapChanges:
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
-            table = self._tables[relation] = _Table(relation, _role_of(relation), TupleLayout.of(relation))
+            table = self._tables[relation] = _Table(relation, _role_of(relation))
         if site.transaction.schema is None or self._is_everybodys(site, table, locator):
             self._tell_skimmer(table, locator, site.catalog.database)
         return table

@@ -3,7 +3,7 @@
 cimport cython
 
 cdef Py_ssize_t ROOM, IN_RECORD_MAX, STEP, WORDS
-cdef long long SLOTS, NOTHING, OTHERS, ROWS_EACH, BYTES_EACH, SINCE
+cdef long long SLOTS, NOTHING, OTHERS, GONE, ALL_XIDS, ROWS_EACH, BYTES_EACH, SINCE
 cdef unsigned int NO_TUPLE
 
 
@@ -40,6 +40,11 @@ cdef class HeldRows:
     @cython.locals(end=Py_ssize_t, restart="long long")
     cdef int commit(self, long long slot, long long lsn, long long end_lsn, long long time,
                     long long database) except -1 nogil
+
+    cdef int is_top(self, long long slot, long long xid) except -1 nogil
+
+    @cython.locals(row=Py_ssize_t, owner="long long")
+    cdef int drop(self, long long slot, long long xid) except -1 nogil
 
     cdef int let_go(self, long long slot) except -1 nogil
 

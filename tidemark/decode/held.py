@@ -51,6 +51,8 @@ BYTES_EACH = SMALL_BYTES
 SINCE = LONG
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot
+GONE = -2  # in place of a slot: a row that was rolled back
+ALL_XIDS = (1 << 32) - 1
 STEP = 32  # row_entries.ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = (1 << 32) - 1
@@ -96,7 +98,7 @@ class HeldRows:
         self.others_byte_at = 0
         self.held_count = 0
         self.is_sorted = True  # the rows of each transaction that is held lie together
-        self.has_gaps = False  # rows of transactions that are held no longer lie among the others
+        self.has_gaps = False  # rows that are held no longer, or were rolled back, lie among the others
         self.is_crowded = False  # something is better held no longer
         self.others_lsn = NOTHING  # the least first LSN of the others that are open
         self.head = 0  # slots from here on may be in use; a slot's place in the arrays is its remainder by SLOTS_MAX
@@ -188,7 +190,9 @@ class HeldRows:
         return 0
 
     def commit(self, slot: int, lsn: int, end_lsn: int, time: int, database: int) -> int:
-        """Put a held transaction behind those that have committed so far."""
+        """Put a held transaction behind those that have committed so far, if it has rows."""
+        if self.slot_rows[slot] == 0:
+            return self.let_go(slot)
         end = self.end_count
         self.end_xids[end] = self.slot_xids[slot]
         self.end_firsts[end] = self.slot_firsts[slot]
@@ -205,6 +209,26 @@ class HeldRows:
             restart = self.others_lsn
         self.end_restarts[end] = end_lsn if restart == NOTHING else restart
         self.end_count += 1
+        return 0
+
+    def is_top(self, slot: int, xid: int) -> int:
+        """Tell if `xid` is the transaction in `slot`, and no subtransaction of it."""
+        return 1 if self.slot_xids[slot] & ALL_XIDS == xid else 0
+
+    def drop(self, slot: int, xid: int) -> int:
+        """Forget what a subtransaction did that is rolled back: the last rows of its transaction."""
+        row = self.row_count - 1
+        while row >= 0 and self.slot_rows[slot] > 0:
+            if self.row_slots[row] == slot:
+                owner = self.words[row * WORDS + 1] & ALL_XIDS
+                if owner != xid:
+                    break
+                self.row_slots[row] = GONE
+                self.slot_rows[slot] -= 1
+                self.slot_bytes[slot] -= self.row_sizes[row]
+                self.has_gaps = True
+                self.is_sorted = False
+            row -= 1
         return 0
 
     def let_go(self, slot: int) -> int:
@@ -293,7 +317,7 @@ class HeldRows:
                 self.move(row, at, size, other, other_byte)
                 other += 1
                 other_byte += size
-            elif self.slot_row_at[slot] != NOTHING:
+            elif slot != GONE and self.slot_row_at[slot] != NOTHING:
                 self.move(row, at, size, self.slot_row_at[slot], self.slot_byte_at[slot])
                 self.slot_row_at[slot] += 1
                 self.slot_byte_at[slot] += size

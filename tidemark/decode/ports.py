@@ -25,7 +25,9 @@ class SpillPort(Protocol):
 class HeldTransaction(NamedTuple):
     """What there is to a transaction that is held: rows (`row_entries`), to be copied at once."""
 
+    xid: Xid  # the top-level one, whichever of it was asked for
     first_lsn: Lsn
+    children: frozenset[Xid]  # subtransactions that were not rolled back
     entries: memoryview
     tuples: memoryview
 
@@ -45,7 +47,7 @@ class Holder(Protocol):
         """Return those that are held."""
 
     def take_out(self, xid: Xid) -> HeldTransaction | None:
-        """Hold a transaction no longer; None if it is not held."""
+        """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
 
 
 class Catalog(Protocol):

@@ -9,6 +9,7 @@ Transactions with nothing but a few rows are held here until their commit; the o
 
 from array import array
 from collections.abc import Iterable
+from functools import partial
 
 from tidemark.decode.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.extract import FIRST_VERSION, KNOWN, NO_ROWS, NONE, ORDINARY, UNKNOWN, RowExtractor
@@ -184,17 +185,19 @@ class Skimmer:
         return [Xid(self._slots[0][number % SLOTS_MAX] & XID_MASK) for number in self._live()]
 
     def take_out(self, xid: Xid) -> HeldTransaction | None:
-        """Hold a transaction no longer; None if it is not held."""
+        """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
         slot: int = self._extractor.held_slot(xid)
         if slot == NONE:
             return None
         self._held.settle()
-        _, firsts, rows, sizes, row_at, byte_at = self._slots
+        xids, firsts, rows, sizes, row_at, byte_at = self._slots
+        top = Xid(xids[slot] & XID_MASK)
         row, byte = row_at[slot], byte_at[slot]
         entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]
         tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
-        self._extractor.let_go(xid)
-        return HeldTransaction(Lsn(firsts[slot]), entries, tuples)
+        children = frozenset(map(Xid, iter(partial(self._extractor.take_child, top), 0)))
+        self._extractor.let_go(top)
+        return HeldTransaction(top, Lsn(firsts[slot]), children, entries, tuples)
 
     # --- what is ordinary
 

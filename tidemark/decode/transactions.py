@@ -274,17 +274,19 @@ class TransactionTable:
             self.find(xid)
 
     def find(self, xid: Xid) -> OpenTransaction | None:
-        """Return the open top-level transaction `xid`, taken over if it is held."""
+        """Return the open top-level transaction `xid`, taken over if it is held; so is that of a subtransaction."""
         transaction = self._open.get(xid)
         if transaction is not None or self.holder is None:
             return transaction
         held = self.holder.take_out(xid)
         if held is None:
             return None
-        transaction = self._open[xid] = OpenTransaction(xid, held.first_lsn, RowLog(self.versions))
-        transaction.rows.extend(held.entries, held.tuples)
+        taken = self._open[held.xid] = OpenTransaction(held.xid, held.first_lsn, RowLog(self.versions))
+        taken.rows.extend(held.entries, held.tuples)
+        taken.children.update(held.children)
+        self._top_of.update(dict.fromkeys(held.children, held.xid))
         self.grew(len(held.entries) + len(held.tuples))
-        return transaction
+        return self._open.get(xid)
 
     def _pop(self, xid: Xid) -> OpenTransaction | None:
         self.find(xid)
@@ -309,6 +311,9 @@ class TransactionTable:
         """Return the transaction to which a record of `xid` belongs; `top_xid` is the record's own word on that."""
         top = top_xid or self._top_of.get(xid, xid)
         transaction = self.find(top)
+        if transaction is None and not top_xid and xid in self._top_of:  # by now: it was held
+            top = self._top_of[xid]
+            transaction = self._open[top]
         if transaction is None:
             self._advance(top)
             old = self.complete_from is not None and self.full_xid(top) < self.complete_from
@@ -388,6 +393,8 @@ class TransactionTable:
 
     def abort(self, xid: Xid, subxids: Iterable[Xid]) -> set[Xid]:
         """Forget a transaction or subtransaction, with its own subtransactions; return them all."""
+        for member in (xid, *subxids):
+            self.find(member)
         top = next((self._top_of[known] for known in (xid, *subxids) if known in self._top_of), xid)
         if top == xid:
             known = self.find(xid)

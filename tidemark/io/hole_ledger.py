@@ -12,12 +12,12 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 _MAGIC = b"TMHOLES1"
-_HEADER = struct.Struct("<8sI4x16sQQ8x")  # magic, CRC-32 of the rest, boot id, failing since (boot clock, ns), holes
+_HEADER = struct.Struct("<8sI4x16sQQQ")  # magic, CRC-32 of the rest, then `_Header`
 _REST_AT = 12
 _SLOT = struct.Struct("<I4xQ40s72s")  # CRC-32 of the rest, wall clock in s, name, reason
 _SLOT_REST_AT = 4
@@ -25,6 +25,7 @@ _HEADER_BYTES = 128
 SLOTS = 1023
 LEDGER_BYTES = _HEADER_BYTES + SLOTS * _SLOT.size
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+ATTEMPTS_APART_S = 300.0  # a server that runs tries again each minute: whoever comes later was stopped in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,19 @@ class GivenUp:
     name: str
     reason: str
     at_s: int  # wall clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """In the order of the file; the times are the boot clock's, in ns, and 0 where there is none."""
+
+    boot_id: bytes
+    failing_since: int
+    hole_count: int
+    latest_failure: int
+
+
+_EMPTY = _Header(bytes(16), 0, 0, 0)
 
 
 class HoleLedger:
@@ -82,40 +96,44 @@ class HoleLedger:
     @property
     def failing_s(self) -> float | None:
         """For how many seconds archiving has failed, as far as this boot knows; None: the latest copy succeeded."""
-        boot_id, since_ns, _ = self._header()
-        if not since_ns:
+        header = self._header()
+        if not header.failing_since:
             return None
-        began_ns = since_ns if boot_id == _this_boot() else 0
-        return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns) / 1e9
+        began_ns = header.failing_since if header.boot_id == _this_boot() else 0
+        return (_boot_clock_ns() - began_ns) / 1e9
 
     @property
     def hole_count(self) -> int:
         """How many files were given up since the ledger was made."""
-        return self._header()[2]
+        return self._header().hole_count
 
     def note_success(self) -> None:
         """Forget since when archiving failed."""
-        boot_id, since_ns, count = self._header()
-        if since_ns:
-            self._write_header(boot_id, 0, count)
+        header = self._header()
+        if header.failing_since:
+            self._write_header(replace(header, failing_since=0))
 
-    def note_failure(self) -> float:
-        """Return for how many seconds archiving has failed: 0 the first time, and the first time after a boot."""
-        boot_id, since_ns, count = self._header()
-        now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        this_boot = _this_boot()
-        if since_ns and boot_id == this_boot:
-            return (now_ns - since_ns) / 1e9
-        self._write_header(this_boot, now_ns, count)
-        return 0.0
+    def note_failure(self, *, apart_s: float = ATTEMPTS_APART_S) -> float:
+        """Return for how many seconds archiving has failed.
+
+        It is 0 the first time, the first time after a boot, and `apart_s` or more behind the failure before: nobody
+        tried meanwhile, so the server did not run.
+        """
+        header = self._header()
+        now_ns, this_boot = _boot_clock_ns(), _this_boot()
+        goes_on = header.failing_since and header.boot_id == this_boot
+        if not goes_on or now_ns - header.latest_failure >= apart_s * 1e9:
+            header = replace(header, boot_id=this_boot, failing_since=now_ns)
+        self._write_header(replace(header, latest_failure=now_ns))
+        return (now_ns - header.failing_since) / 1e9
 
     def give_up(self, name: str, reason: str) -> None:
         """Record that `name` is not archived; those behind it are given up at once, until a copy succeeds."""
-        boot_id, since_ns, count = self._header()
+        header = self._header()
         rest = _SLOT.pack(0, int(time.time()), name.encode()[:40], _cut(reason, 72))[_SLOT_REST_AT:]
         slot = zlib.crc32(rest).to_bytes(_SLOT_REST_AT, "little") + rest
-        os.pwrite(self._descriptor, slot, _HEADER_BYTES + count % SLOTS * _SLOT.size)
-        self._write_header(boot_id, since_ns, count + 1)
+        os.pwrite(self._descriptor, slot, _HEADER_BYTES + header.hole_count % SLOTS * _SLOT.size)
+        self._write_header(replace(header, hole_count=header.hole_count + 1))
 
     def holes(self) -> list[GivenUp]:
         """Return what was given up, oldest first."""
@@ -128,18 +146,23 @@ class HoleLedger:
                 found.append(GivenUp(name.rstrip(b"\0").decode(), reason.rstrip(b"\0").decode(), at_s))
         return found
 
-    def _header(self) -> tuple[bytes, int, int]:
+    def _header(self) -> _Header:
         packed = os.pread(self._descriptor, _HEADER.size, 0)
         if len(packed) == _HEADER.size:
-            magic, crc, boot_id, since_ns, count = _HEADER.unpack(packed)
+            magic, crc, *fields = _HEADER.unpack(packed)
             if magic == _MAGIC and crc == zlib.crc32(packed[_REST_AT:]):
-                return boot_id, since_ns, count
-        return bytes(16), 0, 0
+                return _Header(*fields)
+        return _EMPTY
 
-    def _write_header(self, boot_id: bytes, since_ns: int, count: int) -> None:
-        rest = _HEADER.pack(_MAGIC, 0, boot_id, since_ns, count)[_REST_AT:]
+    def _write_header(self, header: _Header) -> None:
+        fields = (header.boot_id, header.failing_since, header.hole_count, header.latest_failure)
+        rest = _HEADER.pack(_MAGIC, 0, *fields)[_REST_AT:]
         os.pwrite(self._descriptor, _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest, 0)
         os.fdatasync(self._descriptor)
+
+
+def _boot_clock_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def _this_boot() -> bytes:

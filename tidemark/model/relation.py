@@ -136,8 +136,11 @@ class Relation:
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # A version is hashed for every row that it describes: once is enough.
-        key = (self.oid, self.namespace, self.name, self.columns, self.replica_identity, self.identity_columns)
+        # A version is hashed for every row that it describes: once is enough. NB: versions of one relation that differ
+        # in nothing else than their columns' types are few; to hash each column with all that its type is made of would
+        # cost more than all else that DDL does to a wide table.
+        names = tuple(column.name for column in self.columns)
+        key = (self.oid, self.namespace, self.name, names, self.replica_identity, self.identity_columns)
         object.__setattr__(self, "_hash", hash(key))
 
     def __hash__(self) -> int:

@@ -54,6 +54,15 @@ def test_failure_is_counted_from_its_first_time_until_a_success_and_anew_after_a
         assert ledger.hole_count == 1
 
 
+def test_time_in_which_nobody_tried_is_not_counted(tmp_path: Path) -> None:
+    path = fresh(tmp_path)
+    with HoleLedger.open(path, writable=True) as ledger:
+        ledger.note_failure()
+        assert ledger.note_failure(apart_s=60) > 0
+        assert ledger.note_failure(apart_s=0) == 0
+        assert ledger.note_failure(apart_s=60) > 0
+
+
 @settings(deadline=None)  # it syncs, on whatever disk
 @given(where=st.integers(0, 127), byte=st.integers(1, 255))
 def test_a_torn_header_counts_as_an_empty_ledger(

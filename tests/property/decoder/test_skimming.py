@@ -30,8 +30,14 @@ from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap
 
 slow_lookup = interpreted("tidemark.decode.lookup")
 slow_held = interpreted("tidemark.decode.held")
+slow_children = interpreted("tidemark.decode.held_children")
 slow_extract = interpreted(
-    "tidemark.decode.extract", stand_in={"tidemark.decode.lookup": slow_lookup, "tidemark.decode.held": slow_held}
+    "tidemark.decode.extract",
+    stand_in={
+        "tidemark.decode.lookup": slow_lookup,
+        "tidemark.decode.held": slow_held,
+        "tidemark.decode.held_children": slow_children,
+    },
 )
 slow_entries = interpreted("tidemark.decode.row_entries")
 
@@ -55,8 +61,18 @@ VERBS = (
     "message",
 )
 DDL_VERBS = ("command_id", "invalidations", "held_lock")
-ENDS = ("commit", "commit", "abort", "savepoint", "rollback", "prepare", "elsewhere", "truncate")
-STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + ENDS), st.integers(0, 3)), max_size=60)
+ENDS = ("commit", "commit", "abort", "prepare", "elsewhere", "truncate")
+NESTED = (
+    "savepoint",
+    "savepoint",
+    "two_savepoints",
+    "unwritten_savepoint",
+    "unwritten_rollback",
+    "rollback",
+    "far_rollback",
+    "release",
+)
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS * 2 + DDL_VERBS + ENDS + NESTED), st.integers(0, 3)), max_size=60)
 
 
 class Sessions:
@@ -67,6 +83,7 @@ class Sessions:
         self.next_xid = 800
         self.tops = [0, 0, 0, 0]
         self.subs: list[list[int]] = [[], [], [], []]
+        self.released: list[list[int]] = [[], [], [], []]
         self.number = 0
 
     def play(self, verb: str, session: int) -> None:
@@ -94,22 +111,43 @@ class Sessions:
         }
         if verb in acts:
             acts[verb](self._current(session), (ACCOUNT, LEDGER)[self.number % 2])
-        elif verb == "savepoint":
+        elif verb in NESTED:
+            self._nest(verb, session)
+        elif verb in ("commit", "abort"):
+            end = self.stream.commit if verb == "commit" else self.stream.abort
+            end(self.tops[session], *self.released[session], *self.subs[session])
+            self.tops[session], self.subs[session], self.released[session] = 0, [], []
+        elif verb == "prepare" and not self.subs[session] + self.released[session]:
+            self.stream.prepare(self.tops[session], b"gid")
+            self.stream.commit_prepared(self.tops[session], b"gid")
+            self.tops[session] = 0
+
+    def _nest(self, verb: str, session: int) -> None:
+        if verb == "savepoint":
             sub = self._new_xid()
             if self.number % 2:
                 self.stream.assign(self.tops[session], sub)
             self.stream.insert(sub, ACCOUNT, packed_row(self.number), top=0 if self.number % 2 else self.tops[session])
             self.subs[session].append(sub)
+        elif verb == "two_savepoints":
+            outer, inner = self._new_xid(), self._new_xid()
+            self.stream.assign_outer(self.tops[session], outer)
+            self.stream.insert(inner, ACCOUNT, packed_row(self.number), top=self.tops[session])
+            self.subs[session] += [outer, inner]
+        elif verb == "unwritten_rollback":
+            self.stream.abort(self._new_xid(), top=self.tops[session])
+        elif verb == "unwritten_savepoint":  # that is to say without a row
+            sub = self._new_xid()
+            self._other((RM_BTREE, RM_HEAP)[self.number % 2], heap.LOCK, sub, ACCOUNT, top=self.tops[session])
+            self.subs[session].append(sub)
         elif verb == "rollback" and self.subs[session]:
             self.stream.abort(self.subs[session].pop())
-        elif verb in ("commit", "abort"):
-            end = self.stream.commit if verb == "commit" else self.stream.abort
-            end(self.tops[session], *self.subs[session])
-            self.tops[session], self.subs[session] = 0, []
-        elif verb == "prepare" and not self.subs[session]:
-            self.stream.prepare(self.tops[session], b"gid")
-            self.stream.commit_prepared(self.tops[session], b"gid")
-            self.tops[session] = 0
+        elif verb == "far_rollback" and self.subs[session]:
+            self.stream.abort(*self.subs[session][self.number % len(self.subs[session]) :])
+            del self.subs[session][self.number % len(self.subs[session]) :]
+        elif verb == "release":  # what comes next is of the transaction itself again
+            self.released[session] += self.subs[session]
+            self.subs[session] = []
 
     def _new_xid(self) -> int:
         self.next_xid += 1
@@ -134,9 +172,9 @@ class Sessions:
         else:
             self.stream.delete(xid, table, flags=heap.DELETE_IS_SUPER, offset=self.number)
 
-    def _other(self, rmgr: int, info: int, xid: int, table: int, database: int = DATABASE) -> None:
+    def _other(self, rmgr: int, info: int, xid: int, table: int, *, database: int = DATABASE, top: int = 0) -> None:
         file = locator(table, Oid(database))
-        self.stream.record(rmgr, info, bytes(8), xid=xid, file=file, data=b"x")
+        self.stream.record(rmgr, info, bytes(8), xid=xid, top=top, file=file, data=b"x")
 
 
 def new_wal() -> Wal:
@@ -230,6 +268,8 @@ class Extraction:
                 self.held.settle()
             found += [self.held.first_lsn(), self.held.held_count, self.held.head, self.held.tail]
             found += [bytes(self.entries[: self.held.row_count * row_entries.ENTRY_BYTES]), self._held_columns()]
+            if at % 3 == 2:
+                found.append(self.extractor.take_child(block.xids[at // 3]))
             if at % 5 == 4:
                 self.extractor.let_go(block.xids[at // 2])
             at += self.extractor.other_end == held.NONE

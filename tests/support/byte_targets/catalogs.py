@@ -54,7 +54,7 @@ class MemorySpill:
         self._kept[handle] = b""
 
 
-def _records(data: bytes, lsn: Lsn) -> list[Record]:
+def records_of(data: bytes, lsn: Lsn) -> list[Record]:
     """Return the records of an input, with sound CRCs, one behind the other from `lsn` on."""
     given, found = Bytes(data), list[Record]()
     while given and len(found) < RECORDS_MAX:
@@ -71,7 +71,7 @@ def _decoded(data: bytes, *, by_block: bool) -> list[EncodedGroup]:
     base = load_base(_BASE, "base")
     decoder = Decoder(FORMAT, TIMELINE, base.mirrors, next_xid=NEXT_XID, memory_bytes=MEMORY_BYTES, spill=MemorySpill())
     grouper = Grouper({oid: mirror.dialect for oid, mirror in base.mirrors.items()}, rows_max=8)
-    records = _records(data, base.lsn)
+    records = records_of(data, base.lsn)
     groups: list[ChangeGroup] = []
     raws = [(found.lsn, found.end_lsn, found.raw) for found in records]
     for decoded in decoder.decode_block(block_of(raws)) if by_block else map(decoder.decode, records):
@@ -114,7 +114,7 @@ def run_journal(data: bytes) -> None:
     base = load_base(_BASE, "base")
     with refusals():
         head = journal_head(MAJOR, SystemIdentifier(7))
-        entries = [dump_entry(found, TIMELINE, Xid(found.xid)) for found in _records(data, base.lsn)]
+        entries = [dump_entry(found, TIMELINE, Xid(found.xid)) for found in records_of(data, base.lsn)]
         replay(base, Journal(head + b"".join(entries), "journal"), Lsn((1 << 63) - 1))
         for mirror in base.mirrors.values():
             list(mirror.relations())

@@ -28,7 +28,7 @@ from tidemark.wire.state import Identity
 READER = "chaos"
 BATCH_BYTES = 256 << 10
 POLL_S = 0.02
-END_S = 60.0
+END_S = 120.0
 FORGETS = 0.03  # of all batches
 
 

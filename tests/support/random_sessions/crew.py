@@ -16,7 +16,7 @@ STORM_SESSIONS = 3
 STORM_DEFINITIONS = 0.8
 POLL_S = 0.05
 STATEMENTS_TIMEOUT_S = 60
-JOIN_TIMEOUT_S = 90  # the statements of a script, each within its time-out
+JOIN_TIMEOUT_S = 120  # the statements of a script, each within its time-out
 
 
 class Crew:

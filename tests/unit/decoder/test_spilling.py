@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from tests.property.decoder.test_savepoints import MemorySpill
-from tests.support.forged_records import Wal, block_of, locator, packed_chunk, packed_row, told
+from tests.support.forged_records import Wal, block_of, packed_chunk, packed_row, told
 from tests.support.groups import relation
 from tidemark.decode.transactions import CommittedTransaction, TransactionTooLarge
 from tidemark.model.change import LogicalMessage
-from tidemark.wal.rmgr import RM_HEAP, heap
 
 ACCOUNT, TOAST = 16385, 16388
 MEMORY_BYTES = 100_000
@@ -73,8 +72,8 @@ def test_what_was_spilled_and_rolled_back_is_forgotten_at_a_commit_of_nothing() 
     made = Wal(relation())
     made.update(701, ACCOUNT, packed_row(0))
     made.commit(701)  # from here on the file is known, and ordinary records are skimmed
-    made.record(RM_HEAP, heap.LOCK, bytes(8), xid=702, file=locator(ACCOUNT))
-    made.insert(703, ACCOUNT, packed_row(1), top=702)
+    made.assign(702, 703)  # so it is not held
+    made.insert(703, ACCOUNT, packed_row(1))
     made.abort(703)
     made.commit(702)
     spill = MemorySpill()

@@ -12,7 +12,7 @@ from tidemark.runtime.consumers import NullConsumer
 from tidemark.runtime.liveness import Liveness
 
 ALIVE_S, HANG_S = 5.0, 300.0
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 class HandClock:

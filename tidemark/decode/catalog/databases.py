@@ -12,6 +12,7 @@ from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.new_databases import CopiedFiles, CopiedPages, NotFollowed, layouts_of, mirror_of
 from tidemark.decode.catalog.redo import CatalogDiverged
 from tidemark.decode.catalog.shared import Database, SharedCatalogs
+from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import precedes
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.encodings import UnsupportedEncoding
@@ -80,8 +81,11 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
     @property
     def revision(self) -> int:
         """A number that grows with every record that changed anything here: those belong into a journal."""
-        own = sum(mirror.store.revision for mirror in self._mirrors.values())
-        return self._revision + own + self.shared.store.revision
+        return self._own_revision + sum(mirror.store.revision for mirror in self._mirrors.values())
+
+    @property
+    def _own_revision(self) -> int:
+        return self._revision + self.shared.store.revision
 
     @property
     def outdated_count(self) -> int:
@@ -144,10 +148,14 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     def tracks(self, locator: RelFileLocator) -> bool:
         """Tell if `locator` is a file of a tracked catalog."""
-        store = self.shared.store if locator.db == INVALID_OID else None
-        mirror = self._mirrors.get(locator.db)
-        store = mirror.store if mirror is not None else store
+        store = self._store(locator.db)
         return store is not None and store.tracks(locator)
+
+    def _store(self, database: Oid) -> CatalogStore | None:
+        if database == INVALID_OID:
+            return self.shared.store
+        mirror = self._mirrors.get(database)
+        return mirror.store if mirror is not None else None
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Take a record of `top_xid` (0: of no transaction); tell if it was about tracked catalogs, or databases."""
@@ -224,7 +232,9 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     def turns(self, xid: Xid) -> Sequence[DatabaseTurn]:
         """Return which databases come into the capture, or leave it, when `xid` commits: to be asked before it does."""
-        turns = []
+        turns: list[DatabaseTurn] = []
+        if self._is_settled:
+            return turns
         for before, after in self.shared.changes(xid):
             was, now = self._is_wanted(before), self._is_wanted(after)
             row = after or before
@@ -238,28 +248,53 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
 
     def commit(self, xids: Collection[Xid], lsn: Lsn) -> bool:
         """Settle a committed transaction, its xid and those of its subtransactions; tell if it changed anything."""
-        before = self.revision
+        if self._is_settled:
+            return False
+        changed, before = False, self._own_revision
         for xid in xids:
             for gone, row in self.shared.changes(xid):
                 if row is None and gone is not None:
                     self._drop(gone.oid)
                 elif row is not None and row.oid not in self._mirrors:
                     self._born(row.oid, row)
-        for mirror in list(self._mirrors.values()):
-            mirror.commit(xids, lsn)
+        shared_commits = self.shared.store.commits
+        self.shared.store.commit(xids, lsn)
+        concerns_all = shared_commits != self.shared.store.commits
+        for mirror in list(self._mirrors.values()) if concerns_all else self._unsettled():
+            changed |= mirror.commit(xids, lsn)
         self._forget(set(xids))
         if self._shared_commits != self.shared.store.commits:
             self._shared_commits = self.shared.store.commits
             self._look_at_names()
-        return self.revision != before
+        self._note_settled()
+        return changed or self._own_revision != before
 
     def abort(self, xids: Collection[Xid]) -> bool:
         """Settle an aborted transaction, or a subtransaction with those below it; tell if it had changed anything."""
-        before = self.revision
-        for mirror in self._mirrors.values():
-            mirror.abort(xids)
+        if self._is_settled:
+            return False
+        changed, before = False, self._own_revision
+        self.shared.store.abort(xids)
+        for mirror in self._unsettled():
+            changed |= mirror.abort(xids)
         self._forget(set(xids))
-        return self.revision != before
+        self._note_settled()
+        return changed or self._own_revision != before
+
+    @property
+    def _is_settled(self) -> bool:
+        """Tell if no transaction's end has anything to do here, as is so of most."""
+        return not self.shared.unsettled and not self._new
+
+    def _unsettled(self) -> list[CatalogMirror]:
+        return [self._mirrors[database] for database in self.shared.unsettled if database in self._mirrors]
+
+    def _note_settled(self) -> None:
+        """Ask those no more of which all transactions that touched their catalogs have ended."""
+        for database in list(self.shared.unsettled):
+            store = self._store(database)
+            if store is None or store.is_settled:
+                self.shared.unsettled.remove(database)
 
     def abort_older_than(self, oldest_running: Xid) -> bool:
         """Abort what a crash left open, as RUNNING_XACTS tells; tell if there was anything."""

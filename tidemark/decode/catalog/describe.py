@@ -33,6 +33,7 @@ PG_CATALOG_OID = Oid(11)
 ARRAY_SUBSCRIPT_HANDLER = 6179  # pg_proc.dat
 TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has no bound, people have
 _PLAIN_STORAGE = b"p"
+_ALIGNS = {align.value.encode("ascii"): align for align in Align}
 _INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, lower bound: 4 bytes each
 
 
@@ -293,7 +294,7 @@ class Describer:
                 typmod=row.typmod,
                 length=row.length,
                 by_value=row.by_value,
-                align=Align(row.align.decode("ascii")),
+                align=_ALIGNS[row.align],
                 not_null=row.not_null,
                 dropped=row.dropped,
                 generated=row.generated.strip(b"\0").decode("ascii"),

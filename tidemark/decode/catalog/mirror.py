@@ -65,12 +65,14 @@ class CatalogMirror:
         self._private: dict[Xid, PrivateView] = {}
         self._versions: dict[Oid, deque[Relation]] = {}
         self._shared_commits = shared.store.commits
+        shared.unsettled.add(self.database)  # a store may have been made with open transactions
 
     # --- records and ends of transactions
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Take a record of `top_xid` (0: of no transaction); tell if it was about a tracked catalog."""
         if self.store.redo(record, top_xid):
+            self.shared.unsettled.add(self.database)
             return True
         return self.shared.redo(record, top_xid)
 

@@ -31,11 +31,11 @@ def is_from_seed(datum: bytes | None) -> bool:
 
 def is_same_version(version: Relation, other: Relation) -> bool:
     """Tell if two descriptions are equal, a seed's missing value being taken for the real one that replaced it."""
+    if len(version.columns) != len(other.columns):
+        return False
     if version == other:
         return True
     if not any(is_from_seed(column.missing) for column in version.columns):
-        return False
-    if len(version.columns) != len(other.columns):
         return False
     columns = [
         replace(column, missing=there.missing) if is_from_seed(column.missing) and there.missing else column

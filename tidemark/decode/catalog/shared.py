@@ -33,12 +33,18 @@ class SharedCatalogs:
 
     def __init__(self, store: CatalogStore) -> None:
         self.store = store
+        # Databases of which the end of a transaction may have something to settle, `store.database` for these catalogs:
+        # most transactions touch no catalog, and each is of one database.
+        self.unsettled = {store.database}
         layout = store.heaps[PG_DATABASE.oid].layout
         self._reader = layout.projection("oid", "datname", "encoding", "datistemplate", "dattablespace")
 
     def redo(self, record: Record, top_xid: Xid) -> bool:
         """Take a record; tell if it was about a shared catalog. Taking one twice does nothing."""
-        return self.store.redo(record, top_xid)
+        taken = self.store.redo(record, top_xid)
+        if taken:
+            self.unsettled.add(self.store.database)
+        return taken
 
     def databases(self) -> Iterator[Database]:
         """Give all databases, templates included."""

@@ -72,6 +72,11 @@ class CatalogStore:
         """Tell if a seed is being taken: most rows are not known yet."""
         return self.marks.learning
 
+    @property
+    def is_settled(self) -> bool:
+        """Tell if the end of no transaction has anything to do here."""
+        return not (self.open or self.top_of or self.marks.open_xids() or self.marks.learning)
+
     def stop_learning(self, fate: Callable[[Xid], Fate] | None = None) -> None:
         """Hold that all rows are known from here on; `fate` tells of the transactions from before learning."""
         for xid in self.marks.stop_learning(fate):

@@ -1,0 +1,25 @@
+# The types of held_children.py. Xids, slots and cells are signed: none is -1.
+
+cimport cython
+
+cdef long long NOTHING
+
+
+cdef class HeldChildren:
+    cdef long long[::1] xids, following, latest, counts
+    cdef long long free
+
+    cdef int has_room(self) except -1 nogil
+
+    @cython.locals(cell="long long")
+    cdef int add(self, long long slot, long long xid) except -1 nogil
+
+    cdef long long count(self, long long slot) except -1 nogil
+
+    @cython.locals(before="long long", cell="long long")
+    cdef int remove(self, long long slot, long long xid) except -1 nogil
+
+    @cython.locals(cell="long long")
+    cdef long long take(self, long long slot) except -1 nogil
+
+    cdef int let_go(self, long long slot, long long cell) except -1 nogil
