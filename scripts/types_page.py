@@ -66,7 +66,7 @@ Where Arrow, Spark or Delta cannot hold what PostgreSQL can, the value is change
   not enforce the number of dimensions.
 * **Domains** are what they stand on.
 * **Composite types** print in the shape that they have when a row is written. `ALTER TYPE ... ADD ATTRIBUTE` and its
-  like write no rows: those that are in the lake keep the text that they had.
+  like write no rows: the change log keeps the text that they had, a replica's rows take the new shape.
 * **Types of extensions** are known by their name, in whatever schema they are.
 * **`money`** has as many fractional digits as the node's `lc_monetary` says, which is not in WAL: two are taken.
 * **An unchanged TOASTed value** that is not in WAL is NULL in `_after`, and its bit in `_unchanged` is set.

@@ -8,9 +8,10 @@ import click
 from ctl import settings
 from ctl.narration import Narrator
 from ctl.options import PATH, config_option, state_option
+from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.archive_setup import adopt_archive, archive_kind, archive_setting
-from tidemark.io.backup import BackupFolder
+from tidemark.io.backup import open_backup
 from tidemark.io.config import Config
 from tidemark.io.history_copy import read_manifest
 from tidemark.io.marker_key import make_marker_key
@@ -119,26 +120,29 @@ def _init_from_backup(
     state: Path, config: Path | None, databases: tuple[str, ...], archive: Path | None, backup: Path
 ) -> None:
     chosen = settings.load(state, config)
-    where = archive or (Path(chosen.archive.folder) if chosen.has_archive else None)
-    if where is None:
-        raise ConfigError("no archive is named", hint="give --archive: WAL since the backup began is needed")
+    if config is not None:
+        _check_same({"--database": (databases, chosen.select.databases)}, where=config)
     folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
-    folder.share(chosen.capture.group)
-    opened = BackupFolder(backup)
-    segments = ArchiveFolder(where, of=opened.control.system_identifier)
-    if databases:
-        seed = seed_from_backup(opened, segments, lambda name: name in databases)
-        if missing := set(databases) - set(seed.databases.values()):
-            raise ConfigError(f"{backup} has no database {', '.join(sorted(missing))}", hint="see --database")
+    if config is not None:
+        selects = chosen.select.selection().selects_database
     else:
-        selects = chosen.select.selection().selects_database if config is not None else lambda _: True
-        seed = seed_from_backup(opened, segments, selects)
+        selects = Selection(databases=databases or ("*",)).selects_database
+    with open_backup(backup) as opened:
+        where = archive or (Path(chosen.archive.folder) if chosen.has_archive else opened.wal_folder())
+        if where is None:
+            hint = "give --archive: WAL since the backup began is needed, and the backup has none"
+            raise ConfigError("no archive is named", hint=hint)
+        segments = ArchiveFolder(where, of=opened.control.system_identifier)
+        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows)
+    names = sorted(seed.databases.values())
+    if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
+        raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="see --database")
+    folder.share(chosen.capture.group)
     is_new = initialise_from_backup(chosen, folder, seed)
     if config is not None:
         settings.keep(folder, config)
-    names = ", ".join(sorted(seed.databases.values()))
     if is_new:
-        click.echo(f"state made in {state}: {names} from {format_lsn(seed.lsn)} on, where the backup ended")
+        click.echo(f"state made in {state}: {', '.join(names)} from {format_lsn(seed.lsn)} on, where the backup ended")
     else:
         click.echo(f"{state} is the state of this capture already")
 

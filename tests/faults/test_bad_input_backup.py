@@ -10,12 +10,15 @@ import pytest
 
 from tests.support.archiving import segment_bytes
 from tests.support.backups import by_copy
-from tests.support.cdcctl import cdcctl, refused
+from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import new_cluster
 from tidemark.io.archive import ArchiveFolder
-from tidemark.io.backup import BackupFolder
+from tidemark.io.backup import open_backup
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import parse_lsn
+from tidemark.model.mode import Stage
 from tidemark.runtime.backup_seeding import seed_from_backup
 
 SEGMENT = 1 << 20
@@ -162,7 +165,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Given:
     [
         (no_folder, ExitCode.CONFIG, "is no folder"),
         (empty, ExitCode.CONFIG, "is no base backup: PG_VERSION is not there"),
-        (tar, ExitCode.CONFIG, "holds a backup in tar format (base.tar.gz)"),
+        (tar, ExitCode.CONFIG, "base.tar.gz is cut off"),
         (of_a_running_server, ExitCode.CONFIG, "is the data directory of a server (postmaster.pid is there)"),
         (started_from, ExitCode.CONFIG, "backup_label is not there"),
         (label_without_start, ExitCode.CONFIG, "backup_label has no line START WAL LOCATION"),
@@ -188,8 +191,8 @@ def test_what_is_no_backup_or_has_not_the_wal_of_it_is_refused_by_name(
     shutil.copytree(sound.archive, tmp_path / "archive")
     given = Given(tmp_path / "backup", tmp_path / "archive", sound.running)
     spoil(given)
-    with pytest.raises(TidemarkError, match=re.escape(told)) as caught:
-        seed_from_backup(BackupFolder(given.backup), ArchiveFolder(given.archive), lambda name: name == given.database)
+    with pytest.raises(TidemarkError, match=re.escape(told)) as caught, open_backup(given.backup) as opened:
+        seed_from_backup(opened, ArchiveFolder(given.archive), lambda name: name == given.database)
     assert caught.value.exit_code == code
     assert caught.value.hint
 
@@ -201,8 +204,48 @@ def test_nothing_is_made_where_a_backup_is_refused(sound: Given, tmp_path: Path)
     assert not state.exists()
 
 
-def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_asked_for(tmp_path: Path) -> None:
-    backup = ("init", "--state", tmp_path / "state", "--from-backup", tmp_path)
+def test_options_that_a_backup_has_no_use_for_are_refused_and_an_archive_is_asked_for(
+    sound: Given, tmp_path: Path
+) -> None:
+    backup = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup)
     refused(cdcctl(*backup), ExitCode.CONFIG, "no archive is named")
     refused(cdcctl(*backup, "--dsn", "host=nowhere"), ExitCode.CONFIG, "--dsn does not go with --from-backup")
+    assert not (tmp_path / "state").exists()
+
+
+def configured(path: Path, *databases: str, archive: Path | None = None) -> Path:
+    """Write the configuration of a capture that daemons are to run with."""
+    text = f"[capture]\ndsn = 'host=nowhere'\nname = 'kept'\n[select]\ndatabases = {list(databases)}\n"
+    path.write_text(text + (f"[archive]\nfolder = '{archive}'\n" if archive else ""))
+    return path
+
+
+def test_a_configuration_chooses_the_databases_of_a_backup_and_names_the_archive(sound: Given, tmp_path: Path) -> None:
+    config = configured(tmp_path / "tidemark.toml", "post*", archive=sound.archive)
+    state = tmp_path / "state"
+    init = ("init", "--state", state, "--config", config, "--from-backup", sound.backup, "--database", "post*")
+    assert "postgres from" in succeeded(cdcctl(*init)).lines[0]
+    with StateStore.open(StateFolder(state)) as store:
+        view = store.view()
+    assert view.identity.capture == "kept"
+    assert view.beginning is not None
+    assert list(view.beginning.databases.values()) == ["postgres"]
+    assert view.stage is Stage.ARCHIVE  # where the WAL behind the backup is
+    assert (state / "tidemark.toml").read_text() == config.read_text()
+    assert "is the state of this capture already" in succeeded(cdcctl(*init)).lines[0]
+
+
+def test_a_database_that_the_backup_has_not_is_refused_beside_one_that_it_has(sound: Given, tmp_path: Path) -> None:
+    init = ("init", "--state", tmp_path / "state", "--from-backup", sound.backup, "--archive", sound.archive)
+    chosen = ("--database", "postgres", "--database", "nobody*")
+    refused(cdcctl(*init, *chosen), ExitCode.CONFIG, f"{sound.backup} has no database nobody*")
+    assert not (tmp_path / "state").exists()
+
+
+def test_databases_that_the_configuration_does_not_choose_are_refused_beside_it(sound: Given, tmp_path: Path) -> None:
+    config = configured(tmp_path / "tidemark.toml", "shop_*")
+    where = ("--from-backup", sound.backup, "--archive", sound.archive)
+    init = ("init", "--state", tmp_path / "state", "--config", config, *where)
+    refused(cdcctl(*init), ExitCode.CONFIG, f"no database of {sound.backup} is selected")
+    refused(cdcctl(*init, "--database", "postgres"), ExitCode.CONFIG, "--database is not what", str(config))
     assert not (tmp_path / "state").exists()

@@ -12,7 +12,7 @@ from tests.support.captures import Sidecar, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, StopMode, new_cluster
 from tidemark.decode.codecs.encodings import SERVER_ENCODINGS
-from tidemark.io.config import SelectConfig
+from tidemark.io.config import SeedConfig, SelectConfig
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, SchemaChange, SchemaEvent
 from tidemark.model.lsn import Oid
@@ -96,7 +96,7 @@ def write(cluster: Cluster, database: str, number: int) -> None:
 
 def fill_wal(cluster: Cluster) -> None:
     """Let WAL grow enough for a new catalog base."""
-    cluster.sql("SELECT pg_logical_emit_message(false, 'filler', repeat('x', 2000000))", "plain")
+    cluster.sql("SELECT pg_logical_emit_message(false, 'filler', repeat('x', 2000000))", "golden")
 
 
 @pytest.mark.feature("N03")
@@ -211,6 +211,38 @@ def test_a_database_that_is_half_dropped_keeps_nobody_from_beginning(tmp_path: P
             beginning = store.view().beginning
     assert beginning is not None
     assert set(beginning.databases.values()) == {"app", "postgres"}
+
+
+@pytest.mark.feature("N03")
+def test_a_database_that_is_followed_from_the_seed_on_can_be_renamed_into_the_selection(
+    server: Cluster, tmp_path: Path
+) -> None:
+    for name in ("waiting", "stranger"):
+        server.sql(f"CREATE DATABASE {name}")
+        write(server, name, 1)
+    sidecar = Shops(server, tmp_path)
+    sidecar.config = replace(sidecar.config, seed=SeedConfig(databases=("wait*",)))
+    sidecar.init()
+    assert not {"waiting", "stranger"} & set(sidecar.names().values())
+    sidecar.start()
+    try:
+        write(server, "waiting", 2)  # what its catalogs are then has to be known
+        fill_wal(server)
+        sidecar.restart()  # from a base of the journal
+        server.sql("ALTER DATABASE waiting RENAME TO shop_awaited")
+        server.sql("ALTER DATABASE stranger RENAME TO shop_stranger")
+        write(server, "shop_awaited", 3)
+        told = sidecar.wait_for_event(NOT_CAPTURED, database="shop_stranger")
+        assert "before it was selected" in str(told["reason"])
+        assert "cdcctl init --database" in str(told["hint"])
+        sidecar.catch_up()
+        sidecar.restart()  # copies what was there before
+        write(server, "shop_awaited", 4)
+        assert sidecar.accounts(sidecar.catch_up())["shop_awaited"] == sidecar.expected("shop_awaited")["shop_awaited"]
+        assert "shop_stranger" not in sidecar.names().values()
+        assert sidecar.stop() == 0
+    finally:
+        sidecar.close()
 
 
 def test_the_numbers_of_encodings_are_the_servers(server: Cluster) -> None:

@@ -21,8 +21,9 @@ from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
+from tidemark.runtime.consumer_target import ConsumerTarget
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.delivery import ApplicationThread, ConsumerTarget, OutboxTarget, Stopped
+from tidemark.runtime.delivery import ApplicationThread, OutboxTarget, Stopped
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.signal import Signal
@@ -263,7 +264,7 @@ def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
 def test_a_consumer_that_takes_nothing_is_found_out(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.delivery.ROOM_MAX_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.consumer_target.ROOM_MAX_S", 0.001)
     target = consumer_target(Scripted([False] * 100, take=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither took nor confirmed any"):
         target.deliver(group(100))

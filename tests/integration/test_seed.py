@@ -22,7 +22,7 @@ from tests.support.workloads import pgbench, run_script
 from tidemark.io.node import Blocker, Node, RoleLacksReplication
 from tidemark.io.node_errors import NoHbaLine
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.seeding import OlderTransactions, Seed, settle, take_seed
+from tidemark.runtime.seeding import ATTEMPTS_MAX, OlderTransactions, Seed, settle, take_seed
 
 DEADLINE_S = 120
 
@@ -220,6 +220,28 @@ def test_a_seed_survives_a_rewrite_of_the_catalogs_that_it_reads(new_cluster: Ne
     finally:
         stop.set()
         thread.join(DEADLINE_S)
+
+
+def test_a_seed_looks_for_its_end_again_where_a_catalog_is_rewritten_right_behind_it(
+    new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = new_cluster()
+    ensure_role(node)
+    node.sql("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    left = 2 * ATTEMPTS_MAX
+    flush = Node.flush_all
+
+    def flush_before_a_rewrite(asked: Node) -> Lsn:
+        nonlocal left
+        lsn = flush(asked)
+        if left:
+            left -= 1
+            node.sql("VACUUM FULL pg_enum")
+        return lsn
+
+    monkeypatch.setattr(Node, "flush_all", flush_before_a_rewrite)
+    assert_catalogs_equal(node, take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S))
+    assert left == 0
 
 
 class Finisher:

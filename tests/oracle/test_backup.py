@@ -5,63 +5,29 @@ The oracle is SQL on the live server at that LSN, row by row and place by place,
 """
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import NewCluster
+from tests.support.backup_seeds import archive_of, archiving, differences, follow, mirror_named
 from tests.support.backups import by_copy, by_copy_in, by_program
-from tests.support.catalogs import WalFiles
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.oracle import ServerSide, assert_same_lines
-from tests.support.oracle_catalogs import CatalogRows, catalog_differences, server_catalogs
 from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.random_sessions.crew import storm
 from tests.support.servers import ServerMissing
 from tests.support.standby import standby_of, wait_until_replayed
 from tidemark.decode.catalog.bootstrap import attribute_layout
-from tidemark.decode.catalog.follower import CatalogFollower
-from tidemark.io.archive import ArchiveFolder
 from tidemark.io.backup import BackupFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
+from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.backup_seeding import seed_from_backup
-from tidemark.runtime.seeding import Seed
 
 ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "1"))
 STATEMENTS = 120  # before the backup begins, and while it runs
-
-
-def archiving(new_cluster: NewCluster, major: int) -> Cluster:
-    """Start a server that archives and changes no catalog by itself."""
-    node = new_cluster(
-        major, archive_mode="on", archive_command="test -d archived && cp %p archived/%f", autovacuum="off"
-    )
-    (node.data / "archived").mkdir()
-    shutil.chown(node.data / "archived", node.data.stat().st_uid, node.data.stat().st_gid)
-    return node
-
-
-def archive_of(node: Cluster) -> ArchiveFolder:
-    """Return the WAL up to here as segments."""
-    node.sql("SELECT pg_switch_wal()")
-    return ArchiveFolder(node.data / "pg_wal")
-
-
-def differences(seed: Seed, database: str, expected: CatalogRows) -> list[str]:
-    (mirror,) = (seed.mirrors[oid] for oid, name in seed.databases.items() if name == database)
-    return list(catalog_differences(mirror, expected))
-
-
-def follow(node: Cluster, seed: Seed) -> None:
-    """Let the mirrors of a seed take all WAL from there on."""
-    node.sql("CHECKPOINT")  # logs RUNNING_XACTS
-    follower = CatalogFollower(seed.format, seed.mirrors)
-    for record in WalFiles(node, seed.lsn).read(parse_lsn(node.flush_lsn())):
-        follower.follow(record)
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -89,17 +55,15 @@ def test_a_backup_copied_file_by_file_under_ddl_gives_the_catalogs_that_sql_show
 
         by_copy(node, backup, number, calm_down)
         seed = seed_from_backup(BackupFolder(backup), archive_of(node), lambda _: True)
-        layouts = {mirror.database: mirror for mirror in seed.mirrors.values()}
-        for oid, name in seed.databases.items():
-            assert differences(seed, name, server_catalogs(node, name, layouts[oid])) == []
+        for name in (*seed.databases.values(), "template1"):
+            assert differences(node, seed, name) == []
         assert set(seed.databases.values()) == {"app", "idle", "postgres"}
         lasting.commit()
         undone.rollback()
     node.sql("ALTER TABLE lasting DROP COLUMN more", "app")
     follow(node, seed)
-    (app,) = (oid for oid, name in seed.databases.items() if name == "app")
-    assert differences(seed, "app", server_catalogs(node, "app", seed.mirrors[app])) == []
-    assert "lasting" in {relation.name for relation in seed.mirrors[app].relations()}
+    assert differences(node, seed, "app") == []
+    assert "lasting" in {relation.name for relation in mirror_named(seed, "app").relations()}
 
 
 def test_catalogs_that_are_rewritten_while_the_backup_runs_are_found_where_they_are_then(
@@ -119,8 +83,7 @@ def test_catalogs_that_are_rewritten_while_the_backup_runs_are_found_where_they_
 
     by_copy(node, node.folder / "backup", 1, rewrite)
     seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
-    (mirror,) = seed.mirrors.values()
-    assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+    assert differences(node, seed, "postgres") == []
 
 
 def test_a_database_that_is_half_dropped_is_none_of_a_backups(new_cluster: NewCluster, major: int) -> None:
@@ -144,8 +107,7 @@ def test_a_catalog_that_was_being_rewritten_when_the_backup_began_is_read_from_i
         sql(rewriter, "ALTER TYPE mood RENAME VALUE 'ok' TO 'well'")
         by_copy_in(session, node, node.folder / "backup", 1, rewriter.commit)
     seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
-    (mirror,) = seed.mirrors.values()
-    assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+    assert differences(node, seed, "postgres") == []
 
 
 def test_a_row_that_a_member_of_a_multixact_has_changed_is_seen_as_the_server_sees_it(
@@ -165,11 +127,10 @@ def test_a_row_that_a_member_of_a_multixact_has_changed_is_seen_as_the_server_se
         sql(pending, changed.format("open"))
         by_copy(node, node.folder / "backup", 1)
         seed = seed_from_backup(BackupFolder(node.folder / "backup"), archive_of(node), lambda _: True)
-        (mirror,) = seed.mirrors.values()
-        assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+        assert differences(node, seed, "postgres") == []
         pending.commit()
     follow(node, seed)
-    assert differences(seed, "postgres", server_catalogs(node, "postgres", mirror)) == []
+    assert differences(node, seed, "postgres") == []
 
 
 def test_a_backup_of_a_standby_is_followed_to_where_its_pg_control_says(new_cluster: NewCluster, major: int) -> None:
@@ -188,8 +149,7 @@ def test_a_backup_of_a_standby_is_followed_to_where_its_pg_control_says(new_clus
         seed = seed_from_backup(backup, archive_of(node), lambda name: name == "app")
     assert seed.lsn >= backup.control.min_recovery_lsn
     follow(node, seed)
-    (mirror,) = seed.mirrors.values()
-    assert differences(seed, "app", server_catalogs(node, "app", mirror)) == []
+    assert differences(node, seed, "app") == []
 
 
 def test_the_layout_of_pg_attribute_is_the_servers(oracle_cluster: Cluster, major: int) -> None:

@@ -11,13 +11,32 @@ CREATE TYPE mood AS ENUM ('sad', 'so, so');
 CREATE TYPE inner_row AS (x int, y text);
 CREATE TYPE outer_row AS (a int, "in" inner_row, m mood, t text);
 CREATE DOMAIN checked AS outer_row CHECK (true);
-CREATE TABLE t (id int PRIMARY KEY, o outer_row, many outer_row[], d checked, i inner_row);
+CREATE DOMAIN some_rows AS inner_row[];
+CREATE DOMAIN moods AS mood[];
+CREATE TYPE holder AS (n int, rows inner_row[], moods mood[], deep outer_row[], c checked, s some_rows, ss some_rows[]);
+CREATE TYPE span AS RANGE (SUBTYPE = mood);
+CREATE TYPE spans AS (s span, m span_multirange);
+CREATE TABLE t (id int PRIMARY KEY, o outer_row, many outer_row[], d checked, i inner_row,
+  s span, m span_multirange, r spans);
+CREATE TABLE held (id int PRIMARY KEY, h holder, hs holder[], ss some_rows[], ms moods[]);
 """
 FILL = r"""
-INSERT INTO t VALUES
+INSERT INTO t (id, o, many, d, i) VALUES
   (1, ROW(1, ROW(2, 'a "b" \c'), 'so, so', 'x,y'), ARRAY[ROW(1, NULL, 'sad', '')::outer_row, NULL], NULL, ROW(1, '')),
   (2, ROW(NULL, NULL, NULL, NULL), '{}', ROW(3, ROW(NULL, '()'), 'sad', '"'), ROW(NULL, NULL)),
-  (3, NULL, NULL, ROW(4, ROW(4, E'\\'), NULL, E'a\nb'), NULL)
+  (3, NULL, NULL, ROW(4, ROW(4, E'\\'), NULL, E'a\nb'), NULL);
+INSERT INTO held VALUES
+  (1, ROW(
+    1, ARRAY[ROW(1, 'a "b" \c {,}'), NULL, ROW(NULL, NULL), ROW(2, 'NULL')]::inner_row[], '{sad,NULL,"so, so"}',
+    ARRAY[ROW(1, ROW(2, '\'), 'so, so', 'x')]::outer_row[], ROW(3, ROW(3, ''), 'so, so', NULL),
+    ARRAY[ROW(5, '"')]::inner_row[], ARRAY['{"(7,x)",NULL}', NULL]::some_rows[]
+  ), NULL, ARRAY['{"(8,NULL)",NULL}', '{}', NULL]::some_rows[], ARRAY['{"so, so",NULL,sad}', '{}']::moods[]),
+  (2, ROW(
+    2, '[0:1][2:3]={{"(1,one)",NULL},{"(,)","(2,\"two, 2\")"}}', '[5:5]={"so, so"}', '{}', NULL, '{}', '{}'
+  ), ARRAY[ROW(3, ARRAY[ROW(9, 'deep')]::inner_row[], NULL, NULL, NULL, NULL, NULL), NULL]::holder[], NULL, NULL),
+  (3, NULL, '{}', '{}', '{}');
+UPDATE t SET s = '["so, so",]', m = '{[sad,sad],["so, so",)}', r = ROW('(,sad]', '{["so, so","so, so"]}') WHERE id = 1;
+UPDATE t SET s = 'empty', m = '{}' WHERE id = 2
 """
 STEPS = (
     "ALTER TYPE inner_row ADD ATTRIBUTE z int",
@@ -31,11 +50,30 @@ STEPS = (
         " ROLLBACK TO s; UPDATE t SET id = id + 1000 WHERE id % 10 = 2; COMMIT"
     ),
     "ALTER TYPE inner_row DROP ATTRIBUTE y, DROP ATTRIBUTE z",
+    "ALTER TYPE inner_row ADD ATTRIBUTE w int",
+    "ALTER TYPE holder DROP ATTRIBUTE n, ADD ATTRIBUTE again inner_row[]",
 )
 SHOWN = """
-SELECT id, o::text, ARRAY(SELECT many[n]::text FROM generate_subscripts(many, 1) n), many IS NULL, d::text, i::text
-FROM t
+SELECT id, o::text, ARRAY(SELECT many[n]::text FROM generate_subscripts(many, 1) n), many IS NULL, d::text, i::text,
+  s::text, m::text, r::text FROM t
 """
+
+
+LIST = "coalesce((SELECT json_agg({0}[n]::text ORDER BY n) FROM generate_subscripts({0}, 1) n), '[]')"
+LISTS = f"""
+    {{0}} IS NULL, coalesce((SELECT json_agg(CASE WHEN one IS NOT NULL THEN {LIST.format("one")} END ORDER BY m)
+    FROM (SELECT m, {{0}}[m] AS one FROM generate_subscripts({{0}}, 1) m) s), '[]')
+"""
+HELD = f"SELECT id, h::text, hs IS NULL, {LIST.format('hs')}, {LISTS.format('ss')}, {LISTS.format('ms')} FROM held"
+
+
+def held_rows(cluster: Cluster) -> list[str]:
+    """Return the rows that hold arrays of rows within rows, as SQL prints them."""
+    found = []
+    for key, h, *lists in cluster.sql(HELD, DATABASE):
+        told = [None if lists[at] else lists[at + 1] for at in (0, 2, 4)]
+        found.append(repr(dict(zip(("id", "h", "hs", "ss", "ms"), (key, h, *told), strict=True))))
+    return found
 
 
 def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster: Cluster, tmp_path: Path) -> None:
@@ -48,11 +86,12 @@ def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster:
         if number == 0:
             oracle_cluster.sql(FILL, DATABASE)
         ours.feed(tmp_path)
-        names = ("id", "o", "many", "d", "i")
+        names = ("id", "o", "many", "d", "i", "s", "m", "r")
         shown = [
-            repr(dict(zip(names, (key, o, None if no_array else many, d, i), strict=True)))
-            for key, o, many, no_array, d, i in oracle_cluster.sql(SHOWN, DATABASE)
+            repr(dict(zip(names, (key, o, None if no_array else many, *rest), strict=True)))
+            for key, o, many, no_array, *rest in oracle_cluster.sql(SHOWN, DATABASE)
         ]
         assert lake_rows(tmp_path, "t") == sorted(shown), step
+        assert lake_rows(tmp_path, "held") == sorted(held_rows(oracle_cluster)), step
     ours.changes.close()
     oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")

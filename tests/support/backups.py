@@ -5,6 +5,7 @@ The copy is the harder case, and every major has it: files in any order, each at
 
 import random
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,19 @@ BLOCK_BYTES = 8192
 def by_program(cluster: Cluster, folder: Path, *options: str) -> None:
     """Take a backup by pg_basebackup, without WAL: that comes from the archive."""
     cluster.client("pg_basebackup", "-D", str(folder), "-X", "none", "--checkpoint=fast", "--no-sync", *options)
+
+
+def in_tar_format(cluster: Cluster, folder: Path, *options: str) -> None:
+    """Take a backup by pg_basebackup as archives."""
+    cluster.client("pg_basebackup", "-D", str(folder), "-F", "t", "--checkpoint=fast", "--no-sync", *options)
+
+
+def packed(backup: Path, folder: Path, *, compressed: bool = False) -> None:
+    """Pack a copy into an archive, as somebody may who has no pg_basebackup; names begin with `./` then."""
+    folder.mkdir()
+    path = folder / ("base.tar.gz" if compressed else "base.tar")
+    with tarfile.open(path, "w:gz" if compressed else "w:", format=tarfile.GNU_FORMAT) as archive:
+        archive.add(backup, "./")
 
 
 def by_copy(cluster: Cluster, folder: Path, seed: int, before_end: Callable[[], object] = lambda: None) -> None:

@@ -149,29 +149,21 @@ class RowExtractor:
         self.next_xid = 0  # 64 bits: above all that were seen
         self.is_full = False
         self.other_end = NOTHING  # the record by which one of the others committed: the last that was taken
-        self.other_time = 0
-        self.other_database = 0
+        self.other_time = self.other_database = 0
         # Of the record at hand.
-        self.at = 0
-        self.end = 0
+        self.at = self.end = 0
         self.promised = 0  # bytes of data that the headers so far announce
-        self.blocks = 0
-        self.origin = 0
+        self.blocks = self.origin = 0
         self.top = 0  # xid: of the first record of a subtransaction
         self.image_length = 0  # of the first block
-        self.data_at = 0
-        self.data_length = 0
-        self.main_at = 0
-        self.main_length = 0
-        self.spc = 0
-        self.db = 0
-        self.rel = 0
+        self.data_at = self.data_length = 0
+        self.main_at = self.main_length = 0
+        self.spc = self.db = self.rel = 0
         self.index = 0  # in its block
         self.xid = 0
         self.is_new = False  # the xid
         self.slot = OTHERS
-        self.lsn = 0
-        self.end_lsn = 0
+        self.lsn = self.end_lsn = 0
 
     def extract(
         self,
@@ -434,10 +426,7 @@ class RowExtractor:
         """Find the first block's file and data, and the main data; 0 if the headers are of no ordinary form."""
         self.at = begin + RECORD_HEADER
         self.end = begin + length
-        self.promised = 0
-        self.blocks = 0
-        self.origin = 0
-        self.top = 0
+        self.promised = self.blocks = self.origin = self.top = 0
         main = 0
         while self.end - self.at > self.promised:
             header = linear[self.at]

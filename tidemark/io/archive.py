@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.segment_file import DamagedFile, open_segment, skip, wal_name
+from tidemark.io.segment_file import DamagedFile, open_unpacked, skip, wal_name
 from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
@@ -156,7 +156,7 @@ class ArchiveFolder:
         name = self._histories.get(history_name(timeline))
         if name is None:
             return parse_history("", timeline)
-        with open_segment(self.folder / name) as file:
+        with open_unpacked(self.folder / name) as file:
             return parse_history(file.read(HISTORY_BYTES_MAX).decode(errors="replace"), timeline)
 
     def _file_at(self, lsn: Lsn) -> tuple[Path, TimelineId] | None:
@@ -177,7 +177,7 @@ class ArchiveFolder:
         end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
         with ExitStack() as stack:
             try:
-                file = stack.enter_context(open_segment(path))
+                file = stack.enter_context(open_unpacked(path))
             except FileNotFoundError:
                 return  # removed since the folder was listed: what comes behind it makes it a hole
             head = file.read(LONG_PAGE_HEADER_BYTES)
@@ -250,7 +250,7 @@ def _header(path: Path) -> SegmentHeader | None:
 
 def _head(path: Path) -> bytes:
     try:
-        with open_segment(path) as file:
+        with open_unpacked(path) as file:
             return file.read(LONG_PAGE_HEADER_BYTES)
     except FileNotFoundError:
         return b""  # whoever tends the folder has removed it since it was listed

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.io.hole_ledger import GivenUp, HoleLedger
-from tidemark.io.segment_file import open_segment, wal_name
+from tidemark.io.segment_file import open_unpacked, wal_name
 from tidemark.io.spool import Spool
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn
@@ -142,7 +142,7 @@ def _latest_history(
     file = files.get(history_name(latest))
     if file is None:
         return parse_history("", latest)
-    with open_segment(folder / file) as content:
+    with open_unpacked(folder / file) as content:
         return parse_history(content.read(HISTORY_BYTES_MAX).decode(errors="replace"), latest)
 
 

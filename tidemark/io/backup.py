@@ -1,13 +1,16 @@
 """A base backup as a folder: a data directory as `pg_basebackup -F p` writes it, and from which no server has started.
 
 Read here are raw files, without a judgement on what they say: pages of relations, of pg_xact and of pg_multixact, the
-relation maps. Nothing is written.
+relation maps. Nothing is written there. Of a backup in tar format the files that are needed are read (`tar_backup`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tidemark.decode.catalog.layout import CATALOG_OF_OID
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
+from tidemark.io.tar_backup import TarBackup, has_archives, opened_archives
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, BlockNumber, Oid
 from tidemark.model.relation import RelFileLocator
@@ -24,25 +27,39 @@ from tidemark.wal.rmgr.xlog import WAL_LEVEL_LOGICAL
 from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
 
 DEFAULT_TABLESPACE = Oid(1663)  # pg_default
+VERSION_FILE = "PG_VERSION"
 MAP_FILE = "pg_filenode.map"
+WAL_FOLDER = "pg_wal"
 CONTROL_FILE = Path("global", "pg_control")
 SMALL_FILE_BYTES_MAX = 1 << 16  # of the files that are read whole
 _SLRU_PAGES = 32  # of one file (slru.h)
 
 
+@contextmanager
+def open_backup(folder: Path) -> Iterator["BackupFolder"]:
+    """Open a base backup of either format."""
+    if has_archives(folder) and not (folder / VERSION_FILE).exists():
+        with opened_archives(folder) as archives:
+            yield BackupFolder(folder, archives)
+    else:
+        yield BackupFolder(folder)
+
+
 class BackupFolder:
     """A base backup of one cluster."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, archives: TarBackup | None = None) -> None:
         """Look at what `folder` is; raise `NotABackup` for anything but a base backup that can be read."""
         self.folder = folder
-        version = self._small_file("PG_VERSION")
+        self._archives = archives
+        self._files = folder if archives is None else archives.copied
+        version = self._small_file(VERSION_FILE)
         if version is None:
             raise _no_data_directory(folder)
         if not version.strip().isdigit():
-            raise NotABackup(f"{folder / 'PG_VERSION'} holds no number")
+            raise NotABackup(f"{folder / VERSION_FILE} holds no number")
         self.format: WalFormat = wal_format(int(version))
-        if (folder / "postmaster.pid").exists():
+        if (self._files / "postmaster.pid").exists():
             raise NotABackup(f"{folder} is the data directory of a server (postmaster.pid is there), no backup")
         label = self._small_file("backup_label")
         if label is None:
@@ -55,6 +72,7 @@ class BackupFolder:
             raise NotABackup(f"{folder / CONTROL_FILE} is not there")
         self.control: ControlFile = parse_control(control, self.format.major, str(folder / CONTROL_FILE))
         self._check()
+        self.prefetch(self._mapped_catalogs())
 
     def _check(self) -> None:
         control = self.control
@@ -66,6 +84,30 @@ class BackupFolder:
                 f"{self.folder} is of a server with a wal_level below logical",
                 hint="set wal_level = logical, restart the server, and take another backup",
             )
+
+    def prefetch(self, files: Iterable[RelFileLocator]) -> None:
+        """Have the pages of these relations ready at once: each time that one is not, the whole backup is read."""
+        if self._archives is not None:
+            self._archives.fetch(self._first_file(locator) for locator in files)
+
+    def _mapped_catalogs(self) -> Iterator[RelFileLocator]:
+        """Give the files of all databases' catalogs that a relation map names."""
+        for path in self._files.rglob(MAP_FILE):
+            top, *below = path.relative_to(self._files).parts[:-1]
+            tablespace = Oid(int(below[0])) if top == "pg_tblspc" else DEFAULT_TABLESPACE
+            database = Oid(int(below[-1])) if below else INVALID_OID
+            if database == INVALID_OID:
+                tablespace = GLOBAL_TABLESPACE
+            files = relmap.parse_file(path.read_bytes(), self.format) or {}
+            for catalog in files.keys() & CATALOG_OF_OID.keys():
+                yield RelFileLocator(tablespace, database, files[catalog])
+
+    def wal_folder(self) -> Path | None:
+        """Return the folder of the WAL that the backup brings along; None if it has none."""
+        if self._archives is not None:
+            self._archives.fetch_wal()
+        folder = self._files / WAL_FOLDER
+        return folder if any(folder.glob("[0-9A-F]" * 24)) else None
 
     def relation_map(self, tablespace: Oid, database: Oid) -> dict[Oid, Oid]:
         """Return in which files the mapped catalogs of a database are; database 0: the shared ones."""
@@ -79,7 +121,8 @@ class BackupFolder:
 
     def pages(self, locator: RelFileLocator) -> Iterator[tuple[BlockNumber, bytes]]:
         """Yield the pages of a relation's file; none if it is not there. An end within a page is left out."""
-        first = self.folder / self._folder_of(locator.spc, locator.db) / str(locator.rel)
+        self.prefetch([locator])
+        first = self._files / self._first_file(locator)
         number = 0
         while True:
             path = first.with_name(f"{first.name}.{number}") if number else first
@@ -97,7 +140,7 @@ class BackupFolder:
 
     def slru_page(self, name: str, number: int) -> bytes | None:
         """Return a page of pg_xact or of a part of pg_multixact; None if there is none."""
-        path = self.folder / name / f"{number // _SLRU_PAGES:04X}"
+        path = self._files / name / f"{number // _SLRU_PAGES:04X}"
         try:
             with path.open("rb") as file:
                 file.seek(number % _SLRU_PAGES * PAGE_BYTES)
@@ -110,11 +153,14 @@ class BackupFolder:
 
     def some_database(self) -> Oid:
         """Return a database in the default tablespace: what is the same in all of them can be read there."""
-        found = [path.parent.name for path in (self.folder / "base").glob(f"*/{MAP_FILE}")]
+        found = [path.parent.name for path in (self._files / "base").glob(f"*/{MAP_FILE}")]
         numbers = sorted(int(name) for name in found if name.isdigit())
         if not numbers:
             raise BackupUnusable(f"{self.folder / 'base'} holds no database")
         return Oid(numbers[0])
+
+    def _first_file(self, locator: RelFileLocator) -> Path:
+        return self._folder_of(locator.spc, locator.db) / str(locator.rel)
 
     def _folder_of(self, tablespace: Oid, database: Oid) -> Path:
         if tablespace == GLOBAL_TABLESPACE and database == INVALID_OID:
@@ -125,7 +171,7 @@ class BackupFolder:
         return Path("pg_tblspc", str(tablespace), version, str(database))
 
     def _small_file(self, name: str | Path) -> bytes | None:
-        path = self.folder / name
+        path = self._files / name
         try:
             with path.open("rb") as file:
                 return file.read(SMALL_FILE_BYTES_MAX)
@@ -138,10 +184,6 @@ class BackupFolder:
 def _no_data_directory(folder: Path) -> ConfigError:
     if not folder.is_dir():
         return NotABackup(f"{folder} is no folder")
-    tar = sorted(path.name for path in folder.glob("base.tar*"))
-    if tar:
-        hint = f"unpack it into an empty folder (tar -x -f {tar[0]} -C FOLDER), tablespaces where its links point"
-        return NotABackup(f"{folder} holds a backup in tar format ({tar[0]})", hint=hint)
     return NotABackup(f"{folder} is no base backup: PG_VERSION is not there")
 
 

@@ -180,6 +180,11 @@ class SeedConfig:
     """The seed of the catalog mirror."""
 
     wait_s: Seconds = 300.0
+    databases: tuple[str, ...] = ()
+
+    def follows(self, database: str) -> bool:
+        """Tell if the catalogs of a database are read though it is not captured: its name may come to be selected."""
+        return Selection(self.databases).selects_database(database)
 
 
 @dataclass(frozen=True, config=_STRICT)

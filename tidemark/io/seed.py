@@ -29,6 +29,11 @@ class CatalogsTooLarge(NodeUnfit):
     hint = "capture a database with fewer tables: a mirror holds about ten million columns"
 
 
+def being_rewritten(node: Node) -> SeedOvertaken:
+    """Return the error of a node whose catalogs are never twice in the same files."""
+    return SeedOvertaken(f"{node.where}: the system catalogs are being rewritten all the time")
+
+
 class SeedSession:
     """One database's part in a seed."""
 
@@ -50,7 +55,7 @@ class SeedSession:
             lsn = self.node.insert_lsn()
             if files == (files := self.files()):
                 return files, lsn
-        raise SeedOvertaken(f"{self.node.where}: the system catalogs are being rewritten all the time")
+        raise being_rewritten(self.node)
 
     def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
         """Raise `SeedOvertaken` if the mirror's files are not the database's `files`: a rewrite slipped in between."""

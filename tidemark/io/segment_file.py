@@ -1,4 +1,4 @@
-"""One file of an archive, plain or compressed as backup tools leave it.
+"""One file of an archive or a backup, plain or compressed as backup tools leave it.
 
 NAME, NAME.gz, NAME.lz4, NAME.zst, and pgBackRest's NAME-<SHA-1> with or without one of these. A file is read from front
 to back, never whole.
@@ -43,7 +43,7 @@ def wal_name(name: str) -> str:
 
 
 @contextmanager
-def open_segment(path: Path) -> Iterator[Readable]:
+def open_unpacked(path: Path) -> Iterator[Readable]:
     """Open a file for its unpacked bytes; raise `DamagedFile` from reads of what is no such file."""
     with path.open("rb") as file:
         unpacked: Readable
@@ -53,7 +53,7 @@ def open_segment(path: Path) -> Iterator[Readable]:
             case ".lz4":
                 unpacked = lz4.frame.LZ4FrameFile(file)
             case ".zst":
-                unpacked = zstandard.ZstdDecompressor().stream_reader(file)
+                unpacked = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
             case _:
                 unpacked = file
         try:

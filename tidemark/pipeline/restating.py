@@ -2,8 +2,8 @@
 
 What the server keeps of a composite value is what its type was when it was written; it prints it in the type's present
 shape (`record_out`, PG 16): nothing for what was added since, and without what was dropped. The lake has the text, so
-that its rows are put into the new shape when the type takes it. Of what a composite holds, composites and enums are
-followed, not arrays of them.
+that its rows are put into the new shape when the type takes it. Of what a composite, an array within one or a range
+holds, composites, enums, ranges, arrays of them and domains over them are followed.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from tidemark.decode.codecs.quoting import ROW_SPECIAL, quoted_part
+from tidemark.decode.codecs.quoting import RANGE_SPECIAL, ROW_SPECIAL, quoted_part, with_elements
 from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.layout import label_names, relabelled, renamed_labels
 
@@ -19,6 +19,8 @@ Restate = Callable[[pa.Array], pa.Array]
 Restates = Mapping[int, Restate]
 """By column: how its values are told from now on."""
 _Reshape = Callable[[str], str]
+_Held = str | list["_Held"] | None
+_NESTED = 2  # lists of lists: arrays of a domain over arrays
 
 
 def restatements(before: Relation | None, after: Relation) -> Restates:
@@ -38,9 +40,27 @@ def _of_column(was: Column, now: Column) -> _Reshape | None:
     if was.type is None or now.type is None:
         return None
     old, new = was.type.ultimate(), now.type.ultimate()
-    if old.element is not None and new.element is not None:
+    lists = 0
+    while old.element is not None and new.element is not None:
         old, new = old.element.ultimate(), new.element.ultimate()
-    return _of_row(old, new)
+        lists += 1
+    # The labels of enums that stand in a column, or in a list, are for `renamed_labels`.
+    return _of_parts(old, new) if lists < _NESTED else _of_value(old, new)
+
+
+def _of_parts(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+    """Return how the text of a value changes with what it holds."""
+    return _of_ranges(old, new) if old.subtype is not None else _of_row(old, new)
+
+
+def _of_ranges(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+    """Return how the text of a range, or of a multirange, changes with what its bounds are."""
+    if old.subtype is None or new.subtype is None or old.oid != new.oid:
+        return None
+    within = _of_value(old.subtype, new.subtype)  # a multirange's is its range
+    if within is None:
+        return None
+    return partial(_each_range if new.kind is TypeKind.MULTIRANGE else _bounded, reshape=within)
 
 
 def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
@@ -59,11 +79,19 @@ def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
 
 
 def _of_part(was: Column, now: Column) -> _Reshape | None:
-    if was.type is None or now.type is None:
-        return None
-    old, new = was.type.ultimate(), now.type.ultimate()
+    return None if was.type is None or now.type is None else _of_value(was.type, now.type)
+
+
+def _of_value(was: TypeDescription, now: TypeDescription) -> _Reshape | None:
+    """Return how the text of a value inside of another changes; None if it does not."""
+    old, new = was.ultimate(), now.ultimate()
+    if old.element is not None and new.element is not None:
+        tell = _of_value(old.element, new.element)
+        return tell and partial(with_elements, delimiter=new.element.delimiter, tell=tell)
     names = label_names(old, new)
-    return partial(_renamed, names=names) if names else _of_row(old, new)
+    if names:
+        return partial(_renamed, names=names)
+    return _of_parts(old, new)
 
 
 def _renamed(label: str, names: Mapping[str, str]) -> str:
@@ -81,8 +109,21 @@ def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str
     return f"({','.join(told)})"
 
 
+def _bounded(text: str, reshape: _Reshape) -> str:
+    if text == "empty":
+        return text
+    told = [raw and quoted_part(reshape(unquoted(raw)), RANGE_SPECIAL) for raw in split_row(text)]
+    return f"{text[0]}{','.join(told)}{text[-1]}"
+
+
+def _each_range(text: str, reshape: _Reshape) -> str:
+    parts = split_row(text)  # a comma stands within each range, and between two of them
+    ranges = map(",".join, zip(parts[::2], parts[1::2], strict=False))
+    return f"{{{','.join(map(reshape, ranges))}}}"
+
+
 def split_row(text: str) -> list[str]:
-    """Return the parts of a row's text as they stand there, in quotes or not; an empty one is NULL."""
+    """Return the parts of a row's or a range's text as they stand there, in quotes or not; an empty one is no value."""
     parts, start, in_quotes = [], 1, False
     for at, character in enumerate(text):
         if character == '"':  # doubled inside of quotes: out and in again
@@ -99,8 +140,10 @@ def unquoted(raw: str) -> str:
 
 
 def _restated(values: pa.Array, reshape: _Reshape) -> pa.Array:
-    if pa.types.is_list(values.type):
-        told = [row and [one and reshape(one) for one in row] for row in values.to_pylist()]
-    else:
-        told = [one and reshape(one) for one in values.to_pylist()]
-    return pa.array(told, values.type)
+    return pa.array([_told(value, reshape) for value in values.to_pylist()], values.type)
+
+
+def _told(value: _Held, reshape: _Reshape) -> _Held:
+    if isinstance(value, list):
+        return [_told(one, reshape) for one in value]
+    return value and reshape(value)

@@ -106,7 +106,9 @@ def give_up(
     with Node(config.capture.dsn) as node:
         node.check_same_node(store.identity.system_identifier)
     select = partial(databases_of, config=config)
-    seed = take_seed(config.capture.dsn, select, wait_s=config.seed.wait_s, observer=observer)
+    seed = take_seed(
+        config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
+    )
     snapshot = "" if config.copy.enabled else settled(config, seed, observer)
     index = _write_base(config, store, before, seed)
     store.learn_versions()

@@ -44,6 +44,7 @@ class BackedUpDatabase:
     name: str
     encoding: str
     tablespace: Oid
+    captured: bool  # else others are copied from it, or it may be renamed into the selection
 
 
 class CatalogFiles(NamedTuple):
@@ -63,9 +64,14 @@ class BackupSource:
     columns: Sequence[seed.ColumnRow]
     databases: Mapping[Oid, BackedUpDatabase]
 
+    @property
+    def selected(self) -> Mapping[Oid, BackedUpDatabase]:
+        """Those of the databases that are to be captured."""
+        return {oid: database for oid, database in self.databases.items() if database.captured}
+
 
 def open_source(
-    backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool]
+    backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool], follows: Callable[[str], bool]
 ) -> tuple[BackupSource, CatalogFiles]:
     """See that both belong together, and read what the files say."""
     checkpoint = _check_archive(backup, archive)
@@ -74,10 +80,17 @@ def open_source(
     pages = backup.pages(RelFileLocator(DEFAULT_TABLESPACE, anywhere, file))
     columns = columns_of((page for _, page in pages), backup.format.major)
     reading = _Reading(backup, seed.layouts_of(columns))
-    databases = {found.oid: found for found in reading.databases(selects)}
-    if not databases:
+    databases = {found.oid: found for found in reading.databases(selects, follows)}
+    if not any(database.captured for database in databases.values()):
         raise ConfigError(f"no database of {backup.folder} is selected", hint="see --database, or select.databases")
-    local = {oid: reading.files(database) for oid, database in databases.items()}
+    local = {}
+    for oid, database in list(databases.items()):
+        try:
+            local[oid] = reading.files(database)
+        except BackupUnusable:
+            if database.captured:
+                raise
+            del databases[oid]  # it was dropped while the backup ran
     shared = backup.relation_map(GLOBAL_TABLESPACE, INVALID_OID)[PG_DATABASE.oid]
     return BackupSource(backup, archive, checkpoint, columns, databases), CatalogFiles(local, shared)
 
@@ -114,8 +127,8 @@ class _Reading:
         self._layouts = layouts
         self._log = CommitLog(partial(backup.slru_page, "pg_xact"))
 
-    def databases(self, selects: Callable[[str], bool]) -> Sequence[BackedUpDatabase]:
-        """Return the databases that can be connected to, are no templates, and are selected."""
+    def databases(self, selects: Callable[[str], bool], follows: Callable[[str], bool]) -> Sequence[BackedUpDatabase]:
+        """Return the databases that are selected and can be connected to, and behind them those that are followed."""
         heap = self._heap(PG_DATABASE, GLOBAL_TABLESPACE, INVALID_OID)
         reader = heap.layout.projection(
             *("oid", "datname", "encoding", "datistemplate", "datallowconn", "datconnlimit", "dattablespace"),
@@ -124,10 +137,13 @@ class _Reading:
         for _tid, packed in heap.scan(EVERYBODY):
             oid, name, encoding, is_template, allows, limit, tablespace = reader.unpack_from(packed, data_at(packed))
             text = name_text(name).decode("utf-8", "surrogateescape")
-            is_open = allows and limit != HALF_DROPPED and not is_template
-            if is_open and selects(text) and encoding < len(SERVER_ENCODINGS):
-                found.append(BackedUpDatabase(Oid(oid), text, SERVER_ENCODINGS[encoding], Oid(tablespace)))
-        return sorted(found, key=lambda database: database.oid)
+            if limit == HALF_DROPPED or encoding >= len(SERVER_ENCODINGS):
+                continue
+            captured = allows and not is_template and selects(text)
+            if captured or is_template or follows(text):
+                encoding_name = SERVER_ENCODINGS[encoding]
+                found.append(BackedUpDatabase(Oid(oid), text, encoding_name, Oid(tablespace), captured))
+        return sorted(found, key=lambda database: (not database.captured, database.oid))
 
     def files(self, database: BackedUpDatabase) -> Mapping[Oid, Oid]:
         """Return in which files the catalogs of a database seem to be."""

@@ -34,7 +34,7 @@ from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.archive_blocks import archived_blocks
 from tidemark.runtime.backup_reading import BackupSource, CatalogFiles, open_source
 from tidemark.runtime.offline import ArchiveEndsEarly
-from tidemark.runtime.seeding import Seed, next_xid_after
+from tidemark.runtime.seeding import FollowsDatabase, Seed, next_xid_after, nothing_else
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import INFO_MASK, Record
@@ -57,9 +57,17 @@ _LSN_END = Lsn((1 << 64) - 1)
 _OID_BYTES = 4
 
 
-def seed_from_backup(backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool]) -> Seed:
-    """Return mirrors of the databases that `selects` names, exact where the backup ends."""
-    source, files = open_source(backup, archive, selects)
+def seed_from_backup(
+    backup: BackupFolder,
+    archive: ArchiveFolder,
+    selects: Callable[[str], bool],
+    follows: FollowsDatabase = nothing_else,
+) -> Seed:
+    """Return mirrors of the databases that `selects` names, exact where the backup ends.
+
+    Those of the templates, and of what `follows` names, are there beside them, as in `take_seed`.
+    """
+    source, files = open_source(backup, archive, selects, follows)
     for _ in range(REPLAYS_MAX):
         replay = _Replay(source, files)
         try:
@@ -81,7 +89,7 @@ class _Replay:
         self._backup = backup = source.backup
         self._older_than = Xid(source.checkpoint.next_xid & 0xFFFFFFFF)
         self._mirrors = self._begin(files)
-        followed = DatabaseMirrors(self._mirrors, lambda row: row.oid in source.databases)
+        followed = DatabaseMirrors(self._mirrors, lambda row: row.oid in source.selected)
         self._follower = CatalogFollower(backup.format, followed)
         self._sieve = RecordSieve(backup.format, followed)
         self._followed = followed
@@ -95,6 +103,7 @@ class _Replay:
             source.checkpoint.next_member,
         )
         self._maps: dict[Oid, Mapping[Oid, Oid]] = {}  # as WAL told them last, by database
+        self._remade: set[Oid] = set()  # databases that were made, dropped or moved
         self._lsn = backup.label.start_lsn
         self._next_xid = source.checkpoint.next_xid
 
@@ -121,6 +130,8 @@ class _Replay:
                 f"{self._source.archive.folder} ends at {format_lsn(self._lsn)}, before the end of {began}",
                 hint="wait until the segment in which the backup ended is archived (pg_switch_wal() hastens it)",
             )
+        heaps = (heap for mirror in self._mirrors for heap in mirror.store.heaps.values())
+        self._backup.prefetch(heap.file for heap in heaps)
         page_seed.complete(self._mirrors, self._images, self._backup.pages, self._log, self._multixacts)
 
     def files(self) -> CatalogFiles:
@@ -129,20 +140,31 @@ class _Replay:
         return CatalogFiles(local, self._map(INVALID_OID)[PG_DATABASE.oid])
 
     def check(self) -> None:
-        """Raise `BackupUnusable` where the mirrors cannot be what the server had."""
+        """Raise `BackupUnusable` where a captured database's mirror cannot be right; leave the others out then."""
         for mirror in self._mirrors:
-            known = self._source.databases[mirror.database]
-            now = mirror.shared.database(mirror.database)
-            if now is None or (now.name, now.tablespace) != (known.name, known.tablespace):
-                raise BackupUnusable(f"database {known.name} was dropped, renamed or moved while the backup ran")
+            if self._source.databases[mirror.database].captured:
+                self._check(mirror)
+                continue
             try:
-                deque(mirror.relations(), maxlen=0)
-            except CatalogDiverged as error:
-                raise BackupUnusable(f"{self._backup.folder} lacks rows of its catalogs: {error}") from error
+                self._check(mirror)
+            except BackupUnusable as error:
+                self._followed.leave_out(mirror.database, str(error))
+
+    def _check(self, mirror: CatalogMirror) -> None:
+        known = self._source.databases[mirror.database]
+        now = mirror.shared.database(mirror.database)
+        was_changed = now is None or (now.name, now.tablespace) != (known.name, known.tablespace)
+        if was_changed or mirror.database in self._remade:
+            raise BackupUnusable(f"database {known.name} was made, dropped, renamed or moved while the backup ran")
+        try:
+            deque(mirror.relations(), maxlen=0)
+        except CatalogDiverged as error:
+            raise BackupUnusable(f"{self._backup.folder} lacks rows of its catalogs: {error}") from error
 
     def seed(self) -> Seed:
         """Return what was read."""
-        first = next(iter(self._source.databases.values()))
+        selected = self._source.selected
+        first = next(iter(selected.values()))
         facts = NodeFacts(
             major=self._backup.format.major,
             server_version=str(self._backup.format.major),
@@ -159,7 +181,7 @@ class _Replay:
             timeline=self._backup.label.timeline,
             lsn=self._lsn,
             mirrors=self._followed,
-            databases={oid: database.name for oid, database in self._source.databases.items()},
+            databases={oid: database.name for oid, database in selected.items()},
             complete_from=self._next_xid,
             top_of=dict(self._follower.top_of),
         )
@@ -180,7 +202,7 @@ class _Replay:
                 if created is not None:
                     self._multixacts.note(created)
             for index in _of_rmgr(block, stop, RM_DBASE):
-                self._refuse_new_database(block.record(index))
+                self._note_remade(block.record(index))
             for record in self._sieve.records(block, stop):
                 self._take(record)
             self._next_xid = next_xid_after(self._next_xid, block, stop)
@@ -204,11 +226,12 @@ class _Replay:
                     return index + 1, True
         return count, False
 
-    def _refuse_new_database(self, record: Record) -> None:
+    def _note_remade(self, record: Record) -> None:
         oid = Oid(int.from_bytes(record.main[:_OID_BYTES], "little"))
-        if oid in self._source.databases:
+        if oid in self._source.selected:
             name = self._source.databases[oid].name
             raise BackupUnusable(f"database {name} was made, dropped or moved while the backup ran")
+        self._remade.add(oid)
 
     def _take(self, record: Record) -> None:
         self._images.take(record)

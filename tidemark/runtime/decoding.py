@@ -37,6 +37,10 @@ from tidemark.wal.segments import ReadSegment
 
 QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks at its clock
 STOP_S = 10.0
+LEFT_OUT_HINT = (
+    "capture it by a state folder of its own (cdcctl init --database NAME --state OTHER); a state that is made with "
+    "its former name in seed.databases follows it through such a rename"
+)
 
 
 class WalReader:
@@ -128,7 +132,7 @@ class WalReader:
                 "a database is not captured",
                 database=name,
                 reason=left_out[name],
-                hint="capture it by a state folder of its own (cdcctl init --database)",
+                hint=LEFT_OUT_HINT,
             )
         self._left_out = set(left_out)
 

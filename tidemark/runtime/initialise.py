@@ -96,7 +96,9 @@ def initialise(
         if store.view().beginning is not None:
             return False
         select = partial(databases_of, config=config)
-        seed = take_seed(config.capture.dsn, select, wait_s=config.seed.wait_s, observer=observer)
+        seed = take_seed(
+            config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
+        )
         if config.standby.follow and is_standby(config):
             note = _begin_to_follow(config, store, seed, observer)
             _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, note=note)

@@ -39,8 +39,8 @@ from tidemark.decode.ports import SpillPort
 from tidemark.io.node import Blocker, Node, NodeFacts, RedoPoint
 from tidemark.io.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
 from tidemark.io.replication import TimelineEnd, WalStream
-from tidemark.io.seed import SeedSession
-from tidemark.io.template_seed import TemplateSession, connectable_templates, untouched_template
+from tidemark.io.seed import FILES_ATTEMPTS_MAX, FileRows, SeedSession, being_rewritten
+from tidemark.io.uncaptured_seed import VisitingSession, uncaptured_databases, untouched_template
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
@@ -54,6 +54,7 @@ TELL_S = 1.0  # between tellings of who is waited for
 WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
 SelectDatabases = Callable[[Node], Sequence[str]]
+FollowsDatabase = Callable[[str], bool]
 
 
 class OlderTransactions(NodeUnfit):
@@ -72,6 +73,11 @@ class SeedObserver(Protocol):
 
     def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
         """Hear how far the WAL since the checkpoint is replayed."""
+
+
+def nothing_else(_database: str) -> bool:
+    """Follow no database that is not captured."""
+    return False
 
 
 class SilentObserver:
@@ -128,19 +134,20 @@ def take_seed(
     dsn: str,
     databases: Sequence[str] | SelectDatabases = (),
     *,
+    follows: FollowsDatabase = nothing_else,
     wait_s: float = WAIT_S_DEFAULT,
     observer: SeedObserver | None = None,
 ) -> Seed:
     """Return mirrors of `databases` (none: the DSN's own); waits for older transactions, up to `wait_s`.
 
-    With a function in their place, which chooses among those that are there, mirrors of the templates are added: then
-    databases that are created later can be followed.
+    With a function in their place, which chooses among those that are there, mirrors of the templates are added, and of
+    what `follows` names: databases that are created later can be followed, and those be renamed into the selection.
     """
     told = observer or SilentObserver()
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             if callable(databases):
-                return _attempt_all(dsn, databases, wait_s, told)
+                return _attempt_all(dsn, databases, follows, wait_s, told)
             return _attempt(dsn, databases, wait_s, told)
         except (SeedOvertaken, WalRemoved, RecoveryConflict, LockTimedOut):
             if attempt == ATTEMPTS_MAX:
@@ -177,10 +184,12 @@ def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None)
     return decoder
 
 
-def _attempt_all(dsn: str, select: SelectDatabases, wait_s: float, observer: SeedObserver) -> Seed:
+def _attempt_all(
+    dsn: str, select: SelectDatabases, follows: FollowsDatabase, wait_s: float, observer: SeedObserver
+) -> Seed:
     with Node(dsn) as node:
         wanted = select(node)
-    seed = _attempt(dsn, wanted, wait_s, observer, with_templates=True)
+    seed = _attempt(dsn, wanted, wait_s, observer, follows)
     coming = seed.mirrors.shared.being_created()
     with Node(dsn) as node:
         missed = set(select(node)) - set(seed.databases.values())
@@ -191,7 +200,11 @@ def _attempt_all(dsn: str, select: SelectDatabases, wait_s: float, observer: See
 
 
 def _attempt(
-    dsn: str, databases: Sequence[str], wait_s: float, observer: SeedObserver, *, with_templates: bool = False
+    dsn: str,
+    databases: Sequence[str],
+    wait_s: float,
+    observer: SeedObserver,
+    follows: FollowsDatabase | None = None,
 ) -> Seed:
     with ExitStack() as stack:
         wanted: Sequence[str | None] = databases or (None,)
@@ -207,23 +220,22 @@ def _attempt(
         mirrors = [own.begin(fmt, next_xid, None)]
         shared = mirrors[0].shared
         mirrors += [session.begin(fmt, next_xid, shared) for session in others]
-        sessions: list[SeedSession | TemplateSession] = [own, *others]
-        if with_templates:
-            for template in connectable_templates(dsn, first):
-                mirror = template.begin_if_admitted(fmt, next_xid, shared)
+        sessions: list[SeedSession | VisitingSession] = [own, *others]
+        if follows is not None:
+            for other in uncaptured_databases(dsn, first, databases, follows):
+                mirror = other.begin_if_admitted(fmt, next_xid, shared)
                 if mirror is not None:
-                    sessions.append(template)
+                    sessions.append(other)
                     mirrors.append(mirror)
         replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors)))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
-        end_lsn = first.flush_all()
-        files = [session.files() for session in sessions]  # at once: replaying takes a while, and rewrites go on
+        end_lsn, files = _end(first, sessions)
         lsn = replay.run_to(end_lsn, observer)
         for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
             asked.check_files(mirror, current)
-        if with_templates:
+        if follows is not None:
             mirrors += untouched_template(first, sessions, mirrors)
         asked_for = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
         return Seed(
@@ -236,6 +248,16 @@ def _attempt(
             complete_from=replay.next_xid,
             top_of=dict(replay.follower.top_of),
         )
+
+
+def _end(node: Node, sessions: Sequence[SeedSession | VisitingSession]) -> tuple[Lsn, list[FileRows]]:
+    """Return L2, and in which files the catalogs stand there: the same before and after, for rewrites go on."""
+    files = [session.files() for session in sessions]
+    for _ in range(FILES_ATTEMPTS_MAX):
+        end_lsn = node.flush_all()
+        if files == (files := [session.files() for session in sessions]):
+            return end_lsn, files
+    raise being_rewritten(node)
 
 
 def _wait_for_older(

@@ -9,8 +9,9 @@ from tidemark.engine.progress import Progress
 from tidemark.io.history_files import HistoryWriter
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
+from tidemark.runtime.consumer_target import ConsumerTarget
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.delivery import ConsumerTarget, OutboxTarget, Target
+from tidemark.runtime.delivery import OutboxTarget, Target
 from tidemark.runtime.following import AskLeader, FollowTarget
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.liveness import Liveness

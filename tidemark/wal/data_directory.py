@@ -67,7 +67,7 @@ _FORMATS = {
 class NotABackup(ConfigError):
     """A folder that is no base backup, or none that can be read."""
 
-    hint = "name the directory as pg_basebackup wrote it, in plain format, before any server has started from it"
+    hint = "name the directory as pg_basebackup wrote it, before any server has started from it"
 
 
 class BackupUnusable(ConfigError):

@@ -10,7 +10,7 @@ import zstandard
 from tests.support.byte_targets.target import Bytes, Target, refusals
 from tests.support.wal import WalWriter, body
 from tidemark.io.archive import parse_segment_header
-from tidemark.io.segment_file import DamagedFile, open_segment
+from tidemark.io.segment_file import DamagedFile, open_unpacked
 
 SUFFIXES = ("", ".gz", ".lz4", ".zst")
 BYTES_MAX = 1 << 20
@@ -25,7 +25,7 @@ def run(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"000000010000000000000001{suffix}"
         path.write_bytes(given.rest())
-        with refusals(DamagedFile), open_segment(path) as file:
+        with refusals(DamagedFile), open_unpacked(path) as file:
             unpacked = file.read(BYTES_MAX)
             assert len(unpacked) <= BYTES_MAX
             header = parse_segment_header(unpacked)

@@ -121,3 +121,15 @@ def test_more_subtransactions_than_can_be_held_all_come_out() -> None:
         stream.commit(top, *(sub for sub in subs if 9001 + sub % 2 == top))
     *_, first, second = transactions(stream, 1000)
     assert [each.end.item_count for each in (first, second)] == [1 + count // 2] * 2
+
+
+def test_a_savepoint_that_was_rolled_back_unwritten_leaves_nothing_open() -> None:
+    stream = savers(10)
+    stream.abort(902, top=901)
+    stream.insert(901, ACCOUNT, packed_row(1))
+    stream.commit(901)
+    decoder = new_wal().decoder
+    found = [each for each in decoder.decode_block(block_of(stream.raws)) if isinstance(each, CommittedTransaction)]
+    assert [each.end for each in found] == [each.end for each in stream.committed]
+    assert decoder.transactions.open_count == 3  # of the savers
+    assert decoder.restart_lsn == min(known.first_lsn for known in decoder.transactions)

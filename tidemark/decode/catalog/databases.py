@@ -144,6 +144,12 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         rows = (self.shared.database(oid) for oid in self.left_out)
         return {row.name: self.left_out[row.oid] for row in rows if row is not None and self._is_wanted(row)}
 
+    def leave_out(self, database: Oid, reason: str) -> None:
+        """Follow a database no further."""
+        self._drop(database)
+        self.left_out[database] = reason
+        self._count(True)
+
     # --- records
 
     def tracks(self, locator: RelFileLocator) -> bool:
@@ -189,9 +195,8 @@ class DatabaseMirrors(Mapping[Oid, CatalogMirror]):
         except CatalogDiverged as error:
             if mirror.database in self._captured or mirror.store.learning:
                 raise
-            self._drop(mirror.database)
-            self.left_out[mirror.database] = str(error)
-            return self._count(True)
+            self.leave_out(mirror.database, str(error))
+            return True
 
     def _begin(self, record: Record, top_xid: Xid) -> bool:
         told = dbase.parse(record, self._format)

@@ -56,9 +56,9 @@ IDENTITY = """
     SELECT oid::int8, dattablespace::int8, pg_catalog.pg_encoding_to_char(encoding)::text
     FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
 """
-TEMPLATES = f"""
-    SELECT datname::text FROM pg_catalog.pg_database
-    WHERE datistemplate AND datallowconn AND datconnlimit <> {HALF_DROPPED}
+CONNECTABLE = f"""
+    SELECT datname::text, datistemplate FROM pg_catalog.pg_database
+    WHERE datallowconn AND datconnlimit <> {HALF_DROPPED}
       AND pg_catalog.has_database_privilege(oid, 'CONNECT') ORDER BY oid
 """  # noqa: S608 - a constant of ours
 # The template that nobody can connect to. initdb made it from template1, with catalogs whose files are called by their

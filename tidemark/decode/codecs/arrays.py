@@ -4,12 +4,12 @@ Arrow has one list type for a column, while any dimensions and bounds may stand 
 storage order, flat; bounds and dimensions are in the text form only.
 """
 
-import re
 import struct
 
 import pyarrow as pa
 
 from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind, TextCodec
+from tidemark.decode.codecs.quoting import NULL_ELEMENT, element_pattern, quoted_element, told_element
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, datum_length, inline_payload
 from tidemark.model.relation import TypeDescription
 
@@ -17,10 +17,7 @@ DIMENSIONS_MAX = 6  # MAXDIM
 HEADER_BYTES = 16  # ArrayType with its varlena header: the origin of all alignment
 MAX_ALIGN = 8
 VARLENA = -1
-NULL_TEXT = "NULL"
 _HEADER = struct.Struct("<iiI")  # ndim, dataoffset, elemtype
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_LITERAL_PART = r'"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^"\\{}DELIMITER]+)|[{}DELIMITER]'
 
 
 class ArrayShape:
@@ -79,8 +76,6 @@ class ArrayCodec(Codec):
         self.element = element
         self.element_codec = codec
         self._delimiter = element.delimiter
-        self._needs_quotes = re.compile(rf'[\s"\\{{}}{re.escape(element.delimiter)}]', re.ASCII)
-        self._part = re.compile(_LITERAL_PART.replace("DELIMITER", re.escape(element.delimiter)), re.DOTALL)
         self.arrow_type = pa.list_(codec.arrow_type)
 
     def text(self, payload: bytes) -> str:
@@ -89,7 +84,8 @@ class ArrayCodec(Codec):
         if shape.count == 0:
             return "{}"
         texts = [
-            NULL_TEXT if raw is None else self._quoted(self.element_codec.text(raw)) for raw in self._elements(payload)
+            NULL_ELEMENT if raw is None else quoted_element(self.element_codec.text(raw), self._delimiter)
+            for raw in self._elements(payload)
         ]
         for size in reversed(shape.sizes):
             texts = ["{" + self._delimiter.join(texts[at : at + size]) + "}" for at in range(0, len(texts), size)]
@@ -101,12 +97,6 @@ class ArrayCodec(Codec):
     def _elements(self, payload: bytes) -> list[bytes | None]:
         return element_payloads(payload, ArrayShape(payload), self.element)
 
-    def _quoted(self, text: str) -> str:
-        if text and text.upper() != NULL_TEXT and not self._needs_quotes.search(text):
-            return text
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-
     def arrow_value(self, payload: bytes) -> ArrowValue:
         """Return the elements in storage order."""
         return [None if raw is None else self.element_codec.arrow_value(raw) for raw in self._elements(payload)]
@@ -115,12 +105,10 @@ class ArrayCodec(Codec):
         """Return the elements of an array literal in storage order."""
         body = text.partition("=")[2] if text.startswith("[") else text
         values: list[ArrowValue] = []
-        for part in self._part.finditer(body):
-            if part.lastgroup == "quoted":
-                values.append(self.element_codec.parse_text(_ESCAPE.sub(r"\1", part["quoted"])))
-            elif part.lastgroup == "plain":
-                plain = part["plain"]
-                values.append(None if plain == NULL_TEXT else self.element_codec.parse_text(plain))
+        for part in element_pattern(self._delimiter).finditer(body):
+            if part.lastgroup:
+                told = told_element(part)
+                values.append(None if told is None else self.element_codec.parse_text(told))
         return values
 
 

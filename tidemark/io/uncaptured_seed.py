@@ -1,4 +1,4 @@
-"""The part of the templates in a seed: what databases that are created later are copied from.
+"""The part of databases in a seed that are not captured: templates, and those that may be renamed into the selection.
 
 CREATE DATABASE fails if somebody is in the template for five seconds (`CountOtherDBBackends`), so each visit is a short
 one, with a connection of its own. Nobody can visit template0: it gets a copy of the mirror of a database that is still
@@ -6,7 +6,7 @@ as initdb left it, as template0 itself always is. Without a template's mirror, a
 cannot be followed, and that is told when one is created.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidemark.decode.catalog import seed
@@ -22,8 +22,8 @@ from tidemark.wal.versions import WalFormat
 AnswerT = TypeVar("AnswerT")
 
 
-class TemplateSession:
-    """One template's part in a seed."""
+class VisitingSession:
+    """One database's part in a seed, a short visit at a time."""
 
     def __init__(self, dsn: str, database: str) -> None:
         self._dsn = dsn
@@ -57,14 +57,17 @@ class TemplateSession:
             return ask(SeedSession(node))
 
 
-def connectable_templates(dsn: str, node: Node) -> Iterator[TemplateSession]:
-    """Give the templates that this role may connect to."""
-    for (name,) in node.query(seed.TEMPLATES.encode()):
-        yield TemplateSession(dsn, str(name))
+def uncaptured_databases(
+    dsn: str, node: Node, captured: Collection[str], follows: Callable[[str], bool]
+) -> Iterator[VisitingSession]:
+    """Give the templates, and what `follows` names beside `captured`, that this role may connect to."""
+    for name, is_template in node.query(seed.CONNECTABLE.encode()):
+        if str(name) not in captured and (is_template or follows(str(name))):
+            yield VisitingSession(dsn, str(name))
 
 
 def untouched_template(
-    node: Node, sessions: Iterable[SeedSession | TemplateSession], mirrors: Sequence[CatalogMirror]
+    node: Node, sessions: Iterable[SeedSession | VisitingSession], mirrors: Sequence[CatalogMirror]
 ) -> list[CatalogMirror]:
     """Return the mirror of template0, if one can be had; the seed of `mirrors` is complete."""
     rows = node.query(seed.UNTOUCHED_TEMPLATE.encode())

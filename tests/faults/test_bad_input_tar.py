@@ -1,0 +1,182 @@
+"""Archives that are no base backup, or a forged one: refused by name, and nothing is written but the copies."""
+
+import gzip
+import io
+import random
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import zstandard
+
+from tidemark.io.backup import open_backup
+from tidemark.io.tar_backup import MEMBER_BYTES_MAX, TarBackup, opened_archives
+from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.wal.data_directory import BackupUnusable, NotABackup
+
+BLOCK = tarfile.BLOCKSIZE
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".lz4": lz4.frame.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def member(name: str, content: bytes = b"", **more: object) -> bytes:
+    """Return a member as it stands in an archive."""
+    header = tarfile.TarInfo(name)
+    header.size = len(content)
+    for field, value in more.items():
+        setattr(header, field, value)
+    return header.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % BLOCK)
+
+
+END = bytes(2 * BLOCK)
+NOISE = random.Random(1).randbytes(5000)
+WHOLE = member("PG_VERSION", b"15\n") + member("base/5/1259", NOISE) + member("base/5/16384", NOISE) + END
+
+
+@pytest.fixture(autouse=True)
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Name the place where copies are made."""
+    path = tmp_path / "room"
+    path.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(path))
+    return path
+
+
+def backup(tmp_path: Path, content: bytes, suffix: str = "") -> Path:
+    folder = tmp_path / "backup"
+    folder.mkdir(exist_ok=True)
+    (folder / f"base.tar{suffix}").write_bytes(content)
+    return folder
+
+
+def copied(folder: Path) -> dict[str, int]:
+    """Return what is copied out, and how much of it."""
+    with opened_archives(folder) as archives:
+        return sizes(archives)
+
+
+def sizes(archives: TarBackup) -> dict[str, int]:
+    files = (path for path in archives.copied.rglob("*") if path.is_file())
+    return {str(path.relative_to(archives.copied)): path.stat().st_size for path in files}
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_only_what_is_wanted_is_copied_and_the_rest_when_it_is(tmp_path: Path, room: Path, suffix: str) -> None:
+    with opened_archives(backup(tmp_path, PACK[suffix](WHOLE), suffix)) as archives:
+        assert sizes(archives) == {"PG_VERSION": 3, "base/5/1259": len(NOISE)}
+        archives.fetch([Path("base/5/16384"), Path("base/5/1259")])
+        assert sizes(archives) == {"PG_VERSION": 3, "base/5/1259": len(NOISE), "base/5/16384": len(NOISE)}
+    assert not list(room.iterdir())
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_an_archive_that_is_cut_off_anywhere_is_refused(tmp_path: Path, room: Path, suffix: str) -> None:
+    content = PACK[suffix](WHOLE)
+    needed = len(content) - len(END) if not suffix else len(content) - 16
+    for size in (*range(0, needed, 211), needed):
+        with pytest.raises(BackupUnusable, match=r"base\.tar\S* (is cut off|cannot be unpacked)") as caught:
+            copied(backup(tmp_path, content[:size], suffix))
+        assert caught.value.exit_code == ExitCode.CONFIG
+    assert not list(room.iterdir())
+
+
+def test_several_compressed_streams_one_behind_the_other_are_one_archive(tmp_path: Path) -> None:
+    for suffix, pack in PACK.items():
+        folder = tmp_path / f"of{suffix}"
+        folder.mkdir()
+        assert copied(backup(folder, pack(WHOLE[:700]) + pack(WHOLE[700:]), suffix)) == {
+            "PG_VERSION": 3,
+            "base/5/1259": len(NOISE),
+        }
+
+
+@pytest.mark.parametrize("suffix", PACK)
+def test_a_damaged_archive_ends_in_a_named_error_or_in_what_it_says(tmp_path: Path, room: Path, suffix: str) -> None:
+    content = PACK[suffix](WHOLE)
+    rng = random.Random(2)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        try:
+            copied(backup(tmp_path, bytes(damaged), suffix))
+        except TidemarkError:
+            refused += 1
+    assert refused
+    assert not list(room.iterdir())
+
+
+def test_names_that_lead_elsewhere_and_links_are_passed_over(tmp_path: Path, room: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "1259").write_bytes(b"not of the backup")
+    content = b"".join(
+        (
+            member("base/5", type=tarfile.SYMTYPE, linkname=str(outside)),
+            member("base/5/1259", NOISE),
+            member("../../evil", b"x"),
+            member(f"{outside}/evil", b"x"),
+            member("base/../../../outside/1259", b"x"),
+            member("global/../../1262", b"x"),
+            member("PG_VERSION", type=tarfile.SYMTYPE, linkname=str(outside / "1259")),
+            member("backup_label", type=tarfile.LNKTYPE, linkname=str(outside / "1259")),
+            member("pg_xact/0000", type=tarfile.FIFOTYPE),
+            member("pg_tblspc/../base/1/1259", b"x"),
+            END,
+        )
+    )
+    folder = backup(tmp_path, content)
+    (folder / "16999.tar").write_bytes(member("../../1/1259", b"x") + END)
+    assert copied(folder) == {"base/5/1259": len(NOISE)}
+    assert {path.name for path in tmp_path.iterdir()} == {"outside", "backup", "room"}
+    assert [path.read_bytes() for path in outside.iterdir()] == [b"not of the backup"]
+    with pytest.raises(NotABackup, match="PG_VERSION is not there"), open_backup(folder):
+        pass
+    assert not list(room.iterdir())
+
+
+def forged_size(size: int, name: str = "base/5/1259") -> bytes:
+    header = bytearray(member(name))
+    header[124:136] = b"\xff" * 12 if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header[:BLOCK])
+    return bytes(header)
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        (forged_size(MEMBER_BYTES_MAX + 1), "a file has 1073741824 at most"),
+        (forged_size(MEMBER_BYTES_MAX), "is cut off within base/5/1259"),
+        (forged_size(1 << 80), "a file has 1073741824 at most"),
+        (forged_size(-1), "has -1 bytes"),
+        (forged_size(1 << 80, "base/5/16384"), "is cut off"),
+    ],
+)
+@pytest.mark.parametrize("suffix", PACK)
+def test_a_forged_size_is_refused(tmp_path: Path, room: Path, header: bytes, told: str, suffix: str) -> None:
+    with pytest.raises(BackupUnusable, match=told):
+        copied(backup(tmp_path, PACK[suffix](header + END), suffix))
+    assert not list(room.iterdir())
+
+
+def test_headers_that_announce_more_are_passed_over_unread(tmp_path: Path) -> None:
+    long = io.BytesIO()
+    with tarfile.open(fileobj=long, mode="w:", format=tarfile.PAX_FORMAT) as archive:
+        told = tarfile.TarInfo("PG_VERSION")
+        told.pax_headers = {"comment": "x" * 100_000}
+        told.size = 3
+        archive.addfile(told, io.BytesIO(b"15\n"))
+    assert copied(backup(tmp_path, long.getvalue())) == {"PG_VERSION": 3}
+
+
+def test_two_archives_of_one_name_are_refused(tmp_path: Path) -> None:
+    backup(tmp_path, WHOLE)
+    with pytest.raises(NotABackup, match=r"holds both base\.tar and base\.tar\.gz"):
+        copied(backup(tmp_path, gzip.compress(WHOLE), ".gz"))

@@ -1,0 +1,190 @@
+"""A consumer of one's own (I34, I35) as the target of the application thread.
+
+The position, and how far a first copy is, follow once `on_events` returned true: at least once. How far a consumer may
+be ahead of what it confirmed is bounded in bytes; beyond that it is asked again, and nothing more is offered.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from tidemark.engine.ports import Consumer
+from tidemark.engine.progress import Progress
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.state import StateStore
+from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.errors import ConsumerFailed
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.position import Epoch, Partition
+from tidemark.model.relation import Relation
+from tidemark.runtime.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep, Stopped
+from tidemark.runtime.liveness import Liveness
+from tidemark.runtime.whole_tables import WholeTables
+from tidemark.wire.outbox import EncodedGroup
+from tidemark.wire.state import CONFIRMED
+
+UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
+Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
+
+
+class _Offered(NamedTuple):
+    """A group on its way to the consumer, and how far a first copy is once it is confirmed."""
+
+    group: ChangeGroup
+    copying: CopyKeep | None = None
+
+
+class ConsumerTarget:
+    """At least once, confirmed by the consumer's own word."""
+
+    counts = True
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        history: HistoryWriter,
+        whole: WholeTables,
+        unconfirmed_bytes_max: int,
+        progress: Progress,
+        stopping: threading.Event,
+        liveness: Liveness | None = None,
+    ) -> None:
+        """`liveness`: who watches the consumer; ended before the consumer is."""
+        self._consumer = consumer
+        self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
+        self._store = store
+        self._epoch = epoch
+        self._history = history
+        self._whole = whole
+        self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._progress = progress
+        self._stopping = stopping
+        self._announced: Announced = {}
+        self._waiting: deque[_Offered] = deque()
+        self._taken: list[_Offered] = []
+        self._partition = Partition(store.identity.system_identifier)
+
+    def begin(self) -> None:
+        """Give the partition to the consumer."""
+        with self._liveness.calling("on_assigned"):
+            self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
+        self._offer_until_taken(_Offered(group))
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Offer a group of a first copy; its position stays out of the stream's."""
+        start = self._progress.delivered
+        assert start is not None, "a first copy comes after the base"
+        if progress[-1].begins:
+            # A generation is used up once it was offered: killed before it confirmed, the next one is a greater one.
+            with self._store.transaction(self._epoch) as moving:
+                moving.put_copy(*progress)
+        self._offer_until_taken(_Offered(replace(group, last=start), progress))
+
+    def idle(self) -> None:
+        """Ask for a confirmation of what was taken."""
+        if self._taken:
+            self._offer()
+
+    def close(self) -> None:
+        """Take the partition back and stop the consumer."""
+        self._liveness.stop()
+        try:
+            with self._liveness.calling("on_revoked"):
+                self._consumer.on_revoked(self._partition)
+        finally:
+            with self._liveness.calling("stop"):
+                self._consumer.stop()
+
+    @property
+    def _unconfirmed_bytes(self) -> int:
+        return sum(offered.group.byte_count for offered in self._taken)
+
+    def _offer_until_taken(self, offered: _Offered) -> None:
+        self._waiting.append(offered)
+        refused = 0
+        while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            if self._offer():
+                refused = 0
+                continue
+            refused += 1
+            if refused > UNTAKEN_MAX:
+                raise ConsumerFailed(
+                    f"the consumer was offered changes {refused} times and neither took nor confirmed any",
+                    hint="on_events has to draw from its iterator, and to return true at times",
+                )
+            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
+                raise Stopped
+
+    def _offer(self) -> bool:
+        """Call the consumer once; tell if it took or confirmed anything."""
+        before = len(self._waiting)
+        with self._liveness.calling("on_events"):
+            alive = self._consumer.alive()
+            confirmed = alive and self._consumer.on_events(self._draw())
+        if not alive:
+            raise ConsumerFailed("the consumer says that it is not alive")
+        if confirmed and self._taken:
+            self._confirm()
+            self._taken.clear()
+            return True
+        return len(self._waiting) < before
+
+    def _draw(self) -> Iterator[ChangeGroup]:
+        while self._waiting:
+            self._announce(self._waiting[0].group)
+            offered = self._waiting.popleft()
+            self._taken.append(offered)
+            yield offered.group
+
+    def _announce(self, group: ChangeGroup) -> None:
+        for item in group.items:
+            if isinstance(item, SchemaEvent):
+                self._consumer.on_schema(item)
+                described = item.after or item.before
+                assert described is not None, item
+                self._announced[item.database, described.oid] = described
+            elif isinstance(item, ChangeBatch):
+                key = (item.database, item.relation.oid)
+                if self._announced.get(key) != item.relation:
+                    self._announced[key] = item.relation
+                    self._consumer.on_schema(_introduction(group, item))
+
+    def _confirm(self) -> None:
+        last = self._taken[-1].group
+        latest = max((end.commit_time_us for end in last.transactions), default=0)
+        with self._store.transaction(self._epoch) as moving:
+            for offered in self._taken:
+                if offered.copying is not None:
+                    moving.put_copy(*offered.copying)
+            moving.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(moving, [offered.group for offered in self._taken])
+            for offered in self._taken:
+                moving.learn_databases(offered.group.databases)
+            delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
+            moving.put(CONFIRMED, delivered)
+        self._progress.deliver(delivered.pointer)
+        self._progress.confirm(delivered.pointer)
+
+
+def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
+    """Tell a consumer of a relation version that it has not seen since it started."""
+    lsn = group.first.commit_lsn
+    return SchemaEvent(
+        position=group.first,
+        lsn=lsn,
+        database=batch.database,
+        xid=Xid(0),
+        change=SchemaChange.CREATE,
+        effect=SchemaEffect.METADATA,
+        before=None,
+        after=batch.relation,
+    )
