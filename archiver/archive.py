@@ -4,7 +4,7 @@
     RETURNING         ACTIVE up to the try-start marker; then it hands over
     REALTIME          PASSIVE: reads markers, watches the sidecar
     RETURNED          PASSIVE: watches the sidecar
-    FOLLOWER          PASSIVE
+    FOLLOWER          PASSIVE: reads markers, tends the spool; so, too, until a promoted sidecar has found its start
 
 One thread, a step at a time. The node is asked for nothing that delivering needs: it may be down.
 """
@@ -32,6 +32,7 @@ from tidemark.runtime.inflow import from_archive
 from tidemark.runtime.marker_scan import MarkerScan
 from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
+from tidemark.runtime.taking_over import is_waited_for
 from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -75,7 +76,7 @@ class Archive:
         """Do what the stage asks for."""
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
-        is_active = marks.stage.deliverer is Role.ARCHIVER
+        is_active = marks.stage.deliverer is Role.ARCHIVER and not is_waited_for(marks)
         self._around.metrics.archiver_active.set(is_active)
         if is_active:
             self._end_scan()

@@ -62,11 +62,27 @@ def stage_tree(seen: Seen) -> dict[str, Tree]:
     }
 
 
+def following_tree(view: StateView) -> Tree:
+    """Return how far a follower is, and the deliverer by its last marker; None where nobody is followed."""
+    followed, confirmed = view.followed, view.delivered
+    if followed is None:
+        return None
+    leader = followed.leader
+    return {
+        "followed": str(followed.pointer.position),
+        "can_take_over": followed.has_start,
+        "deliverer_confirmed": str(confirmed.pointer.position) if followed.has_start and confirmed else None,
+        "deliverer_epoch": str(leader.epoch) if leader is not None else None,
+        "marker_lsn": format_lsn(leader.lsn) if leader is not None else None,
+    }
+
+
 def realtime_tree(seen: Seen, *, switches: int, as_json: bool) -> dict[str, Tree]:
     """Return what `cdcctl realtime status` shows."""
     kept = seen.view.switches.kept[-switches:] if switches else ()
     return {
         **stage_tree(seen),
+        "following": following_tree(seen.view),
         "hand_over": _hand_over(seen.view),
         "archiver_lag": archiver_lag(seen),
         "sidecar": process_tree(seen.sidecar),

@@ -5,7 +5,7 @@
     HELD              rests until the operator says otherwise
     RETURNING         buffers, sees to it that the try-start marker is written (`way_back`)
     RETURNED          takes the epoch: archive up to the buffer, then the buffer
-    FOLLOWER          is not supported yet
+    FOLLOWER          follows a standby until it is promoted (`following`)
 
 One thread, a step at a time. Nothing here waits for the node: it is asked by errands.
 """
@@ -13,6 +13,7 @@ One thread, a step at a time. Nothing here waits for the node: it is asked by er
 from collections.abc import Mapping
 from functools import partial
 
+from sidecar.following import Following
 from sidecar.reach import Reach
 from sidecar.way_back import WayBack
 from tidemark.engine.handover import Effect, Event
@@ -23,27 +24,25 @@ from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.state import NotDeliverer
 from tidemark.io.state_views import StateMarks
-from tidemark.model.errors import Fenced, NodeUnfit
+from tidemark.model.errors import Fenced
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
+from tidemark.runtime.daemon import START_S_MAX
 from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
+from tidemark.runtime.lake_stock import ASKED_S
 from tidemark.runtime.moving import Mover
 from tidemark.runtime.service import Means
+from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import NodeOutOfReach, event_of
+from tidemark.runtime.taking_over import find_start, is_waited_for
 from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
-
-
-class FollowerNotSupported(NodeUnfit):
-    """The state says to follow a standby and to deliver nothing."""
-
-    hint = "make a state anew by cdcctl init: a sidecar delivers from a standby, too"
 
 
 class Realtime:
@@ -62,6 +61,7 @@ class Realtime:
         self._since_s = 0.0  # when realtime began
         self._mover = Mover(around, self._effects)
         self._way_back = WayBack(means, self._mover)
+        self._following = Following(means, self._mover)
         self._report = ArchiveReport(around)
         self._reach = Reach(config.realtime.away_s)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
@@ -69,19 +69,25 @@ class Realtime:
 
     def start(self) -> None:
         """Begin; what an earlier process had under way is gone with its buffer."""
-        stage = self._store.marks().stage
+        marks = self._store.marks()
+        stage = marks.stage
         if stage in (Stage.RETURNING, Stage.RETURNED):
             self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was started anew on its way back")
         elif stage is Stage.REALTIME:
+            self._find_start(marks)
             self._deliver()
 
     def step(self) -> None:
         """Do what the stage asks for."""
         self._turn.check()
+        self._following.look(self._store.marks())
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
         if marks.stage is not Stage.REALTIME:
             self._turn.let_go()
+        if marks.stage is not Stage.FOLLOWER:
+            self._following.let_go()
+            self._find_start(marks)
         match marks.stage:
             case Stage.REALTIME:
                 self._deliver()
@@ -92,7 +98,8 @@ class Realtime:
             case Stage.HELD:
                 self._way_back.drop()
             case Stage.FOLLOWER:
-                raise FollowerNotSupported(f"the stage of {self._store.folder.root} is follower")
+                self._way_back.drop()
+                self._following.follow(marks)
         self._confirm(marks)
         self._look_at_archive(marks)
 
@@ -101,6 +108,7 @@ class Realtime:
         try:
             self._way_back.drop()
             self._turn.stop()
+            self._following.stop()
         finally:
             self._errands.close()
 
@@ -113,12 +121,14 @@ class Realtime:
 
     def status(self) -> Mapping[str, Json]:
         """Return how the capture does, where there is one."""
-        capture = self._turn.capture
+        following = self._following.capture
+        capture = following or self._turn.capture
         if capture is None:
             return {"link": None}
         status = capture.status()
         progress = status.progress
         return {
+            **(self._following.status(self._store.marks()) if following is not None else {}),
             "link": status.link.value,
             "copying": status.copying,
             "ring_used_bytes": status.ring_used_bytes,
@@ -129,7 +139,7 @@ class Realtime:
             "received_lsn": format_lsn(progress.received_lsn),
             "decoded_lsn": format_lsn(progress.decoded_lsn),
             "lag_bytes": progress.lag_bytes,
-            "delivered": str(progress.delivered.position) if progress.delivered else None,
+            "delivered": str(progress.delivered.position) if progress.delivered and following is None else None,
             "confirmed": str(progress.confirmed.position) if progress.confirmed else None,
         }
 
@@ -140,17 +150,25 @@ class Realtime:
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
         status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
-        if status is None or status.copying:  # a first copy waits for the node in any case
+        if status is not None and not status.copying:  # a first copy waits for the node in any case
+            link, received_lsn = status.link, status.progress.received_lsn
+        elif self._waits_for_node(marks) and marks.delivered is not None:
+            link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
+        else:
             self._reach.forget()
             return
         try:
             archived_lsn = found.end_lsn if found is not None else None
-            self._reach.check(status.link, status.progress.received_lsn, archived_lsn, now_s)
+            self._reach.check(link, received_lsn, archived_lsn, now_s)
         except NodeOutOfReach as error:
             self._fail_over(error)
 
+    def _waits_for_node(self, marks: StateMarks) -> bool:
+        """Tell if nothing is begun, for the node has not said that it is no standby."""
+        return marks.stage is Stage.REALTIME and self._turn.capture is None and not self._following.may_deliver
+
     def _deliver(self) -> None:
-        if self._turn.capture is None and not self._began():
+        if self._turn.capture is None and not (self._following.may_deliver and self._began()):
             return
         assert self._turn.capture is not None, "it was begun"
         error = self._turn.capture.poll()
@@ -158,6 +176,12 @@ class Realtime:
             self._fail_over(error)
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
             self._way_back.succeeded()
+
+    def _find_start(self, marks: StateMarks) -> None:
+        """Find where a promoted follower begins, unless that is done; it takes as long as the lake does to answer."""
+        if is_waited_for(marks):
+            self._around.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
+            find_start(self._around, self._owner)
 
     def _began(self) -> bool:
         """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
@@ -219,6 +243,7 @@ class Realtime:
             Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
             Effect.SWITCH_SEGMENT: self._errands.switch_segment,
             Effect.RETURN_SOON: self._way_back.hasten,
+            Effect.FIND_START: lambda: self._find_start(self._store.marks()),
         }
 
     def _write_stop(self, reason: str) -> None:
@@ -230,7 +255,7 @@ class Realtime:
     def _confirm(self, marks: StateMarks) -> None:
         """Write down in the WAL how far everything is confirmed, if that is worth a marker."""
         horizon, term = marks.horizon, marks.term
-        if horizon is None or term is None:
+        if horizon is None or term is None or marks.followed is not None:
             return
         record_bytes = self._turn.capture.record_bytes if self._turn.capture is not None else 0
         confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)

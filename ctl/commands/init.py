@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from ctl import settings
-from ctl.lake_stock import lake_stock
 from ctl.narration import Narrator
 from ctl.options import PATH, config_option, state_option
 from tidemark.engine.selection import Selection
@@ -24,6 +23,7 @@ from tidemark.model.lsn import format_lsn
 from tidemark.runtime.backup_seeding import seed_from_backup
 from tidemark.runtime.errands import MarkersLeftOut
 from tidemark.runtime.initialise import initialise, initialise_from_backup
+from tidemark.runtime.lake_stock import lake_stock
 from tidemark.runtime.rebuild import rebuild
 from tidemark.runtime.steady_stream import check_stream
 
@@ -98,7 +98,7 @@ def init(
     )
     if chosen.has_archive:
         _tell_of_archive(chosen)
-    if from_spool is None and not chosen.markers.dsn:
+    if from_spool is None:
         _tell_of_standby(chosen)
     if config is not None:
         settings.keep(folder, config)
@@ -168,9 +168,15 @@ def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | N
 
 
 def _tell_of_standby(config: Config) -> None:
-    """Say that a standby takes no markers, where nothing else is named for them."""
+    """Say of a standby that it is followed; or else that it takes no markers, where nothing is named for them."""
     with Node(config.capture.dsn) as node:
-        if node.is_in_recovery():
+        if not node.is_in_recovery():
+            return
+        if config.standby.follow:
+            click.echo(
+                f"{node.where} is a standby: it is followed, and nothing is delivered until its promotion", err=True
+            )
+        elif not config.markers.dsn:
             click.echo(f"{node.where} is a standby: markers are left out. {MarkersLeftOut.hint}", err=True)
 
 

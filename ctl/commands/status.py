@@ -9,7 +9,7 @@ from ctl import settings
 from ctl.archive_tree import archive_tree
 from ctl.options import config_option, json_option, state_option
 from ctl.processes import process_tree
-from ctl.realtime_tree import Seen, archiver_lag, see, stage_tree
+from ctl.realtime_tree import Seen, archiver_lag, following_tree, see, stage_tree
 from ctl.render import Tree, show
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import SystemClock
@@ -54,6 +54,7 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
         "system_identifier": str(view.identity.system_identifier),
         "server_major": view.identity.server_major,
         **stage_tree(seen),
+        "following": following_tree(view),
         "delivered": _watermark(view.delivered, now_us),
         "confirmed": _watermark(view.confirmed, now_us),
         "lag": {

@@ -1,7 +1,9 @@
 """Both processes, the stream, the archive and the state, as small as the mode table leaves them: one step at a time.
 
 WAL is a list, an LSN its index. A process decides on what it reads and commits it in a step of its own, so anything may
-happen in between: it is killed, stopped, or the other one takes over. `checks_epoch` false is a planted bug.
+happen in between: it is killed, stopped, or the other one takes over. While the node is a standby others deliver to the
+same target, which drops what it holds of theirs, and confirm by markers. `checks_epoch` false and `begins_at_marker`
+false are planted bugs.
 """
 
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ class Kind(Enum):
     BEGIN = "begin"
     COMMIT = "commit"
     MARKER = "marker"  # try-start; a stop marker moves nobody who reads the state
+    CONFIRM = "confirm"  # by the other deliverer: the number is a commit LSN
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class State:
     restart: int = 0
     sequence: int = 0
     handed_over: tuple[int, int] = (0, 0)  # H, and the LSN to decode from
+    followed: int | None = None  # LSN to follow from; it stands until a promoted follower has found its start
 
 
 @dataclass
@@ -57,6 +61,7 @@ class World:
     """Everything; methods are steps, and those that cannot happen now do nothing."""
 
     checks_epoch: bool = True
+    begins_at_marker: bool = True
     wal: list[WalRecord] = field(default_factory=list)
     archived: int = 0
     removed: int = 0  # pg_wal begins here
@@ -64,6 +69,8 @@ class World:
     sidecar: Process | None = field(default_factory=lambda: Process(epoch=1))
     archiver: Process | None = field(default_factory=Process)
     log: list[int] = field(default_factory=list)
+    is_standby: bool = False
+    others: int = -1  # commit LSN up to which the target has it from somebody else
     _begun: int = 0
 
     # --- the node
@@ -102,6 +109,31 @@ class World:
 
     def _begin_of(self, number: int) -> int:
         return self.wal.index(WalRecord(Kind.BEGIN, number))
+
+    # --- somebody else, while the node is a standby
+
+    def demote(self) -> None:
+        """Let the node be a standby, which the sidecar notices."""
+        if self.sidecar is not None and self.state.stage is not Stage.FOLLOWER and self.happen(Event.DEMOTED):
+            self.is_standby = True
+            self.state.followed = self.state.restart
+
+    def promote(self) -> None:
+        """Let the node be the primary again; who delivered meanwhile is lost."""
+        self.is_standby = False
+
+    def others_deliver(self) -> None:
+        """Deliver the next transaction from another host."""
+        held = self.wal.index(WalRecord(Kind.COMMIT, self.log[-1])) if self.log else -1
+        later = [lsn for lsn, record in enumerate(self.wal) if record.kind is Kind.COMMIT and lsn > held]
+        if self.is_standby and later:
+            self.log.append(self.wal[later[0]].number)
+            self.others = later[0]
+
+    def others_confirm(self) -> None:
+        """Write down how far that is."""
+        if self.is_standby and self.others >= 0:
+            self.wal.append(WalRecord(Kind.CONFIRM, self.others))
 
     # --- moves
 
@@ -155,14 +187,39 @@ class World:
             elif self.happen(Event.TAKEN_OVER):
                 self.take_epoch(Role.SIDECAR, process)
                 process.start, process.next, process.buffered_from = restart, lsn, None
+        elif self.state.stage is Stage.FOLLOWER:
+            self._follow(process)
+        elif self.state.followed is not None:
+            self.state.followed = None  # the start is found
         elif self.state.stage is Stage.REALTIME:
-            if process.epoch != self.state.epoch:
-                self.take_epoch(Role.SIDECAR, process)
-                process.start = process.next = self.state.restart
-            if process.next < self.removed and process.next < len(self.wal):
-                self.happen(Event.WAL_REMOVED)
-            else:
-                self._read(process, len(self.wal))
+            self._go_on(process)
+
+    def _go_on(self, process: Process) -> None:
+        """Deliver from the stream."""
+        if process.epoch != self.state.epoch:
+            self.take_epoch(Role.SIDECAR, process)
+            process.start = process.next = self.state.restart
+        if process.next < self.removed and process.next < len(self.wal):
+            self.happen(Event.WAL_REMOVED)
+        else:
+            self._read(process, len(self.wal))
+
+    def _follow(self, process: Process) -> None:
+        """Read on for markers; behind a promotion, and with all read that precedes it, take over."""
+        assert self.state.followed is not None
+        if process.epoch != self.state.epoch or self.state.owner is not Role.SIDECAR:
+            self.take_epoch(Role.SIDECAR, process)
+        elif self.state.followed < len(self.wal):
+            record = self.wal[self.state.followed]
+            self.state.followed += 1
+            if record.kind is Kind.CONFIRM and record.number >= self.state.delivered:
+                self.state.delivered = record.number
+                self.state.restart = self.restart_at(record.number + 1)
+        elif not self.is_standby:
+            self.happen(Event.PROMOTED)
+            if not self.begins_at_marker:
+                self.state.delivered, self.state.restart = self.state.followed - 1, self.state.followed
+            process.epoch = None
 
     def kill_sidecar(self) -> None:
         """SIGKILL."""
@@ -195,7 +252,7 @@ class World:
             return
         if process.pending is not None:
             self._deliver(process)
-        elif self.state.stage.deliverer is Role.ARCHIVER:
+        elif self.state.stage.deliverer is Role.ARCHIVER and self.state.followed is None:
             if process.epoch != self.state.epoch or self.state.owner is not Role.ARCHIVER:
                 self.take_epoch(Role.ARCHIVER, process)
                 process.start = process.next = self.state.restart
@@ -234,9 +291,11 @@ class World:
         assert lsn is not None
         if self.checks_epoch and process.epoch != self.state.epoch:
             return
-        self.log.append(self.wal[lsn].number)
-        self.state.delivered = lsn
-        self.state.restart = self.restart_at(lsn + 1)
+        if lsn > self.others:
+            self.log.append(self.wal[lsn].number)
+        if lsn > self.state.delivered:
+            self.state.delivered = lsn
+            self.state.restart = self.restart_at(lsn + 1)
 
     # --- promises
 
@@ -247,8 +306,9 @@ class World:
 
     def settle(self) -> None:
         """Let everything work for a while, and see that all of it arrives, by the sidecar again."""
+        self.promote()
         self.happen(Event.OPERATOR_ON)
-        for _ in range(4 * len(self.wal) + 40):
+        for _ in range(6 * len(self.wal) + 40):
             self.start_sidecar()
             self.start_archiver()
             self.archive()

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
+from tidemark.io.dsn import parse_dsn
 from tidemark.model.errors import ConfigError
 from tidemark.model.mapping import TypeMapping
 
@@ -150,6 +151,15 @@ class MarkersConfig:
 
 
 @dataclass(frozen=True, config=_STRICT)
+class StandbyConfig:
+    """What the sidecar does at a node that is a standby."""
+
+    follow: bool = False
+    lake: str = ""
+    unmarked_bytes_max: Annotated[int, Field(ge=1 << 20, le=1 << 44)] = 16 << 30
+
+
+@dataclass(frozen=True, config=_STRICT)
 class HistoryConfig:
     """The catalog history."""
 
@@ -225,6 +235,7 @@ class Config:
     archive: ArchiveConfig = field(default_factory=ArchiveConfig)
     realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
     markers: MarkersConfig = field(default_factory=MarkersConfig)
+    standby: StandbyConfig = field(default_factory=StandbyConfig)
     history: HistoryConfig = field(default_factory=HistoryConfig)
     copy: CopyConfig = field(default_factory=CopyConfig)
     seed: SeedConfig = field(default_factory=SeedConfig)
@@ -311,7 +322,12 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
-    for key, path in (("archive.folder", config.archive.folder), ("markers.key_file", config.markers.key_file)):
+    _check_standby(config, where)
+    for key, path in (
+        ("archive.folder", config.archive.folder),
+        ("markers.key_file", config.markers.key_file),
+        ("standby.lake", config.standby.lake),
+    ):
         if path and not Path(path).is_absolute():
             raise BadConfig(
                 f"{where}: {key}: an absolute path: daemons, cdcctl and the server run in folders of their own"
@@ -322,3 +338,23 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     ):
         if first > longest:
             raise BadConfig(f"{where}: {section}first_s: at most {section}max_s")
+
+
+def _check_standby(config: Config, where: str) -> None:
+    if config.standby.lake and not config.standby.follow:
+        raise BadConfig(f"{where}: standby.lake: it is asked at a promotion, by a sidecar with standby.follow = true")
+    if not config.standby.follow:
+        return
+    if not config.markers.key_file:
+        raise BadConfig(
+            f"{where}: standby.follow: markers.key_file has to name the key of the deliverer's markers",
+            hint="make one key (openssl rand -hex 32), put it on every node, and name its file in markers.key_file",
+        )
+    if config.standby.lake and config.deliver.consumer != "outbox":
+        raise BadConfig(f"{where}: standby.lake: a lake is filled from the outbox, not by {config.deliver.consumer}")
+    if "," in parse_dsn(config.capture.dsn).get("host", ""):
+        raise BadConfig(
+            f"{where}: standby.follow: capture.dsn names several hosts",
+            hint="name the one node that this sidecar follows while it is a standby; a sidecar that goes along with "
+            "whoever is the primary, by target_session_attrs, needs no standby.follow",
+        )

@@ -31,6 +31,7 @@ RECEIVED_LSN = "tidemark_received_lsn_bytes"
 DECODED_LSN = "tidemark_decoded_lsn_bytes"
 DELIVERED_LSN = "tidemark_delivered_lsn_bytes"
 CONFIRMED_LSN = "tidemark_confirmed_lsn_bytes"
+LEADER_LSN = "tidemark_leader_marker_lsn_bytes"
 LAG_BYTES = "tidemark_lag_bytes"
 LAG_SECONDS = "tidemark_commit_to_consumer_seconds"
 WAL_BYTES = "tidemark_wal_received_bytes_total"
@@ -108,6 +109,7 @@ class Metrics:
         self.decoded_lsn = self._gauge(DECODED_LSN, "End of the WAL decoded.")
         self.delivered_lsn = self._gauge(DELIVERED_LSN, "Commit LSN up to which changes are delivered.")
         self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
+        self.leader_lsn = self._gauge(LEADER_LSN, "Where the marker stands that a follower would begin by; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node flushed and that is not decoded.")
         self.lag_seconds = self._histogram(LAG_SECONDS, "From commit to the consumer having it.", LAG_BUCKETS_S)
         self.wal_bytes = self._counter(WAL_BYTES, "WAL received.")
@@ -137,13 +139,7 @@ class Metrics:
         self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", _IGNORED)
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
         self.segment_seconds = self._histogram(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
-        self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
-        self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
-        self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
-        self.archive_free = self._unseen(ARCHIVE_FREE, "Free space of the archive folder's file system.")
-        self.archive_holes = self._unseen(ARCHIVE_HOLES, "Files that archiving gave up, by the spool's ledger.")
-        self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from our own spool.")
-        self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
+        self._add_archive()
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
             "Age of a process's last sign of life; -1 where it does not run.",
@@ -152,6 +148,15 @@ class Metrics:
         )
         for role in Role:
             self.heartbeat_age(role).set(NO_HEARTBEAT_S)
+
+    def _add_archive(self) -> None:
+        self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
+        self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
+        self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
+        self.archive_free = self._unseen(ARCHIVE_FREE, "Free space of the archive folder's file system.")
+        self.archive_holes = self._unseen(ARCHIVE_HOLES, "Files that archiving gave up, by the spool's ledger.")
+        self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from our own spool.")
+        self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
 
     def heartbeat_age(self, role: Role) -> Gauge:
         """Return the gauge of one process's sign of life."""

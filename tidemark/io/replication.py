@@ -103,6 +103,10 @@ class WalStream:
             raise WrongNode(f"{self.where} is the cluster {identifier}, not {expected}")
         return NodeIdentity(SystemIdentifier(int(identifier)), TimelineId(int(timeline)), parse_lsn(lsn))
 
+    def is_standby(self) -> bool:
+        """Tell if the node is in recovery; one that is promoted ends no connection, one that is made a standby does."""
+        return _text(self._command(b"SHOW in_hot_standby"), 0) == "on"
+
     def timeline_history(self, timeline: TimelineId) -> TimelineHistory:
         """Return how the node came to `timeline`."""
         if timeline == 1:

@@ -106,11 +106,11 @@ class StateStore(OpenedState):
     def take_epoch(self, owner: Owner) -> Epoch:
         """Begin a new epoch: whoever owned the last one fails in its next transaction.
 
-        Raises `NotDeliverer` where the stage wants another role to deliver.
+        Raises `NotDeliverer` where the stage wants another role to deliver, or to follow.
         """
         with self.transaction(None) as moving:
             stage = moving.stage()
-            if stage.deliverer is None or stage.deliverer.value != owner.role:
+            if stage.worker is None or stage.worker.value != owner.role:
                 raise NotDeliverer(f"the stage of {self.folder.root} is {stage.value}: it is not the {owner.role}'s")
             epoch = moving.take_epoch(owner)
         self.learn_versions()

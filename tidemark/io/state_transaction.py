@@ -27,6 +27,7 @@ from tidemark.wire.state import (
     COPY,
     DELIVERED,
     FINGERPRINT,
+    FOLLOWED,
     HAND_OVER,
     HISTORY,
     JOURNAL,
@@ -38,6 +39,7 @@ from tidemark.wire.state import (
     TERM,
     CopyProgress,
     DamagePolicy,
+    Followed,
     HandOver,
     HistoryIndex,
     Identity,
@@ -70,7 +72,7 @@ class StateTransaction:
         self._environment = environment
         self._transaction = transaction
         self._scope = scope
-        self._identity = identity
+        self.identity = identity
         self._known = known
         self.new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
 
@@ -82,10 +84,15 @@ class StateTransaction:
             raise Fenced(f"epoch {epoch} is over, the current one is {now}", hint="another process delivers now")
 
     def take_epoch(self, owner: Owner) -> Epoch:
-        """Begin the next epoch, on the timeline of what is delivered."""
-        delivered, term = self.delivered(), self.term()
-        timeline = delivered.pointer.position.timeline if delivered else TimelineId(1)
-        epoch = term.epoch.successor(timeline) if term else Epoch(timeline, 1)
+        """Begin the next epoch, on the latest timeline of what was delivered, followed, or delivered by a leader."""
+        delivered, term, followed = self.delivered(), self.term(), self.followed()
+        known = [Epoch(TimelineId(1), 0)] if delivered is None else [Epoch(delivered.pointer.position.timeline, 0)]
+        if term is not None:
+            known.append(term.epoch)
+        if followed is not None:
+            known.append(Epoch(followed.pointer.position.timeline, 0))
+            known += [followed.leader.epoch] if followed.leader is not None else []
+        epoch = Epoch(max(known).timeline, max(epoch.number for epoch in known) + 1)
         self.put(TERM, Term(epoch, owner))
         return epoch
 
@@ -121,6 +128,10 @@ class StateTransaction:
         """Return the stage of the capture."""
         return self.get(STAGE) or STAGE_WHEN_MISSING
 
+    def followed(self) -> Followed | None:
+        """Return how far this follower is, also of one whose start is still to be found."""
+        return self.get(FOLLOWED)
+
     def get(self, key: Key[ValueT]) -> ValueT | None:
         """Return a named value, None where there is none."""
         stored = self._transaction.get(named(self._scope, key.name), db=self._environment.database("state"))
@@ -129,6 +140,10 @@ class StateTransaction:
     def put(self, key: Key[ValueT], value: ValueT) -> None:
         """Store a named value."""
         self._transaction.put(named(self._scope, key.name), key.encode(value), db=self._environment.database("state"))
+
+    def drop(self, key: Key[ValueT]) -> None:
+        """Forget a named value."""
+        self._transaction.delete(named(self._scope, key.name), db=self._environment.database("state"))
 
     @property
     def outbox(self) -> OutboxTable:
@@ -210,6 +225,10 @@ class StateTransaction:
                 damaged.add(name)
         return found, frozenset(damaged)
 
+    def put_reader(self, name: str, reader: Reader) -> None:
+        """Store what a reader holds, by another word than its own."""
+        self._transaction.put(named(self._scope, name), READER.encode(reader), db=self._environment.database("readers"))
+
     def drop_reader(self, name: str) -> None:
         """Forget a reader: it holds nothing any more."""
         if not self._transaction.delete(named(self._scope, name), db=self._environment.database("readers")):
@@ -266,7 +285,14 @@ class StateTransaction:
         """Return how far everything is."""
         readers, damaged = self.readers()
         return StateMarks(
-            self.stage(), self.term(), self.delivered(), self.confirmed(), self.ledger(), readers, damaged
+            self.stage(),
+            self.term(),
+            self.delivered(),
+            self.confirmed(),
+            self.ledger(),
+            readers,
+            damaged,
+            self.followed(),
         )
 
     def view(self) -> StateView:
@@ -280,7 +306,8 @@ class StateTransaction:
             ledger=marks.ledger,
             readers=marks.readers,
             damaged_readers=marks.damaged_readers,
-            identity=self._identity,
+            followed=marks.followed,
+            identity=self.identity,
             beginning=self.get(BEGINNING),
             history=self.history(),
             journal=self.journal(),
@@ -306,7 +333,7 @@ class StateTransaction:
             return Watermark(header.pointer, header.sequence, header.commit_time_us)
 
     def _check_room(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
-        bound, wanted = self._identity.outbox_bytes_max, group.byte_count
+        bound, wanted = self.identity.outbox_bytes_max, group.byte_count
         readers = self.readers()[0]
         held = min((reader.held for reader in readers.values()), default=ledger.trimmed)
         # NB: where the tables hold everything, waiting frees nothing: Spark lets a range go only when it plans the

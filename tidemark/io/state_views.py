@@ -9,6 +9,7 @@ from tidemark.wire.state import (
     Beginning,
     CopyProgress,
     Fingerprint,
+    Followed,
     HandOver,
     HistoryIndex,
     Identity,
@@ -33,16 +34,22 @@ class StateMarks:
     ledger: OutboxLedger
     readers: dict[str, Reader]
     damaged_readers: frozenset[str]
+    followed: Followed | None
 
     @property
     def start(self) -> Pointer | None:
-        """Where a restart goes on: the delivered pointer."""
+        """Where a restart goes on: the delivered pointer; a follower, where it has followed to."""
+        if self.stage is Stage.FOLLOWER and self.followed is not None:
+            return self.followed.pointer
         return self.delivered.pointer if self.delivered else None
 
     @property
     def horizon(self) -> Watermark | None:
-        """What is confirmed; nothing confirmed yet: confirmed follows delivered (DESIGN, section 8)."""
-        return self.confirmed if self.readers else self.delivered
+        """What is confirmed; nothing confirmed yet: confirmed follows delivered (DESIGN, section 8).
+
+        A follower's readers have nothing to confirm: its delivered is what the deliverer's readers have confirmed.
+        """
+        return self.confirmed if self.readers and self.stage is not Stage.FOLLOWER else self.delivered
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tidemark.io.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
-from tidemark.wire.state import HAND_OVER, STAGE, HandOver, Owner, Switch
+from tidemark.wire.state import FOLLOWED, HAND_OVER, STAGE, Followed, HandOver, Owner, Switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,10 @@ def switch(
         if hand_over is not None:
             moving.put(HAND_OVER, hand_over)
         delivered = moving.delivered()
+        if found.stage is Stage.FOLLOWER and before is not found.stage:
+            # What was delivered here is a place to go on from, unless somebody else's markers tell a later one.
+            assert delivered is not None, "it has delivered, or was to"
+            moving.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
         if taking is not None:
             epoch = moving.take_epoch(taking)
         elif (term := moving.term()) is not None:

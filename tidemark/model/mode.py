@@ -40,13 +40,18 @@ class Stage(Enum):
 
     @property
     def deliverer(self) -> Role | None:
-        """Who may take the epoch and deliver."""
+        """Who delivers."""
         match self:
             case Stage.REALTIME:
                 return Role.SIDECAR
             case Stage.RETURNED | Stage.FOLLOWER:
                 return None
         return Role.ARCHIVER
+
+    @property
+    def worker(self) -> Role | None:
+        """Who may take the epoch, to deliver or to follow."""
+        return Role.SIDECAR if self is Stage.FOLLOWER else self.deliverer
 
     @property
     def number(self) -> int:

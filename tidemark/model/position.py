@@ -7,7 +7,7 @@ after the position. A bare LSN is never stored as a place to go on from.
 """
 
 from dataclasses import dataclass
-from typing import NewType, Self
+from typing import NewType
 
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, SystemIdentifier, TimelineId, format_lsn
 
@@ -54,10 +54,6 @@ class Epoch:
 
     timeline: TimelineId
     number: int
-
-    def successor(self, timeline: TimelineId) -> Self:
-        """Return the epoch that follows this one, on `timeline`."""
-        return type(self)(timeline, self.number + 1)
 
     def __str__(self) -> str:
         return f"{self.timeline}.{self.number}"

@@ -15,6 +15,7 @@ from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
@@ -27,6 +28,7 @@ from tidemark.pipeline.source import BATCH_BYTES
 REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
 READER = "spark"
+FOLLOWED_S = 1.0  # how often a state that follows is looked at
 METRICS_HOST = "127.0.0.1"
 
 
@@ -53,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     folder = StateFolder(given.state, given.shared_with_group)
+    if not _comes_to_deliver(folder, stop, log, once=given.once):
+        return
     with ExitStack() as stack:
         outbox = stack.enter_context(OutboxReader.open(folder))
         stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
@@ -85,6 +89,22 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             spark.stop()
             raise
         spark.stop()
+
+
+def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
+    """Wait while the state follows and has nothing to read; tell if it is over.
+
+    NB: a promotion numbers the outbox on: who has read before would ask for numbers that never were.
+    """
+    with StateStore.open(folder) as store:
+        is_told = False
+        while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
+            if not is_told:
+                is_told = True
+                log.info("the state follows a standby, and the lake waits for its promotion", state=str(folder.root))
+            if once or stop.wait(FOLLOWED_S):
+                return False
+    return True
 
 
 def _revive(log: Log) -> None:

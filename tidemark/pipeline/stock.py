@@ -1,6 +1,6 @@
 """`python -m tidemark.pipeline.stock LAKE CAPTURE SYSTEM_IDENTIFIER`: what a lake holds, as one line of JSON.
 
-For `cdcctl init --from-spool`, which must not need what reads Delta tables.
+For `cdcctl init --from-spool` and a follower at its promotion, which must not need what reads Delta tables.
 """
 
 import json
@@ -28,11 +28,18 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     sequences = [positions.held.sequence, *(table.sequence for table in positions.tables.values())]
     tables = [
-        [*key, table.generation]
+        [*key, table.generation, table.state in _WHOLE]
         for key, table in positions.tables.items()
-        if table.state in _WHOLE and table.relation != INVALID_OID
+        if table.relation != INVALID_OID
     ]
-    sys.stdout.write(json.dumps({"sequence": max(sequences), "tables": tables}) + "\n")
+    # NB: a batch that was cut off is in some tables already, and not in the row that stands for all.
+    at = max([positions.held.position, *(table.position for table in positions.tables.values())])
+    told = {
+        "sequence": max(sequences),
+        "position": [at.timeline, at.commit_lsn, at.ordinal],
+        "tables": tables,
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
     return ExitCode.SUCCESS
 
 

@@ -10,7 +10,6 @@ owner calls `poll` now and then: it moves these things on, and tells the first e
 """
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,23 +26,21 @@ from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
 from tidemark.io.trimming import history_horizon_lsn
 from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
-from tidemark.runtime.consumer_target import ConsumerTarget
-from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.copy_plan import is_due, takes_time
 from tidemark.runtime.decoding import DecodeThread, WalReader
-from tidemark.runtime.delivery import ApplicationThread, OutboxTarget, Target
+from tidemark.runtime.delivery import ApplicationThread
 from tidemark.runtime.first_copy import Copies, FirstCopy
 from tidemark.runtime.fixed_types import check_types
+from tidemark.runtime.following import AskLeader
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inflow import MakeInflow, Surroundings
-from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.source_thread import Link
-from tidemark.runtime.whole_tables import WholeTables
+from tidemark.runtime.targets import TargetMaker
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
@@ -90,10 +87,12 @@ class Capture:
         *,
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
+        ask_leader: AskLeader | None = None,
     ) -> None:
         """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
 
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
+        `ask_leader`: it delivers nothing, and asks where the deliverer is.
         """
         config, store = around.config, around.store
         view = store.view()
@@ -123,8 +122,11 @@ class Capture:
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
-        self._liveness: Liveness | None = None  # of a consumer of one's own
-        target = self._make_target(config, base.mirrors.remember(beginning.databases), consumer)
+        names = base.mirrors.remember(beginning.databases)
+        maker = TargetMaker(around, epoch, self._history, self.progress, self._stopping)
+        target, self._liveness = (
+            maker.deliver(consumer, names) if ask_leader is None else (maker.follow(ask_leader), None)
+        )
         first_copy = FirstCopy(
             config,
             store,
@@ -139,7 +141,7 @@ class Capture:
             self._handoff,
             target,
             self._history,
-            prelude=first_copy.run if is_due(config, view) else _nothing_before,
+            prelude=first_copy.run if ask_leader is None and is_due(config, view) else _nothing_before,
             metrics=self._metrics,
             stopping=self._stopping,
         )
@@ -187,6 +189,11 @@ class Capture:
     def decoded_lsn(self) -> Lsn:
         """End of the last record that was decoded; by the decode thread itself, which may be ahead of `progress`."""
         return self._decoding.reader.decoder.decoded_lsn if self._decoding is not None else INVALID_LSN
+
+    @property
+    def timeline(self) -> TimelineId | None:
+        """Timeline of the record in hand, or of the last; None before decoding begins."""
+        return self._decoding.reader.decoder.timeline if self._decoding is not None else None
 
     @property
     def halted_at(self) -> Pointer | None:
@@ -317,36 +324,6 @@ class Capture:
             base_every_bytes=config.history.base_every_bytes,
             metrics=self._metrics,
             log=self._log,
-        )
-
-    def _make_target(self, config: Config, names: Mapping[Oid, str], consumer: Consumer | None) -> Target:
-        whole = WholeTables(config.select.selection(), copying=config.copy.enabled, log=self._log)
-        if consumer is None and config.deliver.consumer == "outbox":
-            self._metrics.outbox_capacity.set(self._store.identity.outbox_bytes_max)
-            return OutboxTarget(
-                self._store,
-                self._epoch,
-                history=self._history,
-                whole=whole,
-                progress=self.progress,
-                metrics=self._metrics,
-                log=self._log,
-                stopping=self._stopping,
-            )
-        if consumer is None:
-            is_null = config.deliver.consumer == "null"
-            consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, names)
-        self._liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
-        return ConsumerTarget(
-            consumer,
-            self._store,
-            self._epoch,
-            liveness=self._liveness,
-            history=self._history,
-            whole=whole,
-            unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
-            progress=self.progress,
-            stopping=self._stopping,
         )
 
     def _tell(self, error: BaseException | None) -> None:

@@ -40,6 +40,8 @@ class _Offered(NamedTuple):
 class ConsumerTarget:
     """At least once, confirmed by the consumer's own word."""
 
+    counts = True
+
     def __init__(
         self,
         consumer: Consumer,

@@ -38,6 +38,8 @@ CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, how far its firs
 class Target(Protocol):
     """Where groups go; all calls come from the application thread."""
 
+    counts: bool  # what it takes counts as delivered
+
     def begin(self) -> None:
         """Make ready: called once, first of all."""
 
@@ -60,6 +62,8 @@ class Stopped(Exception):
 
 class OutboxTarget:
     """The built-in consumer: groups into the outbox, in the delivered position's own transaction."""
+
+    counts = True
 
     def __init__(
         self,
@@ -218,11 +222,13 @@ class ApplicationThread:
         began_s = self._clock.monotonic_s()
         self._history.sync()
         self._target.deliver(group)
+        self._metrics.queue_used.set(self._handoff.byte_count)
+        if not self._target.counts:
+            return
         self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
         self._metrics.groups.inc()
         self._metrics.rows.inc(group.row_count)
         self._metrics.transactions.inc(len(group.transactions))
-        self._metrics.queue_used.set(self._handoff.byte_count)
         now_us = self._clock.wall_us()
         for end in group.transactions:
             self._metrics.lag_seconds.observe(max(0, now_us - end.commit_time_us) / US_PER_S)

@@ -17,7 +17,7 @@ from tidemark.io.node_errors import PermissionMissing
 from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
@@ -51,7 +51,7 @@ class NodeErrands:
         self._around = around
         self._dsn = around.config.markers.dsn or around.config.capture.dsn
         self._key = key
-        self._node: Node | None = None
+        self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
         self._may_switch = True
         self._told_left_out = False
         self._closing = threading.Event()
@@ -67,6 +67,10 @@ class NodeErrands:
     def find_node(self) -> Future[NodeIdentity]:
         """Ask where the node's WAL ends, over the connection that would stream it."""
         return self._ask(lambda: where_the_node_is(self._around))
+
+    def ask_timeline(self) -> Future[TimelineId | None]:
+        """Ask for the timeline that the captured node writes on; None: it is a standby, and writes on none."""
+        return self._ask(self._timeline)
 
     def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
         """Switch the segment if anybody wrote since `earlier`; tells how far the node was before."""
@@ -96,7 +100,7 @@ class NodeErrands:
             try:
                 answer.set_result(errand())
             except Exception as error:  # noqa: BLE001 - it is the asker's
-                self._forget_node()
+                self._forget_nodes()
                 answer.set_exception(error)
 
         try:
@@ -112,19 +116,25 @@ class NodeErrands:
             except Empty:
                 continue
             errand()
-        self._forget_node()
+        self._forget_nodes()
 
-    def _session(self) -> Node:
-        if self._node is None:
-            node = Node(self._dsn)
+    def _session(self, dsn: str | None = None) -> Node:
+        dsn = self._dsn if dsn is None else dsn
+        if dsn not in self._nodes:
+            node = Node(dsn)
             try:
                 node.check_same_node(self._around.store.identity.system_identifier)
                 node.query("SET synchronous_commit = 'local'")  # no hang behind a synchronous standby that is away
             except BaseException:
                 node.close()
                 raise
-            self._node = node
-        return self._node
+            self._nodes[dsn] = node
+        return self._nodes[dsn]
+
+    def _timeline(self) -> TimelineId | None:
+        if self._session(self._around.config.capture.dsn).is_in_recovery():
+            return None
+        return where_the_node_is(self._around).timeline
 
     def _primary(self) -> Node:
         node = self._session()
@@ -132,10 +142,10 @@ class NodeErrands:
             raise MarkersLeftOut(f"{node.where} is a standby")
         return node
 
-    def _forget_node(self) -> None:
-        if self._node is not None:
-            self._node.close()
-            self._node = None
+    def _forget_nodes(self) -> None:
+        for node in self._nodes.values():
+            node.close()
+        self._nodes.clear()
 
     def _write(self, marker: Marker) -> Lsn:
         try:

@@ -1,6 +1,7 @@
 """Where a capture's WAL comes from: the ring, what fills it, and what the decode thread takes from it.
 
 from_node      node ─► ring                     the sidecar, from the delivered pointer on (spool first, around a copy)
+followed_…     node ─► ring                     the sidecar that follows, from where it has followed to
 from_archive   archive ─► ring                  the archiver
 LiveBuffer     node ─► ring, archive before it  the sidecar on its way back: the ring fills before it may deliver
 """
@@ -98,6 +99,16 @@ def from_node(
         return _network(around, sink, spool.timeline, progress, arrived, delivered=delivered)
 
     return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
+
+
+def followed_from_node(
+    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+) -> Inflow:
+    """Stream from a standby for nobody: no copy is made, and a full ring is no reason to leave it to an archiver."""
+    del copying
+    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    network = _network(around, ring, timeline, progress, arrived, delivered=delivered, follows=True)
+    return Inflow(ring, ring, arrived, progress, network)
 
 
 def cut_spool(around: Surroundings, lsn: Lsn) -> None:
@@ -246,7 +257,9 @@ def _network(
     *,
     delivered: Position | None = None,
     restored_lsn: Lsn | None = None,
+    follows: bool = False,
 ) -> NetworkThread:
+    """`follows`: nothing of it is delivered."""
     config = around.config
     return NetworkThread(
         config.capture.dsn,
@@ -259,7 +272,8 @@ def _network(
         log=around.log,
         backoff=Backoff(config.retry.first_s, config.retry.max_s),
         reconnect_share=config.ring.reconnect_free_share,
-        overflows=config.has_archive,
+        overflows=config.has_archive and not follows,
+        refuses_standby=config.standby.follow and not follows,
         delivered=delivered,
         restored_lsn=restored_lsn,
     )

@@ -5,7 +5,8 @@ A transaction that was open when the seed was taken is not in WAL as a whole. A 
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
@@ -17,6 +18,7 @@ from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.mapping import TypeMapping
@@ -24,8 +26,25 @@ from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
+from tidemark.runtime.copy_plan import plan_copies, selection_told
 from tidemark.runtime.seeding import Seed, SeedObserver, settle, take_seed
-from tidemark.wire.state import BEGINNING, DELIVERED, HISTORY, STAGE, Beginning, Identity, Watermark
+from tidemark.wire.state import (
+    BEGINNING,
+    DELIVERED,
+    FINGERPRINT,
+    FOLLOWED,
+    HISTORY,
+    STAGE,
+    Beginning,
+    CopyPhase,
+    CopyProgress,
+    Fingerprint,
+    Followed,
+    Identity,
+    Watermark,
+)
+
+Note = Callable[[StateTransaction], None]  # puts more into the transaction that makes the state
 
 DATABASES = f"""
     SELECT datname FROM pg_catalog.pg_database
@@ -80,9 +99,37 @@ def initialise(
         seed = take_seed(
             config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
         )
-        snapshot = "" if config.copy.enabled else settled(config, seed, observer)
-        _write_beginning(config, store, seed, snapshot)
+        if config.standby.follow and is_standby(config):
+            note = _begin_to_follow(config, store, seed, observer)
+            _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, note=note)
+        else:
+            snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+            _write_beginning(config, store, seed, snapshot)
     return True
+
+
+def is_standby(config: Config) -> bool:
+    """Tell if the captured node is a standby now."""
+    with Node(config.capture.dsn) as node:
+        return node.is_in_recovery()
+
+
+def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: SeedObserver | None) -> Note:
+    """Return what a follower's state begins with: all rows that there are, somebody else has given out."""
+    with Node(config.capture.dsn) as node:
+        settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
+        floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
+        view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
+        told = plan_copies(config, view, node).moves
+    before = Pointer(place_before(seed), seed.lsn)
+
+    def note(moving: StateTransaction) -> None:
+        moving.put(FOLLOWED, Followed(before, floor, has_start=False))
+        moving.put(FINGERPRINT, Fingerprint(selection_told(config)))
+        for key in told:
+            moving.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
+
+    return note
 
 
 def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
@@ -106,7 +153,9 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
         if store.view().beginning is not None:
             return False
         snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
-        _write_beginning(config, store, seed, snapshot, Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING)
+        _write_beginning(
+            config, store, seed, snapshot, stage=Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
+        )
     return True
 
 
@@ -124,9 +173,15 @@ def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
 
 
 def _write_beginning(
-    config: Config, store: StateStore, seed: Seed, snapshot: str, stage: Stage = STAGE_WHEN_MISSING
+    config: Config,
+    store: StateStore,
+    seed: Seed,
+    snapshot: str,
+    *,
+    stage: Stage = STAGE_WHEN_MISSING,
+    note: Note | None = None,
 ) -> None:
-    """Write the first base, then in one transaction all that names it."""
+    """Write the first base, then in one transaction all that names it, and what `note` puts there."""
     view = store.view()
     stored = [view.history]
     writer = HistoryWriter(
@@ -148,6 +203,8 @@ def _write_beginning(
         moving.put(DELIVERED, Watermark(start, moving.ledger().head))
         if stage is not STAGE_WHEN_MISSING:
             moving.put(STAGE, stage)
+        if note is not None:
+            note(moving)
 
 
 def base_of(seed: Seed) -> Base:

@@ -16,7 +16,7 @@ from tidemark.io.clock import SystemClock
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.replication import TimelineEnd, WalStream
-from tidemark.model.errors import Disposition, TidemarkError
+from tidemark.model.errors import Disposition, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.diverged import WalDiverged
@@ -33,6 +33,12 @@ class RingOverflowed(TidemarkError):
 
     disposition = Disposition.FAIL_OVER
     hint = "the archiver goes on; ring.bytes_max bounds the ring"
+
+
+class NodeIsStandby(NodeUnreachable):
+    """A node that came back as a standby, to a sidecar that follows standbys and delivers from none."""
+
+    hint = "nothing to do: the sidecar becomes a follower (standby.follow)"
 
 
 class Reached(NamedTuple):
@@ -83,6 +89,7 @@ class NetworkThread(SourceThread):
         backoff: Backoff,
         reconnect_share: float,
         overflows: bool,
+        refuses_standby: bool = False,
         delivered: Position | None = None,
         restored_lsn: Lsn | None = None,
     ) -> None:
@@ -91,6 +98,7 @@ class NetworkThread(SourceThread):
         `delivered`: what was, by an earlier run; the sink's end may be before it.
 
         `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread.
+        `refuses_standby`: the connection is let go of where it leads to one.
 
         It never ends it before the thread has come to `restored_lsn` (None: where the node is at the first connection):
         that is in no danger of overflowing, it stands in `pg_wal`, and comes as fast as it is taken (I18).
@@ -107,6 +115,7 @@ class NetworkThread(SourceThread):
         self._backoff = backoff
         self._reconnect_share = reconnect_share
         self._overflows = overflows
+        self._refuses_standby = refuses_standby
         self._restored_lsn = restored_lsn
         self._clock = SystemClock()
 
@@ -142,27 +151,19 @@ class NetworkThread(SourceThread):
     def _locate(self, stream: WalStream) -> None:
         """See that the node is ours, and on which timeline the ring's end stands in its history."""
         identity = stream.identify(self._system_identifier)
+        # NB: whoever looks at the node now and then looks too late: what a new primary wrote could be delivered twice.
+        if self._refuses_standby and stream.is_standby():
+            raise NodeIsStandby(f"{stream.where} is a standby")
         if self._restored_lsn is None:
             self._restored_lsn = identity.flush_lsn
         if {self._timeline, self._delivered.timeline or self._timeline} == {identity.timeline}:
             return
         history = stream.timeline_history(identity.timeline)
-        self._check_delivered(history)
+        check_delivered(history, self._delivered)
         reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
         if reached.timeline in history:  # else `start` says so
             _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached, is_delivered=False)
             self._timeline = history.timeline_at(self._sink.write_lsn)
-
-    def _check_delivered(self, history: TimelineHistory) -> None:
-        """Raise if what was delivered is no part of how the node came to its timeline."""
-        timeline, delivered = history.timeline, self._delivered
-        if delivered.timeline and delivered.timeline not in history:
-            raise WalDiverged(
-                f"the node is on timeline {timeline}, and timeline {delivered.timeline}, which does not lead there, "
-                f"was delivered up to {format_lsn(delivered.lsn)}",
-                hint="capture.dsn names a node that was replaced: name the one that is written to",
-            )
-        _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
 
     def _stream(self, stream: WalStream) -> None:
         ended = stream.start(self._sink.write_lsn, self._timeline)
@@ -218,6 +219,18 @@ class NetworkThread(SourceThread):
         wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * self._reconnect_share))
         while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
             self._stopping.wait(READ_S)
+
+
+def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
+    """Raise if what was delivered is no part of how the node came to its timeline."""
+    timeline = history.timeline
+    if delivered.timeline and delivered.timeline not in history:
+        raise WalDiverged(
+            f"the node is on timeline {timeline}, and timeline {delivered.timeline}, which does not lead there, "
+            f"was delivered up to {format_lsn(delivered.lsn)}",
+            hint="capture.dsn names a node that was replaced: name the one that is written to",
+        )
+    _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
 
 
 def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached, *, is_delivered: bool) -> None:

@@ -9,7 +9,7 @@ be nowhere else.
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tidemark.io.config import Config
 from tidemark.io.history_copy import fetch_history, read_manifest
@@ -18,7 +18,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
-from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
+from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.outbox import HEADER_BYTES
@@ -43,10 +43,12 @@ EPOCHS_MAX = 1 << 20  # or attempts to return, between two copies of the history
 
 @dataclass(frozen=True, slots=True)
 class LakeStock:
-    """What a lake holds: its greatest sequence, and each table's latest generation, copied to its end."""
+    """What a lake holds: its greatest sequence, each table's latest generation, and the last position of any."""
 
     sequence: Sequence = NO_SEQUENCE
-    generations: Mapping[TableKey, int] | None = None
+    generations: Mapping[TableKey, int] | None = None  # of those copied to their end
+    unfinished: Mapping[TableKey, int] = field(default_factory=dict)  # of the others
+    position: Position | None = None
 
 
 class OtherCapture(ConfigError):
@@ -88,9 +90,13 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
 
 
 def _numbers_after(manifest: Manifest, lake: LakeStock | None) -> Sequence:
-    """Return a number that the lost outbox cannot have reached: it held no more values than fit its bound at once."""
     known = max(manifest.head, lake.sequence if lake is not None else NO_SEQUENCE)
-    return Sequence(known + manifest.identity.outbox_bytes_max // HEADER_BYTES)
+    return numbers_behind(known, manifest.identity.outbox_bytes_max)
+
+
+def numbers_behind(known: Sequence, outbox_bytes_max: int) -> Sequence:
+    """Return a number that a lost outbox cannot have reached: it held no more values than fit its bound at once."""
+    return Sequence(known + outbox_bytes_max // HEADER_BYTES)
 
 
 def _epoch_after(manifest: Manifest) -> Epoch:

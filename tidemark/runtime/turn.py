@@ -9,6 +9,7 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.diverged import WalDiverged
+from tidemark.runtime.following import AskLeader
 from tidemark.runtime.inflow import MakeInflow, Surroundings, cut_spool
 
 
@@ -22,12 +23,14 @@ class Turn:
         self._slot = slot
         self._stuck: DecodingStuck | None = None
 
-    def begin(self, epoch: Epoch, make_inflow: MakeInflow, on_marker: OnMarker) -> None:
-        """Make a capture under `epoch`, and start it."""
+    def begin(
+        self, epoch: Epoch, make_inflow: MakeInflow, on_marker: OnMarker, ask_leader: AskLeader | None = None
+    ) -> None:
+        """Make a capture under `epoch`, and start it; with `ask_leader` it follows, and delivers nothing."""
         self._around.log.info("epoch taken", epoch=str(epoch))
         self._around.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
-        self.capture = Capture(self._around, epoch, make_inflow, on_marker=on_marker)
+        self.capture = Capture(self._around, epoch, make_inflow, on_marker=on_marker, ask_leader=ask_leader)
         self.capture.start()
 
     def let_go(self) -> None:

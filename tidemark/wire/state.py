@@ -90,6 +90,28 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Leader:
+    """What the markers in WAL told last of whoever delivers."""
+
+    epoch: Epoch
+    lsn: Lsn  # where the newest marker stands
+    sequence: Sequence = NO_SEQUENCE  # of its outbox, as far as confirm markers told
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How far a follower is; what it would begin to deliver from is `delivered`, which the deliverer's markers move.
+
+    It outlives the stage FOLLOWER until the start is found: as long as it stands, nobody delivers.
+    """
+
+    pointer: Pointer  # decoded up to here, given out nothing
+    floor: Pointer  # behind this position all is decodable, and from this restart LSN on
+    has_start: bool  # `delivered` is a place to begin delivering from
+    leader: Leader | None = None  # None: no marker moved `delivered`
+
+
+@dataclass(frozen=True, slots=True)
 class Switch:
     """A move from one stage to another, for people."""
 
@@ -277,6 +299,7 @@ IDENTITY = Key("identity", Identity, DamagePolicy.HALT)
 BEGINNING = Key("beginning", Beginning, DamagePolicy.HALT)
 STAGE = Key("stage", Stage, DamagePolicy.HALT)
 HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
+FOLLOWED = Key("followed", Followed, DamagePolicy.HALT)
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
 TERM = Key("term", Term, DamagePolicy.HALT)

@@ -103,6 +103,24 @@ class Capture(RuleBasedStateMachine):
     def switch(self, event: Event) -> None:
         self.world.happen(event)
 
+    @precondition(lambda self: self.world.sidecar is not None and not self.world.is_standby)
+    @rule()
+    def demote(self) -> None:
+        self.world.demote()
+
+    @precondition(lambda self: self.world.is_standby)
+    @rule(times=TIMES, confirmed=st.booleans())
+    def others_work(self, times: int, confirmed: bool) -> None:  # noqa: FBT001 - drawn
+        for _ in range(times):
+            self.world.others_deliver()
+        if confirmed:
+            self.world.others_confirm()
+
+    @precondition(lambda self: self.world.is_standby)
+    @rule()
+    def promote(self) -> None:
+        self.world.promote()
+
     @invariant()
     def holds(self) -> None:
         self.world.check()
@@ -129,3 +147,19 @@ def test_it_is_the_check_of_the_epoch_that_keeps_a_stopped_sidecar_from_deliveri
     assert world.log == [0]
     world.sidecar_step()
     assert world.log == ([0] if checks_epoch else [0, 0])
+
+
+@pytest.mark.parametrize("begins_at_marker", [True, False])
+def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at_marker: bool) -> None:
+    world = World(begins_at_marker=begins_at_marker)
+    for _ in range(2):
+        world.begin()
+    world.demote()
+    world.commit(0)
+    world.others_deliver()
+    world.others_confirm()
+    world.commit(0)  # committed, and delivered by nobody
+    world.promote()
+    for _ in range(20):
+        world.sidecar_step()
+    assert world.log == ([0, 1] if begins_at_marker else [0])

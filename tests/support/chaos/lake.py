@@ -3,12 +3,12 @@
 Its change log is compared with what the server tells, its replicas with the tables.
 """
 
-from ctl.lake_stock import lake_stock
 from tests.support.captures import Sidecar
 from tests.support.log_oracle import ServerLog, Tally, check_log
 from tests.support.postgres import Cluster
 from tests.support.spark_process import SparkProcess
 from tidemark.pipeline.compare import compare
+from tidemark.runtime.lake_stock import lake_stock
 from tidemark.runtime.rebuild import LakeStock
 from tidemark.wire.state import Identity
 

@@ -10,6 +10,7 @@ from tidemark.io.config import BadConfig, Config, load_config, parse_config
 from tidemark.model.errors import ExitCode
 
 FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"
+FOLLOW = "[markers]\nkey_file = '/etc/tidemark/marker.key'\n[standby]\nfollow = true\n"
 
 
 def test_the_file_in_conf_says_the_defaults() -> None:
@@ -43,6 +44,11 @@ def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
         ("[capture]\nname = 'a/b'", "capture.name: String should match pattern"),
         ("[outbox]\nbytes_max = 2000000", "deliver.group_bytes_max: at most a quarter of outbox.bytes_max"),
         ("[deliver]\nconsumer = 'jsonl'", "deliver.jsonl_file: the jsonl consumer needs it"),
+        ("[standby]\nfollow = true", "markers.key_file has to name the key of the deliverer's markers"),
+        ("[standby]\nlake = '/lake'", "standby.lake: it is asked at a promotion, by a sidecar with standby.follow"),
+        (f"{FOLLOW}lake = 'lake'", "standby.lake: an absolute path"),
+        (f"{FOLLOW}lake = '/lake'\n[deliver]\nconsumer = 'null'", "standby.lake: a lake is filled from the outbox"),
+        (f"{FOLLOW}[capture]\ndsn = 'host=one,two'", "standby.follow: capture.dsn names several hosts"),
         ("[ring", "is no TOML"),
     ],
 )

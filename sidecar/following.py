@@ -1,0 +1,154 @@
+"""The sidecar at a node that is, or may become, a standby: it follows, and sees when the node changes sides (I12).
+
+Only with `standby.follow`; else a standby is a source as any other. Nothing begins to be delivered before the node has
+said that it is none.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+
+from tidemark.engine.handover import Event
+from tidemark.io.clock import SystemClock
+from tidemark.io.heartbeat import Slot
+from tidemark.io.logs import describe_error
+from tidemark.io.state_views import StateMarks
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.following import Met
+from tidemark.runtime.inflow import followed_from_node
+from tidemark.runtime.moving import Mover
+from tidemark.runtime.service import Means
+from tidemark.runtime.taking_over import check_start
+from tidemark.runtime.turn import Turn
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+
+LOOK_S = 1.0  # how often the node is asked: a promotion is noticed so late, and costs no more than that
+
+
+class FollowsNobody(ConfigError):
+    """A state that follows, and a configuration that delivers from standbys."""
+
+    hint = "set standby.follow = true, with the deliverer's key in markers.key_file; or make a new state by cdcctl init"
+
+
+class Following:
+    """What is done while the node is a standby, and the looks that tell whether it is one."""
+
+    def __init__(self, means: Means, mover: Mover) -> None:
+        self._means = means
+        self._around = means.around
+        self._store = means.around.store
+        self._mover = mover
+        self._clock = SystemClock()
+        self._turn = Turn(means.around, Slot.SIDECAR)
+        self._met: Met | None = None  # by the decode thread
+        self._told_strange = False
+        self._asked: Future[TimelineId | None] | None = None
+        self._asked_s = 0.0
+        self._told_silent = False
+        self._is_enabled = means.around.config.standby.follow
+        self._writes_on: TimelineId | None = None  # where the node writes, by its last word
+        self._is_standby = False
+
+    @property
+    def capture(self) -> Capture | None:
+        """The capture that follows, where there is one."""
+        return self._turn.capture
+
+    @property
+    def may_deliver(self) -> bool:
+        """Tell if the node is no standby, or that is nothing to us."""
+        return not self._is_enabled or self._writes_on is not None
+
+    def look(self, marks: StateMarks) -> None:
+        """Ask the node now and then; become a follower where it turned out to be a standby."""
+        if not self._is_enabled:
+            return
+        now_s = self._clock.monotonic_s()
+        if self._asked is not None and self._asked.done():
+            asked, self._asked = self._asked, None
+            self._hear(asked)
+        elif self._asked is None and now_s - self._asked_s >= LOOK_S:
+            self._asked, self._asked_s = self._means.errands.ask_timeline(), now_s
+        if self._is_standby and marks.stage is not Stage.FOLLOWER:
+            self._mover.try_move(Event.DEMOTED, only_from=marks.stage)
+
+    def follow(self, marks: StateMarks) -> None:
+        """Follow; once the node is promoted and all that precedes that is decoded, take over."""
+        if not self._is_enabled:
+            raise FollowsNobody(f"{self._store.folder.root} follows a standby, and standby.follow is not set")
+        self._turn.check()
+        if self._turn.capture is None:
+            self._begin()
+            return
+        error = self._turn.capture.poll()
+        if error is not None:
+            if self._turn.goes_back(error):
+                return
+            raise error
+        assert marks.followed is not None, "the stage says that it follows"
+        if self._writes_on is not None and marks.followed.pointer.position.timeline >= self._writes_on:
+            check_start(self._store.view())
+            self.let_go()
+            self._mover.try_move(Event.PROMOTED, only_from=Stage.FOLLOWER)
+
+    def let_go(self) -> None:
+        """Stop following."""
+        self._turn.let_go()
+        self._turn.check()
+
+    def stop(self) -> None:
+        """Stop following; raise what keeps it from stopping in order."""
+        self._turn.stop()
+
+    def status(self, marks: StateMarks) -> Mapping[str, Json]:
+        """Return how far the deliverer is known to be."""
+        followed = marks.followed
+        leader = followed.leader if followed is not None else None
+        return {
+            "followed": str(followed.pointer.position) if followed is not None else None,
+            "can_take_over": followed is not None and followed.has_start,
+            "marker_lsn": format_lsn(leader.lsn) if leader is not None else None,
+        }
+
+    def _begin(self) -> None:
+        self._met = None
+        epoch = self._store.take_epoch(self._means.owner)
+        self._turn.begin(epoch, partial(followed_from_node, self._around), self._meet, lambda: self._met)
+
+    def _hear(self, asked: Future[TimelineId | None]) -> None:
+        error = asked.exception()
+        if error is not None:
+            # What it said last may be over: a node that is being made a standby does not answer for a while.
+            self._writes_on, self._is_standby = None, False
+            if not self._told_silent:
+                self._told_silent = True
+                self._around.log.warning("the node does not say if it is a standby", **describe_error(error))
+            return
+        self._told_silent = False
+        self._writes_on = asked.result()
+        self._is_standby = self._writes_on is None
+
+    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+        """Read a marker and go on; called by the decode thread."""
+        marker = self._means.markers.read(lsn, content)
+        capture = self._turn.capture
+        if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
+            return False  # of a check it is told where it was asked for, which may be at a follower
+        place = marker.pointer.position
+        # A deliverer on a dead branch may write to the new primary: its positions are of WAL that is not ours.
+        if place.timeline == capture.timeline and place.commit_lsn < lsn:
+            self._met = Met(marker, marker.pointer, lsn)
+        elif not self._told_strange:
+            self._told_strange = True
+            self._around.log.warning(
+                "a marker tells of another timeline than it stands on, and is passed over",
+                at_lsn=lsn,
+                timeline=capture.timeline,
+                told=str(place),
+            )
+        return False

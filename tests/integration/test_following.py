@@ -1,0 +1,165 @@
+"""What a follower's state says behind each group: how far it is, and where it would begin by the markers it met."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import groups
+from tidemark.engine.progress import Progress
+from tidemark.engine.selection import Selection
+from tidemark.io.config import Config, StandbyConfig
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.mode import Stage
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
+from tidemark.runtime.following import FollowTarget, Met
+from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.whole_tables import WholeTables
+from tidemark.wire.marker import Instance, Marker, MarkerKind
+from tidemark.wire.state import (
+    DELIVERED,
+    FOLLOWED,
+    STAGE,
+    Followed,
+    HistoryIndex,
+    Identity,
+    JournalMark,
+    Leader,
+    Owner,
+    Watermark,
+)
+
+OWNER = Owner("sidecar", "host", "boot", 1, 1)
+IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 1 << 20, 4 << 20)
+FIRST, NEXT = TimelineId(1), TimelineId(2)
+FLOOR = 1000
+UNMARKED_BYTES_MAX = 1 << 20
+
+
+def pointer(lsn: int, restart_lsn: int = 0, timeline: TimelineId = FIRST) -> Pointer:
+    return Pointer(Position(timeline, Lsn(lsn), 0), Lsn(restart_lsn or lsn))
+
+
+def met(lsn: int, confirmed: Pointer, *, epoch: int = 1, kind: MarkerKind = MarkerKind.CONFIRM, head: int = 9) -> Met:
+    instance = Instance(IDENTITY.system_identifier, IDENTITY.capture)
+    marker = Marker(kind, instance, Epoch(FIRST, epoch), Sequence(head), confirmed)
+    return Met(marker, confirmed, Lsn(lsn))
+
+
+class Following:
+    """A follower's target over a real state, and the marker that was met last."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self.store = StateStore.create(folder, IDENTITY)
+        begin = pointer(500, 400)
+        with self.store.transaction(None) as moving:
+            moving.put(STAGE, Stage.FOLLOWER)
+            moving.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
+            moving.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
+        config = Config(standby=StandbyConfig(unmarked_bytes_max=UNMARKED_BYTES_MAX))
+        around = Surroundings(config, self.store, Metrics("main"), get_log("test"))
+        self.met: Met | None = None
+        history = HistoryWriter(
+            folder.history,
+            HistoryIndex(),
+            JournalMark(),
+            major=15,
+            system_identifier=IDENTITY.system_identifier,
+            file_bytes_max=1 << 20,
+            file_mode=0o600,
+            store=lambda _index: None,
+        )
+        whole = WholeTables(Selection(), copying=False, log=around.log)
+        epoch = self.store.take_epoch(OWNER)
+        self._target = FollowTarget(around, epoch, lambda: self.met, history=history, whole=whole, progress=Progress())
+
+    def pass_by(self, commit_lsn: int) -> Followed:
+        """Let a group come by; return what the state says then."""
+        self._target.deliver(groups.group(commit_lsn, []))
+        followed = self.store.view().followed
+        assert followed is not None
+        return followed
+
+    @property
+    def begin(self) -> Pointer:
+        """Where a promotion would begin."""
+        delivered = self.store.view().delivered
+        assert delivered is not None
+        return delivered.pointer
+
+
+@pytest.fixture
+def following(tmp_path: Path) -> Iterator[Following]:
+    made = Following(StateFolder(tmp_path / "state"))
+    with made.store:
+        yield made
+
+
+def test_a_marker_counts_once_all_before_it_is_followed(following: Following) -> None:
+    following.met = met(3000, pointer(2000, 1500))
+    assert not following.pass_by(2500).has_start
+    assert following.pass_by(3000).leader == Leader(Epoch(FIRST, 1), Lsn(3000), Sequence(9))
+    assert following.begin == pointer(2000, 1500)
+
+
+def test_what_was_confirmed_before_the_state_was_whole_is_no_place_to_begin(following: Following) -> None:
+    following.met = met(1100, pointer(FLOOR - 8, 300))
+    assert not following.pass_by(1200).has_start
+    following.met = met(1300, pointer(FLOOR, 300))
+    assert following.pass_by(1400).has_start
+    assert following.begin == pointer(FLOOR, 600), "from where the catalogs are known"
+
+
+def test_what_a_replaced_deliverer_writes_late_moves_nothing_back(following: Following) -> None:
+    following.met = met(2000, pointer(1900), epoch=3)
+    following.pass_by(2100)
+    following.met = met(2500, pointer(1800), epoch=2)
+    assert following.pass_by(2600).has_start
+    assert following.begin == pointer(1900)
+
+
+def test_a_deliverer_whose_state_was_made_anew_is_heard(following: Following) -> None:
+    following.met = met(2000, pointer(1900), epoch=3)
+    following.pass_by(2100)
+    following.met = met(2500, pointer(2400), epoch=1)
+    assert following.pass_by(2600).leader == Leader(Epoch(FIRST, 1), Lsn(2500), Sequence(9))
+    assert following.begin == pointer(2400)
+
+
+def test_only_confirm_markers_tell_of_the_outbox(following: Following) -> None:
+    following.met = met(2000, pointer(1900), head=50)
+    following.pass_by(2100)
+    following.met = met(2500, pointer(2400), kind=MarkerKind.TRY_START, head=700)
+    assert following.pass_by(2600).leader == Leader(Epoch(FIRST, 1), Lsn(2500), Sequence(50))
+    assert following.begin == pointer(2400)
+
+
+def test_what_is_too_old_is_let_go_of_until_another_marker_comes(following: Following) -> None:
+    following.met = met(2000, pointer(1900))
+    assert following.pass_by(2100).has_start
+    late = 1900 + UNMARKED_BYTES_MAX
+    assert following.pass_by(late).has_start
+    assert not following.pass_by(late + 100).has_start
+    following.met = met(late + 200, pointer(late))
+    assert not following.pass_by(late + 200).has_start, "it is of what was let go of"
+    following.met = met(late + 300, pointer(late + 150))
+    assert following.pass_by(late + 300).has_start
+
+
+def test_the_epoch_behind_a_promotion_is_above_all_that_were_met_and_never_falls_back(following: Following) -> None:
+    following.met = met(2000, pointer(1900), epoch=40)
+    following.pass_by(2100)
+    with following.store.transaction(None) as moving:
+        followed = moving.followed()
+        assert followed is not None
+        moving.put(
+            FOLLOWED, Followed(pointer(3000, timeline=NEXT), followed.floor, has_start=True, leader=followed.leader)
+        )
+        assert moving.take_epoch(OWNER) == Epoch(NEXT, 41)
+        moving.drop(FOLLOWED)
+        assert moving.take_epoch(OWNER) == Epoch(NEXT, 42)
