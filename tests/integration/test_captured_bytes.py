@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres import Cluster, new_cluster
+from tests.support.waldump import waldump
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.io.logs import get_log
@@ -97,7 +98,6 @@ def records_of(node: Cluster, collector: Collector, begin: Lsn) -> list[str]:
 
 
 def told_by_waldump(node: Cluster, folder: Path, begin: Lsn, end: Lsn) -> list[str]:
-    waldump = node.server.client("pg_waldump")
-    said = node.run(waldump, "-p", str(folder), "-s", format_lsn(begin), "-e", format_lsn(end))
+    said = waldump(node, folder, begin, end)
     lsns = [parse_lsn(line.partition("lsn: ")[2].partition(",")[0]) for line in said.splitlines() if "lsn: " in line]
     return [format_lsn(lsn) for lsn in lsns]

@@ -21,6 +21,7 @@ import pytest
 from tests.support.cdcctl import Done, cdcctl, contents, refused, running, succeeded
 from tests.support.oracle import ROLE, ServerSide, ensure_role, without_own_messages
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.waldump import waldump
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
@@ -195,11 +196,10 @@ def commit_time(cluster: Cluster, xid: int) -> CommitTime:
 def records_of(cluster: Cluster) -> tuple[dict[int, Lsn], dict[str, list[Lsn]]]:
     """Return where commit records begin, by xid, and messages outside transactions, by content."""
     folder = cluster.data / "pg_wal"
-    begin = format_lsn(Lsn(segment_number(segments(folder)[0]) * MB))
-    waldump = cluster.server.client("pg_waldump")
+    begin = Lsn(segment_number(segments(folder)[0]) * MB)
     commits: dict[int, Lsn] = {}
     messages: dict[str, list[Lsn]] = {}
-    for line in cluster.run(waldump, "-p", str(folder), "-s", begin, "-e", cluster.flush_lsn()).splitlines():
+    for line in waldump(cluster, folder, begin, parse_lsn(cluster.flush_lsn())).splitlines():
         found = _RECORD.match(line)
         if found is None:
             continue

@@ -58,13 +58,16 @@ def test_counts_and_numbers_are_the_same_through_a_kill_in_the_middle_of_a_large
         TIDEMARK_DELIVER__JSONL_FILE=str(path),
         TIDEMARK_DELIVER__TRANSACTIONS="true",
         TIDEMARK_DELIVER__GROUP_ROWS_MAX="100",
+        TIDEMARK_DELIVER__IDLE_POINTER_S="3600",  # what is written into the state is groups alone
+        TIDEMARK_FAILPOINT=f"write-inside:{ROWS // 100}",
     ) as sidecar:
         cluster.sql("INSERT INTO first VALUES (-1), (-2)", database)
         cluster.sql(LARGE, database)
-        sidecar.wait_until(lambda: has(path, "i", ROWS // 2), "half of the large transaction")
-        sidecar.kill()
+        sidecar.wait_until(lambda: not sidecar.running, "the kill, about half through the large transaction")
         killed_at = len(lines_of(path))
+        assert has(path, "i", ROWS // 2)
         assert not has(path, "end", 2), "it came to an end before the kill"
+        del sidecar.options["TIDEMARK_FAILPOINT"]
         sidecar.start()
         cluster.sql("INSERT INTO second VALUES (-1)", database)
         sidecar.wait_until(lambda: has(path, "end", 3), "the end")

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import wal_workload
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.waldump import waldump
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.page import Framer, Invalid, RecordBlock
 from tidemark.wal.record import Record
@@ -140,11 +141,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, Lsn, Lsn]
 @pytest.mark.parametrize("written", [15, 16, 18], indirect=True)
 def test_our_records_are_those_of_pg_waldump(written: tuple[Cluster, Lsn, Lsn]) -> None:
     cluster, begin, end = written
-    text = cluster.run(
-        cluster.server.client("pg_waldump"),
-        "-b", "-p", str(cluster.data / "pg_wal"), "-s", format_lsn(begin), "-e", format_lsn(end),
-    )  # fmt: skip
-    expected = list(told_by_waldump(text))
+    expected = list(told_by_waldump(waldump(cluster, cluster.data / "pg_wal", begin, end, "-b")))
     assert len(expected) > 10_000
     assert {row[0] for row in expected} >= set(RMGRS) - RARE_RMGRS
     found = [told_by_us(record) for record in our_records(cluster, begin, end)]
