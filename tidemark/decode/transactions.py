@@ -51,7 +51,10 @@ class TransactionTooLarge(TidemarkError):
 class UnseenStart(CorruptWal):
     """A transaction is wanted whose first records are not among those that were read."""
 
-    hint = "decode from an earlier LSN; if this comes at a restart, please report it, and make a new first copy"
+    hint = (
+        "decode from an earlier LSN, or behind its end where no catalog base that is kept is older than it;"
+        " if this comes at a restart, please report it, and make a new first copy"
+    )
 
 
 def xid_precedes(left: int, right: int) -> bool:
