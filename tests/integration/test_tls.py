@@ -48,7 +48,13 @@ def test_a_verified_connection_carries_seed_and_stream_and_nothing_else_gets_thr
         sidecar.start()
         node.sql("INSERT INTO account VALUES (2, 'streamed')")
         assert set(replayed(change_log(sidecar.catch_up(), "account"))) == {1, 2}
-        encrypted = node.sql("SELECT ssl FROM pg_stat_ssl s JOIN pg_stat_replication r USING (pid)")
+        encrypted: list[object] = []
+
+        def is_connected() -> bool:  # on a busy machine it may be connecting again just now
+            encrypted[:] = node.sql("SELECT ssl FROM pg_stat_ssl JOIN pg_stat_replication USING (pid)")
+            return bool(encrypted)
+
+        sidecar.wait_until(is_connected, "a walsender")
         assert encrypted == [(True,)]
     finally:
         sidecar.close()
