@@ -130,8 +130,9 @@ class ArchiveInput(SourceThread):
                 if self._stopping.wait(ROOM_S):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
-            self._ring.put(ReadSegment(Lsn(piece.start_lsn + at), part, piece.timeline))
-            self._progress.receive(self._ring.write_lsn)
+            segment = ReadSegment(Lsn(piece.start_lsn + at), part, piece.timeline)
+            self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can have it
+            self._ring.put(segment)
             self._metrics.wal_bytes.inc(len(part))
             self._arrived.set()
         self._timeline = piece.timeline

@@ -190,8 +190,8 @@ class NetworkThread(SourceThread):
             self._follow(ended)
 
     def _take(self, segment: ReadSegment) -> None:
+        self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can have it
         self._sink.put(segment)
-        self._progress.receive(segment.end_lsn)
         self._progress.flush_lsn = max(self._progress.flush_lsn, segment.end_lsn)
         self._metrics.wal_bytes.inc(len(segment.data))
         self._arrived.set()
