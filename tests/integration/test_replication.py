@@ -165,21 +165,28 @@ def only_stream(node: Cluster) -> WalStream:
             return WalStream(node.dsn(user="cdc"))
 
 
+def refusal(conninfo: str) -> Exception | None:
+    """Connect until the refusal has another reason than a place that an earlier one has not let go of yet."""
+    while isinstance(error := raised_by(lambda: WalStream(conninfo)), NoFreeConnection):
+        pass
+    return error
+
+
 def test_what_the_node_refuses_has_a_name_and_a_remedy(new_cluster: NewCluster) -> None:
     node = new_cluster(15, max_wal_senders=1)
     node.sql("CREATE ROLE plain LOGIN")
     node.sql("CREATE ROLE cdc LOGIN REPLICATION PASSWORD 'secret'")
-    assert isinstance(raised_by(lambda: WalStream(node.dsn(user="plain"))), ReplicationNotPermitted)
-    assert isinstance(raised_by(lambda: WalStream(node.dsn(user="nobody_of_ours"))), AuthenticationFailed)
+    assert isinstance(refusal(node.dsn(user="plain")), ReplicationNotPermitted)
+    assert isinstance(refusal(node.dsn(user="nobody_of_ours")), AuthenticationFailed)
     with only_stream(node):
         assert isinstance(raised_by(lambda: WalStream(node.dsn(user="cdc"))), NoFreeConnection)
     node.hba(HBA)
-    assert isinstance(raised_by(lambda: WalStream(node.dsn(user="cdc"))), NoHbaLine)
+    assert isinstance(refusal(node.dsn(user="cdc")), NoHbaLine)
     node.hba("host replication cdc 127.0.0.1/32 scram-sha-256\n" + HBA)
-    error = raised_by(lambda: WalStream(node.url(user="cdc")))
+    error = refusal(node.url(user="cdc"))
     assert isinstance(error, AuthenticationFailed)
     assert "PGPASSFILE" in error.hint
-    assert isinstance(raised_by(lambda: WalStream(node.dsn(port=1))), NodeUnreachable)
+    assert isinstance(refusal(node.dsn(port=1)), NodeUnreachable)
     node.hba(HBA_REPLICATION + HBA)
 
 
