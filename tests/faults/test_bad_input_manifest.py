@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NewCluster
 from tests.support.backups import by_program, in_tar_format
 from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import Cluster
+from tests.support.postgres import new_cluster as cluster_of_major
+from tests.support.standby import standby_of, wait_until_replayed
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.backup import open_backup
 from tidemark.model.errors import ExitCode, TidemarkError
@@ -61,7 +64,7 @@ def seed_of(backup: Path, archive: Path) -> Seed:
 
 @pytest.fixture(scope="module", params=MAJORS)
 def node(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with new_cluster(request.param, {"autovacuum": "off"}) as made:
+    with cluster_of_major(request.param, {"autovacuum": "off"}) as made:
         made.sql("CREATE TABLE t (a int PRIMARY KEY)")
         made.sql("INSERT INTO t SELECT generate_series(1, 1000)")
         yield made
@@ -258,3 +261,33 @@ def test_archives_are_held_against_the_manifest_beside_or_within_them(
     flip(base, at + IN_A_ROW)
     with pytest.raises(TidemarkError, match=f"{CATALOG} is not as .*backup_manifest says: it fails its CRC32C"):
         seed_of(folder, node.data / "pg_wal")
+
+
+def test_a_backup_of_a_standby_is_as_its_manifest_says(node: Cluster) -> None:
+    with standby_of(node) as standby:
+        node.sql("CREATE TABLE of_standby (a int)")
+        node.sql("CHECKPOINT")
+        wait_until_replayed(standby, node)
+        folder = standby.folder / "backup"
+        by_program(standby, folder)
+        node.sql("DROP TABLE of_standby")
+        node.sql("SELECT pg_switch_wal()")
+        given = Given(folder, folder, node.data / "pg_wal", "")
+        assert seed_of(folder, given.archive).databases
+        given.reseal(r'"End-LSN": "[^"]*"', lambda _: '"End-LSN": "0/28"')
+        with pytest.raises(TidemarkError, match="has the backup replayed up to 0/28, pg_control up to"):
+            seed_of(folder, given.archive)
+
+
+def test_a_backup_that_is_put_together_of_incremental_ones_is_as_its_manifest_says(new_cluster: NewCluster) -> None:
+    node = new_cluster(18, autovacuum="off", summarize_wal="on")
+    full, rest, whole = (node.folder / name for name in ("full", "rest", "whole"))
+    by_program(node, full)
+    node.sql("CREATE TABLE t (a int)")
+    by_program(node, rest, f"--incremental={full / 'backup_manifest'}")
+    node.run(node.server.client("pg_combinebackup"), str(full), str(rest), "-o", str(whole))
+    node.sql("SELECT pg_switch_wal()")
+    assert seed_of(whole, node.data / "pg_wal").databases
+    flip(whole / CATALOG, IN_A_ROW)
+    with pytest.raises(TidemarkError, match=f"{CATALOG} is not as"):
+        seed_of(whole, node.data / "pg_wal")

@@ -109,7 +109,9 @@ def parse_manifest(content: bytes, where: str, wanted: Callable[[str], bool]) ->
         top: object = json.loads(content, object_hook=partial(_object, wanted))
         return _manifest(top)
     except (ValueError, KeyError, TypeError, RecursionError, InvalidLsn) as error:
-        raise NotAsListed(f"{where} is no backup manifest that can be read: {error!r}") from error
+        # NB: not its repr, which of a decoding error is the whole document
+        told = f"{type(error).__name__}: {error}"
+        raise NotAsListed(f"{where} is no backup manifest that can be read: {told}") from error
 
 
 def _check_own_checksum(content: bytes, where: str) -> None:
@@ -172,11 +174,11 @@ def _list(value: object) -> list[object]:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{type(value).__name__} where text belongs")
     return value
 
 
 def _number(value: object) -> int:
     if not isinstance(value, int) or value < 0:
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{type(value).__name__} where a number belongs")
     return value
