@@ -70,12 +70,15 @@ def items(ours: Gathering) -> list[GroupItem]:
 
 
 @pytest.mark.feature("P06")
+@pytest.mark.parametrize("in_one_transaction", [False, True])  # the decoder reads rows behind DDL one by one
 def test_what_is_known_of_an_old_row_is_what_its_replica_identity_has_the_server_write(
-    cluster: Cluster, database: str, ours: Gathering
+    cluster: Cluster, database: str, ours: Gathering, *, in_one_transaction: bool
 ) -> None:
-    for name, (made, _) in IDENTITIES.items():
-        for step in (made, *STEPS):
-            cluster.sql(step.format(name), database)
+    with cluster.connect(database, autocommit=not in_one_transaction) as session:
+        for name, (made, _) in IDENTITIES.items():
+            for step in (made, *STEPS):
+                sql(session, step.format(name))
+            session.commit()
     came = items(ours)
     for name, (_, expected) in IDENTITIES.items():
         told = [(found["_op"], found["_before_kind"], found["_before"]) for found in change_log(came, name)]
