@@ -1,7 +1,6 @@
 """A follower's moves that are no loss: switched over and back, refused, shown, bounded."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.support.failover import Archiver, Pair, archiving_node
 from tests.support.following import Hosts, two_hosts
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster
-from tests.support.standby import promote, standby_of, wait_until_replayed
+from tests.support.standby import promote, wait_until_replayed
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.spool import Spool
 from tidemark.model.change import MARKER_PREFIX, GroupItem
@@ -32,12 +31,6 @@ def primary(new_cluster: NewCluster) -> Cluster:
     made = new_cluster(15, autovacuum="off")
     made.sql("CREATE TABLE account (id int PRIMARY KEY)")
     return made
-
-
-@pytest.fixture
-def standby(primary: Cluster) -> Iterator[Cluster]:
-    with standby_of(primary) as made:
-        yield made
 
 
 def insert(cluster: Cluster, *numbers: int) -> None:
