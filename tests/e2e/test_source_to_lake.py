@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.support.captures import Sidecar, running
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.spark_process import wait_for
 from tidemark.io.logs import get_log
 from tidemark.io.outbox import OutboxReader
@@ -245,9 +245,8 @@ def new_stand(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator
     with ExitStack() as stack:
 
         def start(schema: str, encoding: str, /, **options: str) -> Stand:
-            database = f"lake_{uuid.uuid4().hex[:8]}"
-            cluster.sql(f"CREATE DATABASE {database} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
-            stack.callback(cluster.sql, f"DROP DATABASE {database} WITH (FORCE)")
+            told = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+            database = stack.enter_context(database_in(cluster, f"lake_{uuid.uuid4().hex[:8]}", options=told))
             run_script(cluster, database, schema)
             sidecar = stack.enter_context(running(cluster, database, tmp_path, copy=True, **options))
             return Stand(cluster, database, sidecar, tmp_path, spark)
