@@ -97,6 +97,9 @@ class Printer(Protocol):
 
     counts: Counts
 
+    def wants(self, relation: Relation) -> bool:
+        """Tell if anything is printed of the rows of a relation version."""
+
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
         """Print a transaction or many, or a message outside one."""
 
@@ -118,6 +121,7 @@ class _TestDecodingPrinter:
 
     def __init__(self, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
         self.counts = Counts()
+        self.wants = selected
         self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
         self._output = output
 
@@ -157,6 +161,7 @@ class _GroupPrinter:
             wants_message=selection.selects_message,
             counting=counting,
         )
+        self.wants = self._grouper.wants
         self._write = write
 
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:

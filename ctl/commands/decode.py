@@ -88,6 +88,7 @@ def decode(
             selection,
             counting=counting,
         )
+        start.decoding.decoder.want_only(shown.wants)
         only = _oid(database, start.databases) if database else None
         with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
             everything = decode_archive(segments, start, lsns, _tell_end, times)

@@ -130,6 +130,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
             view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill
         )
         shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types))
+        start.decoding.decoder.want_only(shown.wants)
         identifier = view.identity.system_identifier
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, Narrator().away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:

@@ -7,6 +7,7 @@ the arena's end first, so that the kernels know one place to look in.
 
 from array import array
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.decode import places
@@ -123,9 +124,10 @@ class BatchBuilder:
                 self._expand(side)
             sides[name] = side
         count = stop - start
-        letters = pa.Array.from_buffers(pa.binary(1), count, [None, pa.py_buffer(rows.op[start:stop])])
+        each = np.arange(count + 1, dtype=np.int32)  # one byte a row
+        letters = [None, pa.py_buffer(each), pa.py_buffer(rows.op[start:stop])]
         meta = [
-            letters.cast(pa.string()),
+            pa.Array.from_buffers(pa.string(), count, letters, null_count=0),
             _plain(pa.int32(), rows.timeline[start:stop]),
             _plain(pa.int64(), rows.commit_lsn[start:stop]),
             _plain(pa.int64(), rows.ordinal[start:stop]),

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.decode import columns, places, text_columns
 from tidemark.decode.codecs.arrays import ArrayCodec
@@ -176,11 +176,17 @@ def _enums(codec: Codec, cells: Cells) -> pa.Array:
     assert isinstance(codec, EnumCodec), codec
     out = zeros("I", cells.rows)
     columns.build_32(cells.data, cells.places, cells.first, cells.rows, out)
-    oids = _finish(cells, pa.uint32(), out)
-    indices = pc.index_in(oids, value_set=pa.array(codec.labels.keys(), pa.uint32()))
-    if indices.null_count != oids.null_count:  # a label that the catalog does not know
+    bitmap, nulls = cells.validity()
+    if not codec.labels:
         return objects(codec, cells, None)
-    return pa.array(map(without_escapes, codec.labels.values()), pa.string()).take(indices)
+    known, oids = np.array(sorted(codec.labels), np.uint32), np.asarray(out, np.uint32)
+    numbers = np.minimum(np.searchsorted(known, oids), len(known) - 1).astype(np.int32)
+    if np.count_nonzero(known[numbers] != oids) != nulls:  # a label that the catalog does not know
+        return objects(codec, cells, None)
+    valid = pa.py_buffer(bitmap) if nulls else None
+    indices = pa.Array.from_buffers(pa.int32(), cells.rows, [valid, pa.py_buffer(numbers)], null_count=nulls)
+    labels = [without_escapes(codec.labels[oid]) for oid in sorted(codec.labels)]
+    return pa.array(labels, pa.string()).take(indices)
 
 
 def _grown(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tidemark.decode.committed_run import CommittedRun, singly
-from tidemark.decode.heap_changes import HeapChanges, tell_schema
+from tidemark.decode.heap_changes import HeapChanges, Wants, tell_schema
 from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.ports import Catalog, Databases, DatabaseTurn, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
@@ -102,6 +102,15 @@ class Decoder:
             RM_HEAP2: self._heap2,
             RM_LOGICALMSG: self._message,
         }
+
+    def want_only(self, wants: Wants) -> None:
+        """Keep the tuples of those rows alone whose relation version `wants` tells of, from the next record on.
+
+        The others are counted as before, so that every position stays what it is; whoever takes the transactions has
+        to leave out by the same rule what has no tuples.
+        """
+        self._changes.wants = wants
+        self._skimmer.forget_files()
 
     @property
     def restart_lsn(self) -> Lsn:

@@ -26,17 +26,12 @@ cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
 cdef unsigned int TUPLE_HEADER
 
 
-@cython.locals(b0="unsigned int", b1="unsigned int")
-cdef unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
-
-
-@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
-cdef unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFE nogil
-
-
+# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+@cython.final
 cdef class RowExtractor:
     cdef HeldRows held
     cdef HeldChildren children
+    cdef const unsigned char[::1] linear
     cdef public long long next_xid
     cdef readonly bint is_full
     cdef readonly long long other_end, other_time, other_database
@@ -58,15 +53,21 @@ cdef class RowExtractor:
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
                              long long others_lsn) except -1
 
+    @cython.locals(b0="unsigned int", b1="unsigned int")
+    cdef unsigned int read_u16(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+    @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+    cdef unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
     cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
 
     cpdef know_xid(self, unsigned int xid, long long state)
 
     @cython.locals(state="long long")
-    cpdef long long held_slot(self, unsigned long long xid) except? -2
+    cpdef Py_ssize_t held_slot(self, unsigned long long xid) except? -2
 
     @cython.locals(slot="long long", child="long long")
-    cpdef long long take_child(self, unsigned long long xid) except -1
+    cpdef Py_ssize_t take_child(self, unsigned long long xid) except -1
 
     @cython.locals(slot="long long")
     cpdef int let_go(self, unsigned long long xid) except -1
@@ -75,8 +76,7 @@ cdef class RowExtractor:
     cdef int know_children(self, long long slot, long long state) except -1 nogil
 
     @cython.locals(state="long long", opcode="unsigned int")
-    cdef int take(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
-                  unsigned int info) except -1 nogil
+    cdef int take(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr, unsigned int info) except -1 nogil
 
     @cython.locals(top_state="long long")
     cdef int can_join(self, long long state) except -1 nogil
@@ -85,60 +85,54 @@ cdef class RowExtractor:
     cdef int join(self) except -1 nogil
 
     @cython.locals(opcode="unsigned int", has_info=bint)
-    cdef int take_end(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int info,
-                      long long state) except -1 nogil
+    cdef int take_end(self, Py_ssize_t begin, Py_ssize_t length, unsigned int info, long long state) except -1 nogil
 
     @cython.locals(slot="long long")
     cdef int take_abort(self, long long state) except -1 nogil
 
     @cython.locals(flags="unsigned int", low="long long", high="long long", time="long long")
-    cdef int take_commit(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t main,
-                         long long state) except -1 nogil
+    cdef int take_commit(self, Py_ssize_t at, Py_ssize_t main, long long state) except -1 nogil
 
     @cython.locals(slot="long long", known="long long", number="long long", child="long long")
-    cdef int names_children(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t size, unsigned int flags,
-                            long long state) except -1 nogil
+    cdef int names_children(self, Py_ssize_t at, Py_ssize_t size, unsigned int flags, long long state) except -1 nogil
 
     @cython.locals(distance="long long", full="long long")
-    cdef long long see(self, long long xid) except? -2 nogil
+    cdef Py_ssize_t see(self, long long xid) except? -2 nogil
 
     @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
-    cdef int take_heap(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
+    cdef int take_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                        unsigned int info, long long state) except -1 nogil
 
     cdef int is_whole(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
-    cdef int take_rows(self, const unsigned char[::1] linear, unsigned int rmgr, unsigned int info,
-                       long long relation) except -1 nogil
+    cdef int take_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
 
     @cython.locals(header="unsigned int", main=Py_ssize_t, short=bint)
-    cdef int read_headers(self, const unsigned char[::1] linear, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
+    cdef int read_headers(self, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
                    compressed="unsigned int", first=bint)
-    cdef int read_block_header(self, const unsigned char[::1] linear) except -1 nogil
+    cdef int read_block_header(self) except -1 nogil
 
-    cdef int is_tuple(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    cdef int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(flags="unsigned int")
-    cdef int take_insert(self, const unsigned char[::1] linear, long long relation) except -1 nogil
+    cdef int take_insert(self, long long relation) except -1 nogil
 
     @cython.locals(flags="unsigned int", kind="unsigned char")
-    cdef int take_delete(self, const unsigned char[::1] linear, long long relation) except -1 nogil
+    cdef int take_delete(self, long long relation) except -1 nogil
 
     @cython.locals(flags="unsigned int", kind="unsigned char", old_at=Py_ssize_t, old_length=Py_ssize_t)
-    cdef int take_update(self, const unsigned char[::1] linear, long long relation) except -1 nogil
+    cdef int take_update(self, long long relation) except -1 nogil
 
     @cython.locals(count="unsigned int")
-    cdef int take_multi_insert(self, const unsigned char[::1] linear, unsigned int info,
-                               long long relation) except -1 nogil
+    cdef int take_multi_insert(self, unsigned int info, long long relation) except -1 nogil
 
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
-    cdef int walk_tuples(self, const unsigned char[::1] linear, unsigned int count, long long relation,
-                         bint write) except -1 nogil
+    cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
     @cython.locals(top="long long")
-    cdef int add(self, const unsigned char[::1] linear, unsigned char op, unsigned char before_kind,
+    cdef int add(self, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

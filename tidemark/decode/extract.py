@@ -92,9 +92,7 @@ ABORT_MAIN = 8  # bytes: time
 COMMIT_HAS_DATABASE = 0x01
 COMMIT_HAS_CHILDREN = 0x02
 COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags but these, locks and what a waiter wants
-NO_ORDINARY_TIME = (
-    0x7FF00000  # of a time's high 32 bits: before 2000, or so late that 64 bits cannot hold it since 1970
-)
+NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or later since 1970 than 64 bits can hold
 POSTGRES_EPOCH_US = 946_684_800 * 1_000_000  # 2000-01-01 since 1970-01-01
 OP_INSERT = 0x69  # i
 OP_UPDATE = 0x75  # u
@@ -115,24 +113,9 @@ FORK = 0x0F
 IMAGE_HAS_HOLE = 0x01
 TUPLE_HEADER = 23
 PACKED_HEADER = 5
+NO_BYTES = b""
 
 Buffer = bytes | bytearray
-
-
-def read_u16(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of two bytes."""
-    b0 = data[at]
-    b1 = data[at + 1]
-    return b0 | b1 << 8
-
-
-def read_u32(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of four bytes."""
-    b0 = data[at]
-    b1 = data[at + 1]
-    b2 = data[at + 2]
-    b3 = data[at + 3]
-    return b0 | b1 << 8 | b2 << 16 | b3 << 24
 
 
 class RowExtractor:
@@ -140,6 +123,7 @@ class RowExtractor:
 
     def __init__(self, image_compressed: int, whole_from: int, held: HeldRows) -> None:
         self.held = held
+        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
         self.children = HeldChildren()
         self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `held`: a subtransaction to its top's
         self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
@@ -190,6 +174,7 @@ class RowExtractor:
         room = self.held.tuple_count + len(linear)
         if len(tuples) < room or len(arranged_tuples) < room:
             return start
+        self.linear = linear
         self.held.begin(tuples, arranged_tuples, others_lsn)
         self.other_end = NOTHING
         self.is_full = False
@@ -205,11 +190,26 @@ class RowExtractor:
                 self.lsn = lsns[at]
                 self.end_lsn = ends[at]
                 self.index = at
-                if not self.take(linear, offsets[at], lengths[at], rmgrs[at], infos[at]):
+                if not self.take(offsets[at], lengths[at], rmgrs[at], infos[at]):
                     break
                 at += 1
             self.held.finish()
+        self.linear = NO_BYTES
         return at
+
+    def read_u16(self, at: int) -> int:
+        """Read a little-endian integer of two bytes."""
+        b0 = self.linear[at]
+        b1 = self.linear[at + 1]
+        return b0 | b1 << 8
+
+    def read_u32(self, at: int) -> int:
+        """Read a little-endian integer of four bytes."""
+        b0 = self.linear[at]
+        b1 = self.linear[at + 1]
+        b2 = self.linear[at + 2]
+        b3 = self.linear[at + 3]
+        return b0 | b1 << 8 | b2 << 16 | b3 << 24
 
     def forget_files(self) -> None:
         """Know no file any more."""
@@ -221,7 +221,7 @@ class RowExtractor:
         self.xids = LookUp()
 
     def know_file(self, spc: int, db: int, rel: int, value: int) -> None:
-        """Say what rows a file holds: NO_ROWS, or FIRST_VERSION plus the number of a relation version."""
+        """Say what rows a file holds: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it: no tuples."""
         self.files.put(db << 32 | rel, value)
         self.tablespaces.put(db << 32 | rel, spc)
 
@@ -259,7 +259,7 @@ class RowExtractor:
             child = self.children.take(slot)
         return 0
 
-    def take(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int) -> int:
+    def take(self, begin: int, length: int, rmgr: int, info: int) -> int:
         """Take one record; 0 if it is not ordinary."""
         state = XID_ORDINARY
         if self.xid != 0:
@@ -273,13 +273,13 @@ class RowExtractor:
         ):
             return 1
         if rmgr in (RM_HEAP, RM_HEAP2):
-            return self.take_heap(linear, begin, length, rmgr, info, state)
+            return self.take_heap(begin, length, rmgr, info, state)
         if rmgr == RM_XACT:
-            return self.take_end(linear, begin, length, info, state) if self.xid != 0 else 0
+            return self.take_end(begin, length, info, state) if self.xid != 0 else 0
         if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
             return 0
         # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
-        return self.read_headers(linear, begin, length) and self.join() if state == XID_UNKNOWN else 1
+        return self.read_headers(begin, length) and self.join() if state == XID_UNKNOWN else 1
 
     def can_join(self, state: int) -> int:
         """Tell if the record is not the first of a subtransaction, or of one that can be held."""
@@ -304,7 +304,7 @@ class RowExtractor:
         self.xids.enter(self.xid, top_state)
         return 1
 
-    def take_end(self, linear: Buffer, begin: int, length: int, info: int, state: int) -> int:
+    def take_end(self, begin: int, length: int, info: int, state: int) -> int:
         """Take a commit that says when, in which database and with which subtransactions, or an abort that says when.
 
         Where nothing is known of a transaction, there is nothing to end.
@@ -314,7 +314,7 @@ class RowExtractor:
         opcode = info & OPCODE
         has_info = info & XACT_HAS_INFO != 0
         if opcode == XACT_COMMIT and has_info and length >= RECORD_HEADER + 2 + COMMIT_MAIN:
-            return self.take_commit(linear, begin + RECORD_HEADER, length - RECORD_HEADER - 2, state)
+            return self.take_commit(begin + RECORD_HEADER, length - RECORD_HEADER - 2, state)
         if opcode == XACT_ABORT and not has_info and length == RECORD_HEADER + 2 + ABORT_MAIN:
             return self.take_abort(state)
         return 0
@@ -335,33 +335,33 @@ class RowExtractor:
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def take_commit(self, linear: Buffer, at: int, main: int, state: int) -> int:
+    def take_commit(self, at: int, main: int, state: int) -> int:
         """Take a commit; 0 if it says more."""
-        if linear[at] != ID_MAIN_SHORT or linear[at + 1] != main:
+        if self.linear[at] != ID_MAIN_SHORT or self.linear[at + 1] != main:
             return 0
-        flags = read_u32(linear, at + 10)
+        flags = self.read_u32(at + 10)
         if flags & COMMIT_SAYS_MORE or not flags & COMMIT_HAS_DATABASE:
             return 0
-        if not self.names_children(linear, at + 2 + COMMIT_MAIN, main - COMMIT_MAIN, flags, state):
+        if not self.names_children(at + 2 + COMMIT_MAIN, main - COMMIT_MAIN, flags, state):
             return 0
-        low = read_u32(linear, at + 2)
-        high = read_u32(linear, at + 6)
+        low = self.read_u32(at + 2)
+        high = self.read_u32(at + 6)
         if high >= NO_ORDINARY_TIME:
             return 0
         time = (low | high << 32) + POSTGRES_EPOCH_US
         if state >= XID_HELD:
             self.know_children(state - XID_HELD, XID_UNKNOWN)
-            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, read_u32(linear, at + 14))
+            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, self.read_u32(at + 14))
         elif state == XID_ORDINARY:
             self.other_end = self.index
             self.other_time = time
-            self.other_database = read_u32(linear, at + 14)
+            self.other_database = self.read_u32(at + 14)
         else:
             self.see(self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
         return 1
 
-    def names_children(self, linear: Buffer, at: int, size: int, flags: int, state: int) -> int:
+    def names_children(self, at: int, size: int, flags: int, state: int) -> int:
         """Tell if a commit names all subtransactions that are held with it, and no other; these come last in it."""
         slot = state - XID_HELD
         if state >= XID_HELD and not self.held.is_top(slot, self.xid):
@@ -369,10 +369,10 @@ class RowExtractor:
         known = self.children.count(slot) if state >= XID_HELD else 0
         if not flags & COMMIT_HAS_CHILDREN:
             return 1 if size == 0 and known == 0 else 0
-        if size < 4 or read_u32(linear, at) != known or size != 4 + 4 * known:
+        if size < 4 or self.read_u32(at) != known or size != 4 + 4 * known:
             return 0
         for number in range(1, known + 1):
-            child = read_u32(linear, at + 4 * number)
+            child = self.read_u32(at + 4 * number)
             if child == self.xid or self.xids.get(child) != state:
                 return 0
         return 1
@@ -387,12 +387,12 @@ class RowExtractor:
             self.next_xid = full + 1
         return full
 
-    def take_heap(self, linear: Buffer, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
+    def take_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
         """Take a record about rows."""
         opcode = info & OPCODE
         if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
             return 0
-        if not self.read_headers(linear, begin, length) or not self.can_join(state):
+        if not self.read_headers(begin, length) or not self.can_join(state):
             return 0
         key = self.db << 32 | self.rel
         known = self.files.get(key)
@@ -405,43 +405,43 @@ class RowExtractor:
         self.slot = state - XID_HELD if state >= XID_HELD else OTHERS
         if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_whole(self.xid)))):
             return 0
-        return self.take_rows(linear, rmgr, info, known - VERSION_BASE)
+        return self.take_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
 
     def is_whole(self, xid: int) -> int:
         """Tell if the beginning of a transaction, which is here, was to be seen (`xid_precedes`)."""
         return 1 if self.whole_from < 0 or (xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
 
-    def take_rows(self, linear: Buffer, rmgr: int, info: int, relation: int) -> int:
+    def take_rows(self, rmgr: int, info: int, relation: int) -> int:
         """Take the row changes of a record whose parts are known."""
         if rmgr == RM_HEAP2:
-            return self.take_multi_insert(linear, info, relation)
+            return self.take_multi_insert(info, relation)
         opcode = info & OPCODE
         if opcode == HEAP_INSERT:
-            return self.take_insert(linear, relation)
+            return self.take_insert(relation)
         if opcode == HEAP_DELETE:
-            return self.take_delete(linear, relation)
-        return self.take_update(linear, relation)
+            return self.take_delete(relation)
+        return self.take_update(relation)
 
-    def read_headers(self, linear: Buffer, begin: int, length: int) -> int:
+    def read_headers(self, begin: int, length: int) -> int:
         """Find the first block's file and data, and the main data; 0 if the headers are of no ordinary form."""
         self.at = begin + RECORD_HEADER
         self.end = begin + length
         self.promised = self.blocks = self.origin = self.top = 0
         main = 0
         while self.end - self.at > self.promised:
-            header = linear[self.at]
+            header = self.linear[self.at]
             if header <= BLOCK_ID_MAX:
-                if not self.read_block_header(linear):
+                if not self.read_block_header():
                     return 0
             elif header == ID_ORIGIN and self.end - self.at >= 3:
-                self.origin = read_u16(linear, self.at + 1)
+                self.origin = self.read_u16(self.at + 1)
                 self.at += 3
             elif header == ID_TOP_XID and self.end - self.at >= 5:
-                self.top = read_u32(linear, self.at + 1)
+                self.top = self.read_u32(self.at + 1)
                 self.at += 5
             elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
                 short = header == ID_MAIN_SHORT
-                main = linear[self.at + 1] if short else read_u32(linear, self.at + 1)
+                main = self.linear[self.at + 1] if short else self.read_u32(self.at + 1)
                 self.at += 2 if short else 5
                 break
             else:
@@ -453,18 +453,18 @@ class RowExtractor:
         self.main_length = main
         return 1
 
-    def read_block_header(self, linear: Buffer) -> int:
+    def read_block_header(self) -> int:
         """Read the header of a block reference at `at`; 0 if it is of no ordinary form."""
         at = self.at
         if self.end - at < BLOCK_HEADER_MAX:
             return 0
-        flags = linear[at + 1]
-        data_length = read_u16(linear, at + 2)
+        flags = self.linear[at + 1]
+        data_length = self.read_u16(at + 2)
         image_length = 0
         at += 4
         if flags & HAS_IMAGE:
-            image_length = read_u16(linear, at)
-            compressed = linear[at + 4] & self.image_compressed and linear[at + 4] & IMAGE_HAS_HOLE
+            image_length = self.read_u16(at)
+            compressed = self.linear[at + 4] & self.image_compressed and self.linear[at + 4] & IMAGE_HAS_HOLE
             at += 7 if compressed else 5
         first = self.blocks == 0
         if first:
@@ -472,81 +472,79 @@ class RowExtractor:
                 return 0
             self.image_length = image_length
             self.data_length = data_length
-            self.spc = read_u32(linear, at)
-            self.db = read_u32(linear, at + 4)
-            self.rel = read_u32(linear, at + 8)
+            self.spc = self.read_u32(at)
+            self.db = self.read_u32(at + 4)
+            self.rel = self.read_u32(at + 8)
         at += 4 if flags & SAME_REL else 16
         self.promised += image_length + data_length
         self.blocks += 1
         self.at = at
         return 1
 
-    def is_tuple(self, linear: Buffer, at: int, length: int) -> int:
+    def is_tuple(self, at: int, length: int) -> int:
         """Tell if bytes have the header of a packed tuple."""
-        return 1 if length >= PACKED_HEADER and linear[at + 4] >= TUPLE_HEADER else 0
+        return 1 if length >= PACKED_HEADER and self.linear[at + 4] >= TUPLE_HEADER else 0
 
-    def take_insert(self, linear: Buffer, relation: int) -> int:
+    def take_insert(self, relation: int) -> int:
         """Take an insert."""
         if self.main_length < 3:
             return 0
-        flags = linear[self.main_at + 2]
-        if (
-            flags & INSERT_SPECULATIVE
-            or not flags & INSERT_NEW
-            or not self.is_tuple(linear, self.data_at, self.data_length)
-        ):
+        flags = self.linear[self.main_at + 2]
+        if flags & (INSERT_SPECULATIVE | INSERT_NEW) != INSERT_NEW:
             return 0
-        self.add(linear, OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        if not self.is_tuple(self.data_at, self.data_length):
+            return 0
+        self.add(OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
         return 1
 
-    def take_delete(self, linear: Buffer, relation: int) -> int:
+    def take_delete(self, relation: int) -> int:
         """Take a delete."""
         if self.main_length < 8:
             return 0
-        flags = linear[self.main_at + 7]
+        flags = self.linear[self.main_at + 7]
         if flags & DELETE_SUPER:
             return 0
         if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
-            self.add(linear, OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
+            self.add(OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
             return 1
         kind = BEFORE_FULL if flags & DELETE_OLD_TUPLE else BEFORE_KEY
-        if not self.is_tuple(linear, self.main_at + 8, self.main_length - 8):
+        if not self.is_tuple(self.main_at + 8, self.main_length - 8):
             return 0
-        self.add(linear, OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
+        self.add(OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
         return 1
 
-    def take_update(self, linear: Buffer, relation: int) -> int:
+    def take_update(self, relation: int) -> int:
         """Take an update."""
         if self.main_length < 14:
             return 0
-        flags = linear[self.main_at + 7]
+        flags = self.linear[self.main_at + 7]
         if flags & UPDATE_BORROWS or not flags & UPDATE_NEW:
             return 0
-        if not self.is_tuple(linear, self.data_at, self.data_length):
+        if not self.is_tuple(self.data_at, self.data_length):
             return 0
         old_at = self.main_at + 14
         old_length = NO_TUPLE
         kind = BEFORE_NONE
         if flags & (UPDATE_OLD_TUPLE | UPDATE_OLD_KEY):
             kind = BEFORE_FULL if flags & UPDATE_OLD_TUPLE else BEFORE_KEY
-            if not self.is_tuple(linear, old_at, self.main_length - 14):
+            if not self.is_tuple(old_at, self.main_length - 14):
                 return 0
             old_length = self.main_length - 14
-        self.add(linear, OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
+        self.add(OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
         return 1
 
-    def take_multi_insert(self, linear: Buffer, info: int, relation: int) -> int:
+    def take_multi_insert(self, info: int, relation: int) -> int:
         """Take a multi-insert: all of its rows or none."""
         if self.main_length < 4:
             return 0
-        if not linear[self.main_at] & INSERT_NEW:
+        if not self.linear[self.main_at] & INSERT_NEW:
             return 0
-        count = read_u16(linear, self.main_at + 2)
+        count = self.read_u16(self.main_at + 2)
         if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
             return 0
-        return self.walk_tuples(linear, count, relation, False) and self.walk_tuples(linear, count, relation, True)
+        return self.walk_tuples(count, relation, False) and self.walk_tuples(count, relation, True)
 
-    def walk_tuples(self, linear: Buffer, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
+    def walk_tuples(self, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
         """Check the tuples of a multi-insert, or take them; 0 if one of them is not ordinary."""
         at = self.data_at
         stop = self.data_at + self.data_length
@@ -554,18 +552,17 @@ class RowExtractor:
             at += (at - self.data_at) & 1
             if at + 2 + PACKED_HEADER > stop:
                 return 0
-            length = PACKED_HEADER + read_u16(linear, at)
+            length = PACKED_HEADER + self.read_u16(at)
             at += 2
-            if at + length > stop or not self.is_tuple(linear, at, length):
+            if at + length > stop or not self.is_tuple(at, length):
                 return 0
             if write:
-                self.add(linear, OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
+                self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
             at += length
         return 1 if at == stop else 0
 
     def add(
         self,
-        linear: Buffer,
         op: int,
         before_kind: int,
         relation: int,
@@ -574,7 +571,10 @@ class RowExtractor:
         old_at: int,
         old_length: int,
     ) -> int:
-        """Take a row."""
+        """Take a row; of a relation that nobody wants, without its tuples."""
+        if relation < 0:
+            relation = NOTHING - relation
+            new_length = old_length = NO_TUPLE
         if self.is_new:
             top = self.top if self.top != 0 else self.xid
             self.slot = self.xids.get(top) - XID_HELD
@@ -587,7 +587,7 @@ class RowExtractor:
             self.slot,
             self.xid,
             self.lsn,
-            linear,
+            self.linear,
             op,
             before_kind,
             self.origin,

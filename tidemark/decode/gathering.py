@@ -168,8 +168,14 @@ class _Columns:
         self.old_length = array("q", bytes(8 * rows))
 
     def cut(self, start: int, stop: int, begin: int, end: int) -> RowSpans:
-        """Return the rows of one version, without what its transactions say."""
+        """Return the rows of one version, without what its transactions say; uncopied if there is no other."""
         spans = RowSpans()
+        if stop - start == len(self.op):
+            spans.data, spans.op, spans.before_kind = self.data, self.op, self.before_kind
+            spans.origin, spans.lsn, spans.ordinal = self.origin, self.lsn, self.ordinal
+            spans.new_at, spans.new_length = self.new_at, self.new_length
+            spans.old_at, spans.old_length = self.old_at, self.old_length
+            return spans
         spans.data = self.data[begin:end]
         spans.op = self.op[start:stop]
         spans.before_kind = self.before_kind[start:stop]

@@ -334,7 +334,7 @@ class Grouper:
         for begin, finish in self._wanted_rows(run, start, stop, end):
             for number, count in Counter(run.chunk.numbers(begin, finish)).items():
                 relation = versions.relations[number]
-                if self._wants(relation):
+                if self.wants(relation):
                     target = self._routes.target(relation)
                     self._counts.count(end.commit_lsn, versions.databases[number], target, count)
 
@@ -346,9 +346,10 @@ class Grouper:
         versions = [relation for relation in told if relation is not None]
         if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
             return False
-        return any(self._wants(relation) for relation in versions)
+        return any(self.wants(relation) for relation in versions)
 
-    def _wants(self, relation: Relation) -> bool:
+    def wants(self, relation: Relation) -> bool:
+        """Tell if the rows of a relation version come out."""
         wanted = self._selection.get(relation)
         if wanted is None:
             if len(self._selection) >= TABLES_MAX:
@@ -368,7 +369,7 @@ class Grouper:
             return
         self._byte_count += gathered.byte_count
         made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
-        for database, relation, spans in gathered.by_relation(self._wants):
+        for database, relation, spans in gathered.by_relation(self.wants):
             key = (database, self._dialects[database].encoding, relation)
             builder = self._builders.get(key)
             if builder is None:

@@ -8,6 +8,7 @@ The rules are the server's (decode.c and `ReorderBufferProcessTXN`, PG 16):
   everything else                 row changes; materialized views too, which only the server's own format prints
 """
 
+from collections.abc import Callable
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from tidemark.wal.record import Record
 from tidemark.wal.rmgr import heap, heap2
 
 TABLES_MAX = 65536  # relation versions remembered; more than that and all are looked at again
+Wants = Callable[[Relation], bool]
 ORDINARY_TABLE = "r"  # pg_class.relkind
 SEQUENCE = "S"
 TOAST_TABLE = "t"
@@ -81,6 +83,11 @@ def tell_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
             transaction.add_item(tagged.xid, tagged.item)
 
 
+def every_relation(_relation: Relation) -> bool:
+    """Want the tuples of all."""
+    return True
+
+
 def _role_of(relation: Relation) -> _Role:
     if relation.oid < FIRST_UNPINNED_OID or relation.kind == SEQUENCE:
         return _Role.IGNORED
@@ -119,9 +126,13 @@ class _Site(NamedTuple):
 
 
 class HeapChanges:
-    """Adds the row changes of heap records to their transactions."""
+    """Adds the row changes of heap records to their transactions.
+
+    A row of a relation that nobody `wants` counts among the changes of its transaction, and its tuples are not kept.
+    """
 
     def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
+        self.wants: Wants = every_relation
         self._transactions = transactions
         self._skimmer = skimmer
         self._tables: dict[Relation, _Table] = {}
@@ -268,6 +279,8 @@ class HeapChanges:
     ) -> None:
         if op != _REWRITE:
             tell_schema(site.transaction)
+        if not self.wants(relation):
+            new = old = None
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
         origin = site.record.origin
@@ -317,4 +330,5 @@ class HeapChanges:
             if len(self._transactions.versions) >= TABLES_MAX:
                 self._transactions.renew_versions()
                 self._skimmer.forget_all()
-            self._skimmer.file_has_rows(locator, self._transactions.versions.number(database, table.relation))
+            number = self._transactions.versions.number(database, table.relation)
+            self._skimmer.file_has_rows(locator, number, wanted=self.wants(table.relation))

@@ -39,45 +39,30 @@ OLD_AT = 16
 LSN_AT = 24
 ABSENT = 0xFFFFFFFF  # length of a tuple that is not there
 
-# The same as C integers, which Python does not see.
-STEP = ENTRY_BYTES
-TO_ORIGIN = ORIGIN_AT
-TO_RELATION = RELATION_AT
-TO_NEW = NEW_AT
-TO_OLD = OLD_AT
-TO_LSN = LSN_AT
+# The same as C integers, which Python does not see: in words of four bytes, of which the first has op, kind and origin.
+STEP = ENTRY_BYTES // 4
+TO_RELATION = RELATION_AT // 4
+TO_NEW = NEW_AT // 4
+TO_OLD = OLD_AT // 4
+TO_LSN = LSN_AT // 4
 NO_TUPLE = (1 << 32) - 1
 LOW_BITS = (1 << 32) - 1
+BYTE = 0xFF
 MISFIT = -1  # also an offset or a length that is none
 
 Buffer = bytes | bytearray
 
 
-def read_u32(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of four bytes."""
-    b0 = data[at]
-    b1 = data[at + 1]
-    b2 = data[at + 2]
-    b3 = data[at + 3]
-    return b0 | b1 << 8 | b2 << 16 | b3 << 24
-
-
-def read_u64(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of eight bytes."""
-    low = read_u32(data, at)
-    high = read_u32(data, at + 4)
-    return low | high << 32
-
-
 def tuple_bytes(entries: Buffer, start: int, stop: int) -> int:
     """Return how many bytes the tuples of entries `start` to `stop` take together."""
+    words = memoryview(entries).cast("I")
     total = 0
     with cython.nogil:
         for row in range(start, stop):
-            length = read_u32(entries, row * STEP + TO_NEW)
+            length = words[row * STEP + TO_NEW]
             if length != NO_TUPLE:
                 total += length
-            length = read_u32(entries, row * STEP + TO_OLD)
+            length = words[row * STEP + TO_OLD]
             if length != NO_TUPLE:
                 total += length
     return total
@@ -85,13 +70,14 @@ def tuple_bytes(entries: Buffer, start: int, stop: int) -> int:
 
 def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
     """Return how many entries from `start` on fit, the one that passes `room` bytes of tuples included."""
+    words = memoryview(entries).cast("I")
     row = start
     with cython.nogil:
         while row < stop and room > 0:
-            length = read_u32(entries, row * STEP + TO_NEW)
+            length = words[row * STEP + TO_NEW]
             if length != NO_TUPLE:
                 room -= length
-            length = read_u32(entries, row * STEP + TO_OLD)
+            length = words[row * STEP + TO_OLD]
             if length != NO_TUPLE:
                 room -= length
             row += 1
@@ -100,15 +86,16 @@ def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
 
 def tally(entries: Buffer, rows: array[int], tuples: array[int]) -> int:
     """Add to `rows` and `tuples` how many entries and bytes of tuples each relation version has; return the entries."""
-    count = len(entries) // STEP
+    words = memoryview(entries).cast("I")
+    count = len(words) // STEP
     with cython.nogil:
         for row in range(count):
-            relation = read_u32(entries, row * STEP + TO_RELATION)
+            relation = words[row * STEP + TO_RELATION]
             rows[relation] += 1
-            length = read_u32(entries, row * STEP + TO_NEW)
+            length = words[row * STEP + TO_NEW]
             if length != NO_TUPLE:
                 tuples[relation] += length
-            length = read_u32(entries, row * STEP + TO_OLD)
+            length = words[row * STEP + TO_OLD]
             if length != NO_TUPLE:
                 tuples[relation] += length
     return count
@@ -141,7 +128,8 @@ def arrange(
     that is left out; they are moved on. Offsets of tuples count from the version's `base_byte`. MISFIT: the tuples end
     too early.
     """
-    count = len(entries) // STEP
+    words = memoryview(entries).cast("I")
+    count = len(words) // STEP
     at = 0
     run = 0
     moved = 0
@@ -152,9 +140,9 @@ def arrange(
                 first = run_rows[run]
                 run += 1
             entry = row * STEP
-            relation = read_u32(entries, entry + TO_RELATION)
-            new = read_u32(entries, entry + TO_NEW)
-            old = read_u32(entries, entry + TO_OLD)
+            relation = words[entry + TO_RELATION]
+            new = words[entry + TO_NEW]
+            old = words[entry + TO_OLD]
             new_size = 0 if new == NO_TUPLE else new
             old_size = 0 if old == NO_TUPLE else old
             size = new_size + old_size
@@ -168,12 +156,13 @@ def arrange(
                         memcpy(cython.address(data[place]), cython.address(tuples[at]), size)
                 else:
                     data[place : place + size] = tuples[at : at + size]
-                op[to] = entries[entry]
-                before_kind[to] = entries[entry + 1]
-                low = entries[entry + TO_ORIGIN]
-                high = entries[entry + TO_ORIGIN + 1]
-                origin[to] = low | high << 8
-                lsn[to] = read_u64(entries, entry + TO_LSN)
+                low = words[entry]
+                op[to] = low & BYTE
+                before_kind[to] = low >> 8 & BYTE
+                origin[to] = low >> 16
+                low = words[entry + TO_LSN]
+                high = words[entry + TO_LSN + 1]
+                lsn[to] = low | high << 32
                 run_of[to] = run
                 ordinal[to] = run_ordinals[run] + row - first
                 new_at[to] = new_length[to] = old_at[to] = old_length[to] = MISFIT

@@ -201,9 +201,12 @@ class Skimmer:
 
     # --- what is ordinary
 
-    def file_has_rows(self, locator: RelFileLocator, number: int) -> None:
-        """Say that the rows of a file are those of relation version `number`, for all who changed no catalog."""
-        self._know_file(locator, FIRST_VERSION + number)
+    def file_has_rows(self, locator: RelFileLocator, number: int, *, wanted: bool) -> None:
+        """Say that the rows of a file are those of relation version `number`, for all who changed no catalog.
+
+        Those that are not `wanted` have their place among the rows of their transaction, and no tuples.
+        """
+        self._know_file(locator, FIRST_VERSION + number if wanted else NONE - number)
 
     def file_is_passed_over(self, locator: RelFileLocator) -> None:
         """Say that the rows of a file are none of ours."""

@@ -315,6 +315,7 @@ class Capture:
             rows_max=config.deliver.group_rows_max,
             bytes_max=config.deliver.group_bytes_max,
         )
+        decoder.want_only(grouper.wants)
         return WalReader(
             framer,
             decoder,

@@ -20,7 +20,10 @@ cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) 
 cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
+@cython.final
 cdef class Scanner:
+    cdef const unsigned char[::1] source
+    cdef unsigned char[::1] linear
     cdef readonly unsigned int magic, rmgr_last, rmgr_custom
     cdef public unsigned int segment_bytes, timeline_max, timeline
     cdef public unsigned long long system_identifier
@@ -37,19 +40,24 @@ cdef class Scanner:
                           unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,
                           long long[::1] lengths) except -1
 
+    @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+    cdef unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
+    @cython.locals(low="unsigned long long", high="unsigned long long")
+    cdef unsigned long long read_u64(self, Py_ssize_t at) except? 0xFFFFFFFF nogil
+
     @cython.locals(left=Py_ssize_t, ahead=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
-    cdef Py_ssize_t take(self, const unsigned char[::1] source, Py_ssize_t at, Py_ssize_t size,
-                         unsigned char[::1] linear) except -1 nogil
+    cdef Py_ssize_t take(self, Py_ssize_t at, Py_ssize_t size) except -1 nogil
 
     cdef int fail(self, int defect, long long lsn) noexcept nogil
 
     @cython.locals(magic="unsigned int", info="unsigned int", timeline="unsigned int", address="long long",
                    rem_len="unsigned int", length=Py_ssize_t)
-    cdef Py_ssize_t take_page_header(self, const unsigned char[::1] source, Py_ssize_t at,
+    cdef Py_ssize_t take_page_header(self, Py_ssize_t at,
                                      Py_ssize_t size) except -1 nogil
 
     @cython.locals(system_identifier="unsigned long long", segment_bytes="unsigned int", block_bytes="unsigned int")
-    cdef int check_long_header(self, const unsigned char[::1] source, Py_ssize_t at,
+    cdef int check_long_header(self, Py_ssize_t at,
                                Py_ssize_t length) except -1 nogil
 
     @cython.locals(continued="unsigned int", inside=bint, sound=bint)
@@ -57,16 +65,16 @@ cdef class Scanner:
 
     @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, aligned=Py_ssize_t, named="long long",
                    switched=bint, info="unsigned int", rmgr="unsigned int")
-    cdef int walk(self, unsigned char[::1] linear) except -1 nogil
+    cdef int walk(self) except -1 nogil
 
     @cython.locals(total=Py_ssize_t)
-    cdef int meet(self, unsigned char[::1] linear, Py_ssize_t there) except -1 nogil
+    cdef int meet(self, Py_ssize_t there) except -1 nogil
 
     @cython.locals(gap="long long")
     cdef int is_start(self) noexcept nogil
 
     @cython.locals(prev="long long", rmgr="unsigned int")
-    cdef int check_record_header(self, unsigned char[::1] linear) except -1 nogil
+    cdef int check_record_header(self) except -1 nogil
 
     @cython.locals(crc="unsigned int", stored="unsigned int", rest="const unsigned char *")
-    cdef int check_crc(self, unsigned char[::1] linear) except -1 nogil
+    cdef int check_crc(self) except -1 nogil

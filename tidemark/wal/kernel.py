@@ -82,6 +82,7 @@ SHORT_HEADER = int(PAGE_HEADER_BYTES)
 LONG_HEADER = int(LONG_PAGE_HEADER_BYTES)
 RECORD_HEADER = int(RECORD_HEADER_BYTES)
 RECORD_MAX = int(RECORD_BYTES_MAX)
+NO_BYTES = bytearray()
 SEGMENT_MIN = 1 << 20
 SEGMENT_MAX = 1 << 30
 
@@ -119,6 +120,9 @@ class Scanner:
     """Where the walk stands, in integers. `page.Framer` owns one and reads it between two scans."""
 
     def __init__(self, magic: int, rmgr_last: int, rmgr_custom: int) -> None:
+        # What a scan works in: arguments of this kind would be copied by each call.
+        self.source = memoryview(NO_BYTES)
+        self.linear = memoryview(NO_BYTES)
         self.magic = magic
         self.rmgr_last = rmgr_last
         self.rmgr_custom = rmgr_custom  # the first custom one; 256 where there are none
@@ -164,6 +168,8 @@ class Scanner:
         It stops at a defect, at a full column or linear buffer, or where the input ends: there up to 39 bytes may be
         left, the beginning of a page header.
         """
+        self.source = source
+        self.linear = linear
         size = len(source)
         limit = len(lsns)
         taken = 1
@@ -172,28 +178,43 @@ class Scanner:
         with cython.nogil:
             while True:
                 while self.record < self.used and self.count < limit:
-                    if not self.walk(linear):
+                    if not self.walk():
                         break
                     if self.record_lsn < self.start_lsn:
                         continue
                     at_row = self.count
                     lsns[at_row] = self.record_lsn
                     ends[at_row] = self.end_lsn
-                    xids[at_row] = read_u32(linear, self.found + 4)
-                    rmgrs[at_row] = linear[self.found + 17]
-                    infos[at_row] = linear[self.found + 16]
+                    xids[at_row] = self.read_u32(self.found + 4)
+                    rmgrs[at_row] = self.linear[self.found + 17]
+                    infos[at_row] = self.linear[self.found + 16]
                     offsets[at_row] = self.found
                     lengths[at_row] = self.length
                     self.found_bytes += self.length
                     self.count = at_row + 1
                 if self.defect != 0 or self.count == limit or taken == 0:
                     break
-                taken = self.take(source, at, size, linear)
+                taken = self.take(at, size)
                 at += taken
                 self.lsn += taken
+        self.source = self.linear = memoryview(NO_BYTES)
         return at
 
-    def take(self, source: memoryview, at: int, size: int, linear: memoryview) -> int:
+    def read_u32(self, at: int) -> int:
+        """Read a little-endian integer of four bytes of a record."""
+        b0 = self.linear[at]
+        b1 = self.linear[at + 1]
+        b2 = self.linear[at + 2]
+        b3 = self.linear[at + 3]
+        return b0 | b1 << 8 | b2 << 16 | b3 << 24
+
+    def read_u64(self, at: int) -> int:
+        """Read a little-endian integer of eight bytes of a record."""
+        low = self.read_u32(at)
+        high = self.read_u32(at + 4)
+        return low | high << 32
+
+    def take(self, at: int, size: int) -> int:
         """Judge, copy or drop the input that comes next, up to a page's end at most; return its length."""
         left = size - at
         if self.lsn < self.skip_to:
@@ -201,18 +222,18 @@ class Scanner:
             return min(left, ahead)
         in_page = self.lsn % PAGE
         if in_page == 0:
-            return self.take_page_header(source, at, size)
+            return self.take_page_header(at, size)
         taken = min(left, PAGE - in_page)
         if self.foreign > 0:
             taken = min(taken, self.foreign)
             self.foreign -= taken
             return taken
-        taken = min(taken, len(linear) - self.used)
+        taken = min(taken, len(self.linear) - self.used)
         if cython.compiled:
             if taken > 0:
-                memcpy(cython.address(linear[self.used]), cython.address(source[at]), taken)
+                memcpy(cython.address(self.linear[self.used]), cython.address(self.source[at]), taken)
         else:
-            linear[self.used : self.used + taken] = source[at : at + taken]
+            self.linear[self.used : self.used + taken] = self.source[at : at + taken]
         self.used += taken
         return taken
 
@@ -222,21 +243,21 @@ class Scanner:
         self.defect_lsn = lsn
         return 0
 
-    def take_page_header(self, source: memoryview, at: int, size: int) -> int:
+    def take_page_header(self, at: int, size: int) -> int:
         """Judge the page header at `at`; return its length, 0 if it is not there whole or is none."""
         if size - at < SHORT_HEADER:
             return 0
-        magic = source[at] | source[at + 1] << 8
-        info = source[at + 2] | source[at + 3] << 8
-        timeline = read_u32(source, at + 4)
-        address = read_u64(source, at + 8)
-        rem_len = read_u32(source, at + 16)
+        magic = self.source[at] | self.source[at + 1] << 8
+        info = self.source[at + 2] | self.source[at + 3] << 8
+        timeline = read_u32(self.source, at + 4)
+        address = read_u64(self.source, at + 8)
+        rem_len = read_u32(self.source, at + 16)
         if magic != self.magic:
             return self.fail(BAD_MAGIC, self.lsn)
         if info > ALL_PAGE_FLAGS:
             return self.fail(BAD_INFO, self.lsn)
         length = LONG_HEADER if info & LONG_PAGE_HEADER else SHORT_HEADER
-        if size - at < length or not self.check_long_header(source, at, length):
+        if size - at < length or not self.check_long_header(at, length):
             return 0
         if address != self.lsn:
             return self.fail(BAD_ADDRESS, self.lsn)
@@ -248,15 +269,15 @@ class Scanner:
         self.started = True
         return length
 
-    def check_long_header(self, source: memoryview, at: int, length: int) -> int:
+    def check_long_header(self, at: int, length: int) -> int:
         """Judge what only the first page of a segment says, and learn it where it was not known."""
         if length == SHORT_HEADER:
             if self.segment_bytes != 0 and self.lsn % self.segment_bytes == 0:
                 return self.fail(BAD_LONG, self.lsn)
             return 1
-        system_identifier = read_u64(source, at + 24)
-        segment_bytes = read_u32(source, at + 32)
-        block_bytes = read_u32(source, at + 36)
+        system_identifier = read_u64(self.source, at + 24)
+        segment_bytes = read_u32(self.source, at + 32)
+        block_bytes = read_u32(self.source, at + 36)
         if self.system_identifier not in (0, system_identifier):
             return self.fail(BAD_SYSTEM, self.lsn)
         if segment_bytes < SEGMENT_MIN or segment_bytes > SEGMENT_MAX or segment_bytes & (segment_bytes - 1) != 0:
@@ -294,20 +315,20 @@ class Scanner:
         sound = self.record + self.total - self.used == rem_len if inside else self.foreign == rem_len + 7 & ~7
         return 1 if sound else self.fail(BAD_REM_LEN, self.lsn)
 
-    def walk(self, linear: memoryview) -> int:
+    def walk(self) -> int:
         """Step over the record at `record` if it is all there; 0 if it is not, or is none."""
         begin = self.record
         there = self.used - begin
-        if self.total == 0 and not self.meet(linear, there):
+        if self.total == 0 and not self.meet(there):
             return 0
-        if there < RECORD_HEADER or not self.check_record_header(linear) or there < self.total:
+        if there < RECORD_HEADER or not self.check_record_header() or there < self.total:
             return 0
-        info = linear[begin + 16] & 240
-        rmgr = linear[begin + 17]
+        info = self.linear[begin + 16] & 240
+        rmgr = self.linear[begin + 17]
         if self.overwritten_lsn != 0:
             if rmgr != 0 or info != OVERWRITE_INFO or self.total < 34:
                 return self.fail(BAD_OVERWRITTEN, self.record_lsn)
-            named = read_u64(linear, begin + 26)
+            named = self.read_u64(begin + 26)
             if named != self.overwritten_lsn:
                 return self.fail(BAD_OVERWRITTEN, self.record_lsn)
             self.overwritten_lsn = 0
@@ -315,7 +336,7 @@ class Scanner:
         if switched and self.segment_bytes == 0:
             return self.fail(BAD_SEGMENT, self.record_lsn)
         # NB: last of the checks, since the library's comes later still.
-        if CRC_IN_LOOP and self.record_lsn >= self.start_lsn and not self.check_crc(linear):
+        if CRC_IN_LOOP and self.record_lsn >= self.start_lsn and not self.check_crc():
             return self.fail(BAD_CRC, self.record_lsn)
         aligned = self.total + 7 & ~7
         self.found = begin
@@ -331,12 +352,12 @@ class Scanner:
             self.used = self.record = begin + self.length
         return 1
 
-    def meet(self, linear: memoryview, there: int) -> int:
+    def meet(self, there: int) -> int:
         """Note LSN and length of the record that begins at `record`; `there` bytes of it have come."""
         if there < 4:
             return 0
         self.record_lsn = self.lsn - there
-        total = read_u32(linear, self.record)
+        total = self.read_u32(self.record)
         if total < RECORD_HEADER or total > RECORD_MAX:
             return self.fail(BAD_LENGTH, self.record_lsn)
         if self.record_lsn >= self.start_lsn and not self.start_met:
@@ -353,23 +374,23 @@ class Scanner:
             return gap in (SHORT_HEADER, LONG_HEADER)
         return gap == 0 or self.start_lsn == 0
 
-    def check_record_header(self, linear: memoryview) -> int:
+    def check_record_header(self) -> int:
         """Judge what a record's header says beside its length."""
-        prev = read_u64(linear, self.record + 8)
-        rmgr = linear[self.record + 17]
+        prev = self.read_u64(self.record + 8)
+        rmgr = self.linear[self.record + 17]
         if self.rmgr_last < rmgr < self.rmgr_custom:
             return self.fail(BAD_RMGR, self.record_lsn)
         if prev < 0 or prev >= self.record_lsn or self.prev_lsn not in (0, prev):
             return self.fail(BAD_PREV, self.record_lsn)
         return 1
 
-    def check_crc(self, linear: memoryview) -> int:
+    def check_crc(self) -> int:
         """Tell if the CRC of the record at `record` holds: over what follows its header, then its first 20 bytes."""
         crc = ALL_ONES
-        stored = read_u32(linear, self.record + 20)
+        stored = self.read_u32(self.record + 20)
         if cython.compiled:
             if self.total > RECORD_HEADER:
-                rest = cython.address(linear[self.record + RECORD_HEADER])
+                rest = cython.address(self.linear[self.record + RECORD_HEADER])
                 crc = instruction_crc(crc, rest, self.total - RECORD_HEADER)
-            crc = instruction_crc(crc, cython.address(linear[self.record]), 20)
+            crc = instruction_crc(crc, cython.address(self.linear[self.record]), 20)
         return crc ^ ALL_ONES == stored

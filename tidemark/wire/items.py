@@ -4,16 +4,12 @@ Each payload can be read on its own: a batch carries its relation in the metadat
 JSON. What this module does not know is numbering, keys and headers (`tidemark.wire.outbox`).
 """
 
-import json
 import struct
-from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
-from typing import NewType, TypeVar
+from typing import NewType
 
 import pyarrow as pa
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from tidemark.model.change import (
     ChangeBatch,
@@ -30,8 +26,8 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.json_form import JsonForm, Misfit
 
-ValueT = TypeVar("ValueT")
 SchemaVersion = NewType("SchemaVersion", int)
 """The number of a relation version in one state; 0 where a value has no relation."""
 
@@ -39,8 +35,6 @@ RELATION_METADATA = b"tidemark.relation"
 DATABASE_METADATA = b"tidemark.database"
 # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
 _MESSAGE = struct.Struct(">QIBIIQQHI")
-# Holds for what is nested as well; what is never used is never built.
-_JSON = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", defer_build=True)
 _RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
 
 
@@ -57,55 +51,42 @@ class ValueKind(IntEnum):
     PARTITION = 8
 
 
-# NB: pydantic takes a root's configuration only from a type that is no dataclass itself, hence the tuples of one.
-_RELATION = TypeAdapter(tuple[Relation], config=_JSON)
-_SCHEMA = TypeAdapter(tuple[SchemaEvent], config=_JSON)
-_PARTITION = TypeAdapter(tuple[PartitionEvent], config=_JSON)
-_REWRITE = TypeAdapter(tuple[RewriteBoundary], config=_JSON)
-_TRUNCATION = TypeAdapter(tuple[Truncation], config=_JSON)
-_COPY = TypeAdapter(tuple[CopyBoundary], config=_JSON)
-_TRANSACTIONS = TypeAdapter(tuple[TransactionEnd, ...], config=_JSON)
-_CACHED_HASH = "_hash"  # of one process only
-_IN_RELATION = {0: {"relation": {_CACHED_HASH}}}
+# Each event stands in a list of its own: what is stored already has this form.
+_RELATION: JsonForm[tuple[Relation]] = JsonForm(tuple[Relation])
+_SCHEMA: JsonForm[tuple[SchemaEvent]] = JsonForm(tuple[SchemaEvent])
+_PARTITION: JsonForm[tuple[PartitionEvent]] = JsonForm(tuple[PartitionEvent])
+_REWRITE: JsonForm[tuple[RewriteBoundary]] = JsonForm(tuple[RewriteBoundary])
+_TRUNCATION: JsonForm[tuple[Truncation]] = JsonForm(tuple[Truncation])
+_COPY: JsonForm[tuple[CopyBoundary]] = JsonForm(tuple[CopyBoundary])
+_TRANSACTIONS: JsonForm[tuple[TransactionEnd, ...]] = JsonForm(tuple[TransactionEnd, ...])
 
 
 @lru_cache(maxsize=_RELATIONS_KEPT)
 def encode_relation(relation: Relation) -> bytes:
     """Return the JSON of a relation version: equal versions give equal bytes."""
-    return _dump(_RELATION, (relation,), {0: {_CACHED_HASH}})
+    return _RELATION.write((relation,))
 
 
 @lru_cache(maxsize=_RELATIONS_KEPT)
 def decode_relation(payload: bytes) -> Relation:
     """Return the relation version that `encode_relation` wrote."""
     try:
-        return _RELATION.validate_json(payload)[0]
-    except ValidationError as error:
-        raise DamagedValue("relation version", f"{error.error_count()} errors in its JSON") from error
-
-
-def _dump(adapter: TypeAdapter[ValueT], value: ValueT, exclude: Mapping[int, object]) -> bytes:
-    """Return JSON. Names may hold bytes that are invalid in the database's encoding: U+FFFD stands for them."""
-    told = dict(exclude)
-    try:
-        return adapter.dump_json(value, exclude=told)  # type: ignore[arg-type]
-    except PydanticSerializationError:
-        tree = adapter.dump_python(value, mode="json", exclude=told)  # type: ignore[arg-type]
-        text = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode()
+        return _RELATION.read(payload)[0]
+    except Misfit as error:
+        raise DamagedValue("relation version", f"its JSON: {error}") from error
 
 
 def encode_transactions(transactions: tuple[TransactionEnd, ...]) -> bytes:
     """Return the JSON of the transactions that end in a group."""
-    return _TRANSACTIONS.dump_json(transactions)
+    return _TRANSACTIONS.write(transactions)
 
 
 def decode_transactions(payload: bytes) -> tuple[TransactionEnd, ...]:
     """Return what `encode_transactions` wrote."""
     try:
-        return _TRANSACTIONS.validate_json(payload)
-    except ValidationError as error:
-        raise DamagedValue("transactions", f"{error.error_count()} errors in their JSON") from error
+        return _TRANSACTIONS.read(payload)
+    except Misfit as error:
+        raise DamagedValue("transactions", f"their JSON: {error}") from error
 
 
 def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:  # noqa: PLR0911 - one a kind
@@ -116,17 +97,15 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:  # noqa
         case LogicalMessage():
             return ValueKind.MESSAGE, _encode_message(item)
         case SchemaEvent():
-            exclude = {0: {"before": {_CACHED_HASH}, "after": {_CACHED_HASH}}}
-            return ValueKind.SCHEMA, _dump(_SCHEMA, (item,), exclude)
+            return ValueKind.SCHEMA, _SCHEMA.write((item,))
         case PartitionEvent():
-            exclude = {0: {"relation": {_CACHED_HASH}, "partition": {_CACHED_HASH}}}
-            return ValueKind.PARTITION, _dump(_PARTITION, (item,), exclude)
+            return ValueKind.PARTITION, _PARTITION.write((item,))
         case RewriteBoundary():
-            return ValueKind.REWRITE, _dump(_REWRITE, (item,), _IN_RELATION)
+            return ValueKind.REWRITE, _REWRITE.write((item,))
         case Truncation():
-            return ValueKind.TRUNCATION, _dump(_TRUNCATION, (item,), _IN_RELATION)
+            return ValueKind.TRUNCATION, _TRUNCATION.write((item,))
         case CopyBoundary():
-            return ValueKind.COPY, _dump(_COPY, (item,), _IN_RELATION)
+            return ValueKind.COPY, _COPY.write((item,))
 
 
 def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:  # noqa: PLR0911 - one a kind
@@ -136,22 +115,22 @@ def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:  # noqa: PLR0911 
             case ValueKind.BATCH:
                 return _decode_batch(payload)
             case ValueKind.SCHEMA:
-                return _SCHEMA.validate_json(payload)[0]
+                return _SCHEMA.read(payload)[0]
             case ValueKind.PARTITION:
-                return _PARTITION.validate_json(payload)[0]
+                return _PARTITION.read(payload)[0]
             case ValueKind.REWRITE:
-                return _REWRITE.validate_json(payload)[0]
+                return _REWRITE.read(payload)[0]
             case ValueKind.TRUNCATION:
-                return _TRUNCATION.validate_json(payload)[0]
+                return _TRUNCATION.read(payload)[0]
             case ValueKind.MESSAGE:
                 return _decode_message(payload)
             case ValueKind.COPY:
-                return _COPY.validate_json(payload)[0]
+                return _COPY.read(payload)[0]
             case ValueKind.TRANSACTIONS:
                 raise DamagedValue("outbox value", "transactions are no item of a group")
-    except ValidationError as error:
+    except Misfit as error:
         name = f"outbox value ({kind.name.lower()})"
-        raise DamagedValue(name, f"{error.error_count()} errors in its JSON") from error
+        raise DamagedValue(name, f"its JSON: {error}") from error
 
 
 def relation_of(item: GroupItem) -> Relation | None:

@@ -7,16 +7,14 @@ looked at by hand. The outbox's values have a form of their own (`tidemark.wire.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
 from typing import Generic, TypeVar
-
-from pydantic import TypeAdapter, ValidationError
 
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.wire.envelope import DamagedValue, seal, unseal
+from tidemark.wire.json_form import JsonForm, Misfit
 
 FORMAT_VERSION = 1
 SWITCHES_KEPT = 100
@@ -275,24 +273,19 @@ class Key(Generic[ValueT]):
     def __init__(self, name: str, shape: type[ValueT], policy: DamagePolicy) -> None:
         self.name = name
         self.policy = policy
-        self._shape = shape
-
-    @cached_property
-    def _adapter(self) -> TypeAdapter[ValueT]:
-        """Made when it is used: most programs use few keys, and to make all takes as long as to start."""
-        return TypeAdapter(self._shape)
+        self._form: JsonForm[ValueT] = JsonForm(shape)
 
     def encode(self, value: ValueT) -> bytes:
         """Return the bytes that stand under the key."""
-        return seal(self._adapter.dump_json(value), FORMAT_VERSION)
+        return seal(self._form.write(value), FORMAT_VERSION)
 
     def decode(self, stored: bytes) -> ValueT:
         """Return the value; raise `DamagedValue` where the bytes are not what `encode` wrote."""
         payload = unseal(self.name, stored, FORMAT_VERSION)
         try:
-            return self._adapter.validate_json(payload)
-        except ValidationError as error:
-            raise DamagedValue(self.name, f"{error.error_count()} errors in its JSON") from error
+            return self._form.read(payload)
+        except Misfit as error:
+            raise DamagedValue(self.name, f"its JSON: {error}") from error
 
 
 IDENTITY = Key("identity", Identity, DamagePolicy.HALT)

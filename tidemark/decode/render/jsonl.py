@@ -12,10 +12,10 @@ Columns are turned into text whole, and rows put together from them: no dictiona
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from json.encoder import encode_basestring
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.render.bounds import Line, TransactionBounds
@@ -262,6 +262,7 @@ def _texts(column: pa.Array) -> list[str]:
     kind = column.type
     if pa.types.is_timestamp(kind):
         zone = "Z" if kind.tz else ""
+        pc = import_module("pyarrow.compute")  # loaded where it is used: it takes as long as a small file to decode
         wall_clock = column.cast(pa.timestamp(kind.unit))  # UTC: the clock stays
         column = pc.binary_join_element_wise(pc.strftime(wall_clock, format=_SECONDS), zone, "")
     elif pa.types.is_date(kind) or pa.types.is_decimal(kind):

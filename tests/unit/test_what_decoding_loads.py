@@ -1,0 +1,36 @@
+"""What a program that decodes an archive loads: a short run is all start, and most of a start is loading modules."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+import ctl.commands.decode
+from tests.support.forged_records import Wal, packed_row
+from tests.support.groups import DATABASE, relation
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.grouping import Grouper
+from tidemark.model.change import ChangeBatch
+from tidemark.wire.state import HISTORY, HistoryIndex
+
+stream = Wal(relation())
+stream.insert(701, 16385, packed_row(1))
+stream.commit(701)
+grouper = Grouper({DATABASE: Dialect()})
+assert not list(grouper.add_transaction(stream.committed[0]))
+assert isinstance(grouper.flush().items[0], ChangeBatch)
+assert HISTORY.decode(HISTORY.encode(HistoryIndex())) == HistoryIndex()
+print(*sorted(sys.modules.keys() & set(sys.argv[1:])))
+"""
+# What only a node, a configuration, a daemon, people, or types that are rare need.
+NOT_LOADED = ("asyncio", "prometheus_client", "psycopg", "pyarrow.compute", "pydantic", "rich", "ssl", "structlog")
+
+
+def loaded(*names: str) -> list[str]:
+    command = [sys.executable, "-c", PROGRAM, *names]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+
+
+def test_an_archive_is_decoded_without_what_only_others_need() -> None:
+    assert loaded(*NOT_LOADED, "pyarrow") == ["pyarrow"]
