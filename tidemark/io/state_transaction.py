@@ -34,6 +34,7 @@ from tidemark.wire.state import (
     LEDGER,
     LOSSES,
     READER,
+    REWINDS,
     STAGE,
     SWITCHES,
     TERM,
@@ -50,6 +51,8 @@ from tidemark.wire.state import (
     OutboxLedger,
     Owner,
     Reader,
+    Rewind,
+    RewindLog,
     Switch,
     SwitchLog,
     Term,
@@ -123,6 +126,18 @@ class StateTransaction:
     def note_loss(self, loss: Loss) -> None:
         """Remember what was given up."""
         self.put(LOSSES, self.losses().with_one_more(loss))
+
+    def rewinds(self) -> RewindLog:
+        """Return the latest rewinds; damaged: none, as the outbox has told of them, too."""
+        try:
+            return self.get(REWINDS) or RewindLog()
+        except DamagedValue:
+            assert REWINDS.policy is DamagePolicy.FORGET
+            return RewindLog()
+
+    def note_rewind(self, rewind: Rewind) -> None:
+        """Remember a dead branch."""
+        self.put(REWINDS, self.rewinds().with_one_more(rewind))
 
     def stage(self) -> Stage:
         """Return the stage of the capture."""
@@ -316,6 +331,7 @@ class StateTransaction:
             hand_over=self.get(HAND_OVER) or HandOver(),
             switches=self.switches(),
             losses=self.losses(),
+            rewinds=self.rewinds(),
         )
 
     def _is_read_to(self, head: Sequence) -> bool:

@@ -30,7 +30,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
-from tidemark.runtime.copy_plan import is_due, takes_time
+from tidemark.runtime.copy_plan import is_due, takes_time, waits_for
 from tidemark.runtime.decoding import DecodeThread, WalReader
 from tidemark.runtime.delivery import ApplicationThread
 from tidemark.runtime.first_copy import Copies, FirstCopy
@@ -116,6 +116,7 @@ class Capture:
         self.progress = self._inflow.progress
         self.progress.delivered = start
         self._start = start
+        self._copies_wait_for = waits_for(view)
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view)
@@ -194,6 +195,14 @@ class Capture:
     def timeline(self) -> TimelineId | None:
         """Timeline of the record in hand, or of the last; None before decoding begins."""
         return self._decoding.reader.decoder.timeline if self._decoding is not None else None
+
+    @property
+    def is_to_begin_anew(self) -> bool:
+        """Tell if all is delivered that a table to be copied waits for; what comes then stands in the copied rows."""
+        wanted, delivered = self._copies_wait_for, self.progress.delivered
+        if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:
+            return False
+        return self.progress.lag_bytes <= self._store.identity.segment_bytes
 
     @property
     def halted_at(self) -> Pointer | None:

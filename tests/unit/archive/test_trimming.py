@@ -21,6 +21,7 @@ from tidemark.wire.state import (
     LossLog,
     OutboxLedger,
     Reader,
+    RewindLog,
     SwitchLog,
     Watermark,
 )
@@ -58,6 +59,7 @@ def view(delivered: Watermark | None, confirmed: Watermark | None = None, *, bas
         hand_over=HandOver(),
         switches=SwitchLog(),
         losses=LossLog(),
+        rewinds=RewindLog(),
     )
 
 
