@@ -1,8 +1,9 @@
 """`cdcctl rewind`: the primary's last commits were delivered and are lost, and the capture goes on all the same."""
 
+import itertools
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.failover import QUICK, Archiver, archiving_node
 from tests.support.postgres import Cluster, new_cluster
+from tests.support.standby import wait_until_replayed
 from tidemark.io.control import request
 from tidemark.io.locks import RoleLock
 from tidemark.io.state import StateStore
@@ -21,7 +23,7 @@ from tidemark.model.change import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
-from tidemark.wal.segments import segment_name, segment_of
+from tidemark.wal.segments import segment_name, segment_of, segment_start
 from tidemark.wire.state import DELIVERED, STAGE
 
 MB = 1 << 20
@@ -49,11 +51,13 @@ def make_tables(primary: Cluster) -> None:
                     "FROM generate_series(1, 3) n")  # fmt: skip
 
 
-def deliver_a_dead_branch(branches: Branches) -> None:
+def deliver_a_dead_branch(branches: Branches, prepare: Callable[[Branches], None] | None = None) -> None:
     """Deliver what both have, and then what the primary alone has; bring half of that into the lake."""
     sidecar = branches.sidecar
     sidecar.init()
     sidecar.start()
+    if prepare is not None:
+        prepare(branches)
     write_what_both_have(branches)
     write_what_is_lost(branches)
     sidecar.stop()
@@ -102,6 +106,7 @@ def write_the_new_branch(node: Cluster) -> None:
     node.sql("DELETE FROM dropped WHERE id = 1")
     node.sql("CREATE TABLE made (id int PRIMARY KEY, note text)")
     node.sql("INSERT INTO made VALUES (1, 'new'), (2, 'new')")
+    node.sql(f"SELECT pg_logical_emit_message(true, '{REWIND_PREFIX}', 'anybody may write this')")
 
 
 NEW_CHANGES: dict[str, list[Change]] = {
@@ -114,26 +119,40 @@ NEW_CHANGES: dict[str, list[Change]] = {
 }
 
 
-def go_on(branches: Branches, process: Sidecar) -> None:
-    """Start a process, and wait until it has copied the tables; write more; bring all into the lake."""
+def go_on(branches: Branches, process: Sidecar, *, quiet_is_copied: bool = True) -> list[Change]:
+    """Start a process, and wait until it has copied the tables; write more; bring all into the lake.
+
+    Return what was written into `quiet` meanwhile; nothing is where that is copied: the copy may have had it.
+    """
+    numbers = itertools.count(100)
+    written: list[Change] = []
+
+    def is_copied_under_load() -> bool:
+        if not quiet_is_copied:
+            number = next(numbers)
+            branches.standby.sql(f"INSERT INTO quiet VALUES ({number}, 'meanwhile')")
+            written.append(("i", number, "meanwhile"))
+        return branches.is_copied
+
     process.start()
-    process.wait_until(lambda: branches.is_copied, "the copies")
+    process.wait_until(is_copied_under_load, "the copies")
     branches.standby.sql("INSERT INTO quiet VALUES (6, 'later')")
     branches.standby.sql("UPDATE busy SET note = 'later' WHERE id = 1")
     branches.sidecar.catch_up(alive=False)
     branches.feed()
+    return written
 
 
 LATER: dict[str, list[Change]] = {"quiet": [("i", 6, "later")], "busy": [("u", 1, "later")]}
 
 
-def check_lake(branches: Branches, *, lost: bool = False) -> None:
+def check_lake(branches: Branches, meanwhile: Sequence[Change] = (), *, lost: bool = False) -> None:
     """See that the replicas are right, that the log has each change of the new branch once, and knows the dead ones."""
     for table in TABLES:
         branches.check_replica(table)
         places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in branches.log(table)]
         assert len(set(places)) == len(places), table
-        since = [] if lost else NEW_CHANGES[table]
+        since = [*([] if lost else NEW_CHANGES[table]), *(meanwhile if table == "quiet" else [])]
         assert branches.changes(table, 2) == [*since, *LATER.get(table, [])], table
     (message,) = branches.messages(REWIND_PREFIX)
     content = message["content"]
@@ -166,9 +185,9 @@ def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_told(
     assert len(waiting) == (4 if has_dead_wal else 5)
     assert branches.view.losses.count == 0
     refused(branches.rewind(*arguments), ExitCode.CONFIG, "happened at the node")
-    assert branches.view.rewinds.count == 1
-    go_on(branches, branches.sidecar)
-    check_lake(branches)
+    (shown,) = branches.status()["rewinds"]
+    assert f"timeline 1 from {format_lsn(branches.fork_lsn)}" in shown
+    check_lake(branches, go_on(branches, branches.sidecar, quiet_is_copied=not has_dead_wal))
     with_copies = {row["_tli"] for row in branches.log("quiet") if row["_op"] == "c"}
     assert with_copies == ({1} if has_dead_wal else {1, 2})
 
@@ -203,6 +222,42 @@ def test_where_no_wal_of_before_the_fork_is_left_the_loss_is_told_and_the_replic
     assert branches.view.losses.count == branches.view.rewinds.count == 1
     go_on(branches, branches.sidecar)
     check_lake(branches, lost=True)
+
+
+def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_says(branches: Branches) -> None:
+    branches.sidecar.options["TIDEMARK_MARKERS__CONFIRM_S"] = "0.2"
+    deliver_a_dead_branch(branches, prepare=mark_the_segment)
+    write_the_new_branch(branches.standby)
+    branches.feed()
+    branches.trim_outbox()
+    fork_segment = segment_of(branches.fork_lsn - 1, MB)
+    for path in (branches.standby.data / "pg_wal").iterdir():
+        if len(path.name) == NAME_LENGTH and path.name[8:] < segment_name(1, fork_segment, MB)[8:]:
+            path.unlink()
+    succeeded(branches.rewind())
+    start = branches.view.start
+    assert start is not None
+    assert (
+        segment_start(fork_segment, MB) <= start.restart_lsn < branches.fork_lsn
+    )
+    assert branches.view.losses.count == 0
+    go_on(branches, branches.sidecar)
+    check_lake(branches)
+
+
+def mark_the_segment(branches: Branches) -> None:
+    """Have the sidecar write a marker of its place in a segment that holds nothing else."""
+    branches.sidecar.catch_up()
+    branches.primary.sql("SELECT pg_switch_wal()")
+    written = 'tidemark_markers_written_total{capture="main",kind="RealtimeCdc"}'
+    before = branches.sidecar.metric(written)
+
+    def is_marked() -> bool:
+        branches.primary.sql("SELECT pg_logical_emit_message(true, 'tick', '')")
+        return branches.sidecar.metric(written) >= before + 3
+
+    branches.sidecar.wait_until(is_marked, "a marker")
+    wait_until_replayed(branches.standby, branches.primary)
 
 
 def remove_wal(node: Cluster, lsn: Lsn) -> None:

@@ -1,5 +1,6 @@
 """A primary that is lost with its last commits, the standby that takes its place, and what was delivered of both."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +9,11 @@ from deltalake import DeltaTable
 
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar
-from tests.support.cdcctl import Done, cdcctl
+from tests.support.cdcctl import Done, cdcctl, succeeded
 from tests.support.lakes import feed_by_hand
 from tests.support.postgres import Cluster, StopMode
 from tests.support.standby import copy_of, promote
+from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -46,6 +48,13 @@ class Branches:
         """Bring what is in the outbox into the lake."""
         feed_by_hand(self.sidecar.folder, self.lake, "lake")
 
+    def trim_outbox(self) -> None:
+        """Let go of all that the lake has taken."""
+        with OutboxReader.open(self.sidecar.folder) as reader:
+            reader.confirm("lake", reader.head(), reader.head())
+        with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
+            moving.settle()
+
     def keep_standby_back(self) -> None:
         """Stop the standby, which then has nothing of what comes."""
         self.standby.stop()
@@ -64,6 +73,12 @@ class Branches:
         """Run the command."""
         state = self.sidecar.folder.root
         return cdcctl("rewind", "--yes", "--state", state, *arguments, **{**self.sidecar.options, **environment})
+
+    def status(self) -> dict[str, list[str]]:
+        """Return what `cdcctl status` says."""
+        done = succeeded(cdcctl("status", "--json", "--state", self.sidecar.folder.root, **self.sidecar.options))
+        told: dict[str, list[str]] = json.loads(done.out)
+        return told
 
     def log(self, table: str) -> list[dict[str, object]]:
         """Return all rows of the change logs of tables of that name, in order."""

@@ -42,6 +42,7 @@ from tidemark.model.position import Pointer, Position, Sequence
 from tidemark.runtime.archive_repair import loss_message, seeded
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.dead_wal import DeadWalMissing, touched_tables
+from tidemark.runtime.marker_search import newest_marked, sources_of
 from tidemark.runtime.resumption import Message, Resumption, Tables, Wrong, go_on, set_right
 from tidemark.runtime.seeding import SeedObserver
 from tidemark.wal.segments import ReadSegment, TimelineHistory, first_page_lsn
@@ -94,14 +95,9 @@ def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> Rew
     branch = find_dead_branch(history, delivered)
     if branch is None:
         raise NothingDiverged(f"all up to {delivered} happened at the node, which is on timeline {history.timeline}")
-    kept = _before(store, view, branch)
-    bases = [(base.lsn, base.restart_lsn) for base in kept.history.bases]
-    restart_lsn = restart_before(branch, _pointers(store, view, branch), bases)
-    because = "no catalog base of before the fork is kept" if restart_lsn is None else ""
-    if restart_lsn is not None:
-        because = _unreadable(config, view, history, restart_lsn)
+    restart_lsn, because = _restart(config, store, view, history, branch)
     touched, untold = _touched(config, store, view, branch, dead_wal)
-    return RewindPlan(branch, None if because else restart_lsn, because, touched, untold)
+    return RewindPlan(branch, restart_lsn, because, touched, untold)
 
 
 def rewind(
@@ -165,6 +161,22 @@ def _history_of_node(config: Config, store: StateStore) -> TimelineHistory:
         return stream.timeline_history(here.timeline)
 
 
+def _restart(
+    config: Config, store: StateStore, view: StateView, history: TimelineHistory, branch: DeadBranch
+) -> tuple[Lsn | None, str]:
+    """Return the restart LSN of before the fork whose WAL is to be had; None, and why, where there is none."""
+    bases = [(base.lsn, base.restart_lsn) for base in _before(store, view, branch).history.bases]
+    pointers = list(_pointers(store, view, branch))
+    restart_lsn = restart_before(branch, pointers, bases)
+    because = _unreadable(config, view, history, restart_lsn)
+    if because:
+        marked = newest_marked(config, store, branch, sources_of(config, store, view.stage, history))
+        later_lsn = restart_before(branch, [*pointers, marked], bases) if marked is not None else restart_lsn
+        if later_lsn != restart_lsn:
+            restart_lsn, because = later_lsn, _unreadable(config, view, history, later_lsn)
+    return None if because else restart_lsn, because
+
+
 def _pointers(store: StateStore, view: StateView, branch: DeadBranch) -> Iterator[Pointer]:
     """Give the pointers that the state has, up to the newest of before the fork."""
     if view.confirmed is not None:
@@ -178,8 +190,10 @@ def _pointers(store: StateStore, view: StateView, branch: DeadBranch) -> Iterato
                 return
 
 
-def _unreadable(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn) -> str:
+def _unreadable(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn | None) -> str:
     """Return why WAL from `restart_lsn` on cannot be read where the capture goes on; nothing where it can be."""
+    if restart_lsn is None:
+        return "no catalog base of before the fork is kept"
     reasons: list[str] = []
     if config.has_archive:
         try:
@@ -271,7 +285,7 @@ def _loss(told: Rewind, plan: RewindPlan) -> Loss:
         resumed_timeline=told.resumed_timeline,
         resumed_lsn=told.resumed_lsn,
         tables=told.tables,
-        damage=f"rewound, and not to be decoded from before the fork: {plan.because}",
+        damage=f"it cannot be decoded from before the fork: {plan.because}",
     )
 
 
