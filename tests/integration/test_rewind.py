@@ -21,7 +21,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
 from tidemark.model.change import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.errors import ExitCode
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.wal.segments import segment_name, segment_of, segment_start
 from tidemark.wire.state import DELIVERED, STAGE
@@ -237,9 +237,7 @@ def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_s
     succeeded(branches.rewind())
     start = branches.view.start
     assert start is not None
-    assert (
-        segment_start(fork_segment, MB) <= start.restart_lsn < branches.fork_lsn
-    )
+    assert segment_start(fork_segment, MB) <= start.restart_lsn < branches.fork_lsn
     assert branches.view.losses.count == 0
     go_on(branches, branches.sidecar)
     check_lake(branches)
@@ -258,6 +256,37 @@ def mark_the_segment(branches: Branches) -> None:
 
     branches.sidecar.wait_until(is_marked, "a marker")
     wait_until_replayed(branches.standby, branches.primary)
+
+
+def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_go_of(branches: Branches) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
+    sidecar.init()
+    sidecar.start()
+    primary.sql("INSERT INTO quiet VALUES (4, 'both')")
+    sidecar.catch_up()
+    wait_until_replayed(branches.standby, primary)
+    branches.keep_standby_back()
+    with primary.connect(autocommit=False) as session:
+        for number in range(30):
+            session.execute(f"CREATE TABLE half_{number} (id int PRIMARY KEY, wrong text)".encode())
+        primary.sql("CHECKPOINT")  # and what was written is flushed
+        flushed = parse_lsn(primary.flush_lsn())
+        sidecar.wait_until(lambda: parse_lsn(str(sidecar.status()["decoded_lsn"])) >= flushed, "the dead branch")
+        sidecar.kill()
+        session.rollback()
+    branches.lose_primary()
+    sidecar.start()
+    branches.standby.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
+    branches.standby.sql("INSERT INTO fresh VALUES (1, 'new')")
+    sidecar.catch_up()
+    assert parse_lsn(branches.standby.flush_lsn()) < flushed, "the new branch has to be the shorter one"
+    sidecar.stop()
+    sidecar.start()
+    branches.standby.sql("INSERT INTO fresh VALUES (2, 'new')")
+    sidecar.catch_up()
+    branches.feed()
+    assert branches.changes("fresh", 2) == [("i", 1, "new"), ("i", 2, "new")]
 
 
 def remove_wal(node: Cluster, lsn: Lsn) -> None:

@@ -221,6 +221,18 @@ class HistoryWriter:
         for name in gone:
             (self._folder / name).unlink(missing_ok=True)
 
+    def cut_behind(self, fork_lsn: Lsn) -> bool:
+        """Let go of what stands behind a fork, of a branch that is dead; tell if there was anything."""
+        if self._end_lsn <= fork_lsn and all(base.lsn <= fork_lsn for base in self.index.bases):
+            return False
+        self.close()
+        index, reached = before_fork(self._folder, self.index, JournalMark(self._end_lsn), fork_lsn)
+        with self._lock:
+            self._end_lsn = self.durable_lsn = reached.end_lsn
+        self.index = index
+        self._store(index)  # NB: behind that: what is delivered from now on relies on no more than is left
+        return True
+
     def close(self) -> None:
         """Sync and close the journal."""
         if self._descriptor >= 0:

@@ -13,7 +13,7 @@ from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.change import KnownDatabase
 from tidemark.model.errors import Fenced, InternalError, StateError
-from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
@@ -256,6 +256,14 @@ class StateTransaction:
     def journal(self) -> JournalMark:
         """Return how far the journal of the catalog history is known to be durable."""
         return self.get(JOURNAL) or JournalMark()
+
+    def put_history(self, index: HistoryIndex) -> None:
+        """Store the index; where the journal was cut, nothing relies on more of it any more."""
+        self.put(HISTORY, index)
+        end_lsn = index.journals[-1].end_lsn if index.journals else INVALID_LSN
+        is_growing = bool(index.journals) and end_lsn == INVALID_LSN
+        if not is_growing and self.journal().end_lsn > end_lsn:
+            self.put(JOURNAL, JournalMark(end_lsn))
 
     def rely_on_journal(self, end_lsn: Lsn) -> None:
         """Note that what this transaction delivers stands on the journal up to `end_lsn`, which is durable."""

@@ -45,7 +45,7 @@ from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
-from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
+from tidemark.wire.state import Beginning, HistoryIndex
 
 PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
 
@@ -257,7 +257,7 @@ class Capture:
     def _make_history(self, config: Config, view: StateView) -> HistoryWriter:
         def keep(index: HistoryIndex) -> None:
             with self._store.transaction(self._epoch) as moving:
-                moving.put(HISTORY, index)
+                moving.put_history(index)
 
         return HistoryWriter(
             self._store.folder.history,

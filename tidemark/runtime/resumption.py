@@ -43,14 +43,11 @@ from tidemark.wire.outbox import EncodedGroup, encode_group
 from tidemark.wire.state import (
     BEGINNING,
     FINGERPRINT,
-    HISTORY,
-    JOURNAL,
     Beginning,
     CopyPhase,
     CopyProgress,
     Fingerprint,
     HistoryIndex,
-    JournalMark,
     Owner,
 )
 
@@ -66,7 +63,6 @@ class Resumption:
     lsn: Lsn  # what commits from here on is given out
     restart_lsn: Lsn  # decoding begins here
     history: HistoryIndex
-    journal: JournalMark
     mirrors: DatabaseMirrors  # the catalogs at `lsn`
     databases: Collection[Oid]  # that are captured
     beginning: Beginning | None = None  # of a new seed; None: decoding goes on by the catalogs that were kept
@@ -120,7 +116,6 @@ def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, sn
         lsn=seed.lsn,
         restart_lsn=seed.lsn,
         history=stored[-1],
-        journal=before.journal,
         mirrors=seed.mirrors,
         databases=seed.databases.keys(),
         beginning=beginning_of(seed, snapshot, before.beginning.types),
@@ -183,8 +178,7 @@ def go_on(
     with store.transaction(None) as moving:
         if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
             raise Fenced("another process went on meanwhile", hint="see `cdcctl status`, then try again")
-        moving.put(HISTORY, at.history)
-        moving.put(JOURNAL, at.journal)
+        moving.put_history(at.history)
         if at.beginning is not None:
             moving.put(BEGINNING, at.beginning)
         moving.deliver(group)

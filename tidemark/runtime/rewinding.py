@@ -260,7 +260,6 @@ def _at_fork(
         lsn=branch.fork_lsn,
         restart_lsn=restart_lsn,
         history=kept.history,
-        journal=kept.journal,
         mirrors=base.mirrors,
         databases=base.mirrors.known().keys(),
     )

@@ -160,3 +160,26 @@ def test_a_journal_that_is_cut_at_a_fork_goes_on_along_the_other_branch(
     writer.close()
     assert disk.read() == [*kept, *others]
     assert before_fork(disk.folder, disk.index, disk.mark, fork_lsn)[0].bases == disk.index.bases
+
+
+@pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
+@pytest.mark.parametrize("fork_lsn", [Lsn(lsn + at) for lsn in LSNS[::3] for at in (0, RECORD_BYTES)])
+def test_a_writer_that_meets_a_fork_lets_go_of_what_an_earlier_one_wrote_behind_it(
+    tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
+) -> None:
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk.write(LSNS, file_bytes_max)
+    disk.index = replace(disk.index, bases=(BaseEntry("base", TimelineId(1), Lsn(7100), Lsn(7100), 1),))
+    kept = [lsn for lsn in LSNS if lsn + RECORD_BYTES <= fork_lsn]
+    others = [Lsn(fork_lsn + 700 * number) for number in range(10)]
+    writer = disk.writer(file_bytes_max)
+    for lsn in kept:
+        append(writer, lsn)
+    assert writer.cut_behind(fork_lsn) == (fork_lsn < Lsn(7100))
+    assert writer.durable_lsn <= fork_lsn
+    assert not writer.cut_behind(fork_lsn)
+    for lsn in others:
+        append(writer, lsn)
+    writer.close()
+    assert disk.read() == [*kept, *others]
+    assert bool(disk.index.bases) == (fork_lsn >= Lsn(7100))
