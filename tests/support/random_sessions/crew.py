@@ -7,6 +7,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+import psycopg
+
 from tests.support.postgres import Cluster
 from tests.support.random_sessions.draw import Load
 from tests.support.random_sessions.objects import load_for, prepare
@@ -16,6 +18,7 @@ STORM_SESSIONS = 3
 STORM_DEFINITIONS = 0.8
 POLL_S = 0.05
 STATEMENTS_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S = 10
 JOIN_TIMEOUT_S = 120  # the statements of a script, each within its time-out
 
 
@@ -68,8 +71,19 @@ class Crew:
                 raise AssertionError(f"the generator is wrong: {session.log[-1:]}") from session.mistake
         if self.cluster.running:
             query = f"SELECT gid FROM pg_prepared_xacts WHERE database = '{self.database}' ORDER BY gid"
-            for number, (gid,) in enumerate(self.cluster.sql(query, self.database)):
-                self.cluster.sql(f"{('COMMIT', 'ROLLBACK')[number % 2]} PREPARED '{gid}'", self.database)
+            for number, (gid,) in enumerate(self._ask(query)):
+                self._ask(f"{('COMMIT', 'ROLLBACK')[number % 2]} PREPARED '{gid}'")
+
+    def _ask(self, statement: str) -> list[tuple[object, ...]]:
+        """Run a statement; a session that begins while a catalog is rewritten may fail to find a relation."""
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            try:
+                return self.cluster.sql(statement, self.database)
+            except psycopg.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
 
 
 def storm(cluster: Cluster, database: str, seed: int, *, rewrites: float = 0.0) -> Crew:
