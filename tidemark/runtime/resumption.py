@@ -12,7 +12,7 @@ for each database; then what becomes of the tables that are wrong from there on:
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.partitions import under_own_name
@@ -77,13 +77,13 @@ class Tables:
     """What becomes of the tables that are wrong."""
 
     items: Sequence[Told] = ()
-    copies: Mapping[TableKey, CopyProgress] | None = None
+    copies: Mapping[TableKey, CopyProgress] = field(default_factory=dict)
     gone: Sequence[TableKey] = ()
 
     @property
     def count(self) -> int:
         """How many are copied again."""
-        return len(self.copies or ())
+        return len(self.copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ def go_on(
             moving.put(BEGINNING, at.beginning)
         moving.deliver(group)
         moving.take_epoch(owner)
-        for key, progress in (tables.copies or {}).items():
+        for key, progress in tables.copies.items():
             moving.put_copy(*key, progress)
         for key in tables.gone:
             moving.drop_copy(*key)
