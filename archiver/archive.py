@@ -145,7 +145,9 @@ class Archive:
             self._around.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
             return
         halted_at = self._turn.capture.halted_at
-        if halted_at is not None:
+        if halted_at is None:
+            self._turn.copies_now()
+        else:
             self._hand_over(marks, halted_at)
 
     def _halts(self, lsn: Lsn, content: bytes) -> bool:

@@ -8,10 +8,12 @@ from tidemark.io.archive_state import ArchiveState, NoArchive, Stretch, archive_
 from tidemark.io.config import Config
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import format_lsn
+from tidemark.wire.state import Loss
 
 RUNS_SHOWN = 20
 HOLES_SHOWN = 20
 NAMES_SHOWN = 5
+US_PER_S = 1_000_000
 
 
 def archive_of(config: Config, view: StateView) -> ArchiveState:
@@ -61,3 +63,14 @@ def _place(state: ArchiveState, view: StateView) -> str | None:
     if state.end_lsn is None or lsn >= state.end_lsn:
         return f"restart at {format_lsn(lsn)}, which is not archived yet"
     return f"restart at {format_lsn(lsn)}; from there to the end at {format_lsn(state.end_lsn)} nothing is missing"
+
+
+def loss_text(loss: Loss) -> str:
+    """Return a loss in a line."""
+    return (
+        f"{clock_text(loss.at_us / US_PER_S)}: lost what committed behind {loss.after} and before "
+        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; "
+        f"{'damaged' if loss.damage else 'missing'} was WAL from {Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}"
+        f"{f' ({loss.damage})' if loss.damage else ''}; "
+        f"{loss.tables} tables to copy again"
+    )

@@ -13,7 +13,7 @@ import click
 
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
-COMMANDS = ("archive", "check", "decode", "init", "reader", "realtime", "run", "spark", "status", "tail")
+COMMANDS = ("archive", "check", "decode", "init", "reader", "realtime", "rewind", "run", "spark", "status", "tail")
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 
 

@@ -174,6 +174,8 @@ class Realtime:
         error = self._turn.capture.poll()
         if error is not None:
             self._fail_over(error)
+        elif self._turn.copies_now():
+            return
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
             self._way_back.succeeded()
 

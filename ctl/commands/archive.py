@@ -7,20 +7,18 @@ from pathlib import Path
 import click
 
 from ctl import settings
-from ctl.archive_tree import archive_of, archive_tree, clock_text, names_text
+from ctl.archive_tree import archive_of, archive_tree, clock_text, loss_text, names_text
 from ctl.narration import Narrator
 from ctl.options import config_option, json_option, state_option
 from ctl.render import show
-from tidemark.io.archive_state import ArchiveState, Stretch
+from tidemark.io.archive_state import ArchiveState
 from tidemark.io.history_copy import NoHistoryCopy, read_manifest
 from tidemark.io.locks import RoleLock
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
-from tidemark.model.lsn import format_lsn
 from tidemark.runtime.archive_repair import Break, find_break, give_up
-from tidemark.wire.state import Loss
 
 US_PER_S = 1_000_000
 
@@ -40,7 +38,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         view = store.view()
     found = archive_of(settings.load(state, config), view)
     tree = {**archive_tree(found, view), "history_copied": _copied(found)}
-    show({**tree, "losses": [_loss_text(loss) for loss in view.losses.kept]}, as_json=as_json)
+    show({**tree, "losses": [loss_text(loss) for loss in view.losses.kept]}, as_json=as_json)
 
 
 @archive.command()
@@ -69,7 +67,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
         if not yes:
             click.confirm("Give this up?", abort=True, err=True)
         loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), Narrator())
-    click.echo(_loss_text(loss))
+    click.echo(loss_text(loss))
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables when it starts anew")
 
 
@@ -101,13 +99,3 @@ def _told(found: ArchiveState, broken: Break, view: StateView, *, copies: bool) 
         yield "The tables are copied again, so that the replicas are right afterwards; the change log keeps the gap."
     else:
         yield "copy.enabled is off: nothing is copied again, and rows that changed meanwhile stay as they were."
-
-
-def _loss_text(loss: Loss) -> str:
-    return (
-        f"{clock_text(loss.at_us / US_PER_S)}: lost what committed behind {loss.after} and before "
-        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; "
-        f"{'damaged' if loss.damage else 'missing'} was WAL from {Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}"
-        f"{f' ({loss.damage})' if loss.damage else ''}; "
-        f"{loss.tables} tables to copy again"
-    )

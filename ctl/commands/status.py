@@ -11,6 +11,7 @@ from ctl.options import config_option, json_option, state_option
 from ctl.processes import process_tree
 from ctl.realtime_tree import Seen, archiver_lag, following_tree, see, stage_tree
 from ctl.render import Tree, show
+from ctl.rewind_text import rewind_text
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import SystemClock
 from tidemark.io.state import StateStore
@@ -75,6 +76,7 @@ def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
             for name, reader in view.readers.items()
         },
         "losses": view.losses.count,
+        "rewinds": [rewind_text(told) for told in view.rewinds.kept],
         "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
     }
 

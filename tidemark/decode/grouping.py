@@ -25,7 +25,7 @@ from tidemark.decode.stream_order import in_stream_order
 from tidemark.decode.transaction_counts import TransactionCounts
 from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.model.change import (
-    LOSS_PREFIX,
+    CAPTURE_PREFIXES,
     ChangeBatch,
     ChangeGroup,
     GroupItem,
@@ -265,7 +265,7 @@ class Grouper:
         if isinstance(item, LogicalMessage | Truncation) and self._is_excluded(item, end):
             return
         if isinstance(item, LogicalMessage):
-            if item.prefix != LOSS_PREFIX and self._wants_message(item.prefix):
+            if item.prefix not in CAPTURE_PREFIXES and self._wants_message(item.prefix):
                 self._items.append(item)
                 self._byte_count += ITEM_BYTES + len(item.content)
             return

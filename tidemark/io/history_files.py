@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from tidemark.decode.catalog.databases import Selects, no_database
@@ -79,12 +80,40 @@ def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_
             path = folder / told.file
             journal = _read_journal(path)
             reached = told.start_lsn
-            for entry in journal:
-                if told.end_lsn != INVALID_LSN and entry.end_lsn > told.end_lsn:
-                    break  # of a writer whose epoch was over
+            for entry in _entries_of(told, journal):
                 yield entry
                 reached = entry.end_lsn
             check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
+
+
+def before_fork(
+    folder: Path, index: HistoryIndex, mark: JournalMark, fork_lsn: Lsn
+) -> tuple[HistoryIndex, JournalMark]:
+    """Return what of a history, and of how far it is durable, stands before a fork: its files stay as they are."""
+    bases = tuple(base for base in index.bases if base.lsn <= fork_lsn)
+    journals: list[JournalEntry] = []
+    for told in index.journals:
+        if INVALID_LSN < told.end_lsn <= fork_lsn:
+            journals.append(told)
+            continue
+        path = folder / told.file
+        ends = [entry.end_lsn for entry in _entries_of(told, _read_journal(path)) if entry.end_lsn <= fork_lsn]
+        if ends:
+            sync(path)
+            journals.append(replace(told, end_lsn=ends[-1]))
+    end_lsn = max((journal.end_lsn for journal in journals), default=INVALID_LSN)
+    return HistoryIndex(bases, tuple(journals)), JournalMark(min(mark.end_lsn, end_lsn))
+
+
+def _entries_of(told: JournalEntry, journal: Journal) -> Iterator[Entry]:
+    """Yield what counts of a journal file: what stands behind the end that the index gives to it does not.
+
+    That is of a writer whose epoch was over, or of a branch that is dead.
+    """
+    for entry in journal:
+        if told.end_lsn != INVALID_LSN and entry.end_lsn > told.end_lsn:
+            return
+        yield entry
 
 
 def _read_journal(path: Path) -> Journal:
@@ -192,6 +221,18 @@ class HistoryWriter:
         for name in gone:
             (self._folder / name).unlink(missing_ok=True)
 
+    def cut_behind(self, fork_lsn: Lsn) -> bool:
+        """Let go of what stands behind a fork, of a branch that is dead; tell if there was anything."""
+        if self._end_lsn <= fork_lsn and all(base.lsn <= fork_lsn for base in self.index.bases):
+            return False
+        self.close()
+        index, reached = before_fork(self._folder, self.index, JournalMark(self._end_lsn), fork_lsn)
+        with self._lock:
+            self._end_lsn = self.durable_lsn = reached.end_lsn
+        self.index = index
+        self._store(index)  # NB: behind that: what is delivered from now on relies on no more than is left
+        return True
+
     def close(self) -> None:
         """Sync and close the journal."""
         if self._descriptor >= 0:
@@ -240,9 +281,10 @@ class HistoryWriter:
         if not self.index.journals:
             return
         self._end_lsn = max(journal.end_lsn for journal in self.index.journals)
-        path = self._folder / self.index.journals[-1].file
+        last = self.index.journals[-1]
+        path = self._folder / last.file
         journal = _read_journal(path)
-        for entry in journal:
+        for entry in _entries_of(last, journal):
             self._end_lsn = entry.end_lsn
         check_reached(path, journal.whole_bytes, self._end_lsn, mark.end_lsn)
         sync(path)

@@ -13,7 +13,7 @@ from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.change import KnownDatabase
 from tidemark.model.errors import Fenced, InternalError, StateError
-from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
@@ -34,6 +34,7 @@ from tidemark.wire.state import (
     LEDGER,
     LOSSES,
     READER,
+    REWINDS,
     STAGE,
     SWITCHES,
     TERM,
@@ -50,6 +51,8 @@ from tidemark.wire.state import (
     OutboxLedger,
     Owner,
     Reader,
+    Rewind,
+    RewindLog,
     Switch,
     SwitchLog,
     Term,
@@ -123,6 +126,18 @@ class StateTransaction:
     def note_loss(self, loss: Loss) -> None:
         """Remember what was given up."""
         self.put(LOSSES, self.losses().with_one_more(loss))
+
+    def rewinds(self) -> RewindLog:
+        """Return the latest rewinds; damaged: none, as the outbox has told of them, too."""
+        try:
+            return self.get(REWINDS) or RewindLog()
+        except DamagedValue:
+            assert REWINDS.policy is DamagePolicy.FORGET
+            return RewindLog()
+
+    def note_rewind(self, rewind: Rewind) -> None:
+        """Remember a dead branch."""
+        self.put(REWINDS, self.rewinds().with_one_more(rewind))
 
     def stage(self) -> Stage:
         """Return the stage of the capture."""
@@ -242,6 +257,14 @@ class StateTransaction:
         """Return how far the journal of the catalog history is known to be durable."""
         return self.get(JOURNAL) or JournalMark()
 
+    def put_history(self, index: HistoryIndex) -> None:
+        """Store the index; where the journal was cut, nothing relies on more of it any more."""
+        self.put(HISTORY, index)
+        end_lsn = index.journals[-1].end_lsn if index.journals else INVALID_LSN
+        is_growing = bool(index.journals) and end_lsn == INVALID_LSN
+        if not is_growing and self.journal().end_lsn > end_lsn:
+            self.put(JOURNAL, JournalMark(end_lsn))
+
     def rely_on_journal(self, end_lsn: Lsn) -> None:
         """Note that what this transaction delivers stands on the journal up to `end_lsn`, which is durable."""
         if end_lsn > self.journal().end_lsn:
@@ -316,6 +339,7 @@ class StateTransaction:
             hand_over=self.get(HAND_OVER) or HandOver(),
             switches=self.switches(),
             losses=self.losses(),
+            rewinds=self.rewinds(),
         )
 
     def _is_read_to(self, head: Sequence) -> bool:

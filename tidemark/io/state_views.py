@@ -1,6 +1,6 @@
 """What is read of the state at once: all the time (`StateMarks`), or the whole of it (`StateView`)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage
@@ -17,6 +17,7 @@ from tidemark.wire.state import (
     LossLog,
     OutboxLedger,
     Reader,
+    RewindLog,
     SwitchLog,
     Term,
     Watermark,
@@ -48,8 +49,15 @@ class StateMarks:
         """What is confirmed; nothing confirmed yet: confirmed follows delivered (DESIGN, section 8).
 
         A follower's readers have nothing to confirm: its delivered is what the deliverer's readers have confirmed.
+        Behind a rewind a restart begins before what is confirmed of the dead branch.
         """
-        return self.confirmed if self.readers and self.stage is not Stage.FOLLOWER else self.delivered
+        if not self.readers or self.stage is Stage.FOLLOWER:
+            return self.delivered
+        if self.confirmed is None or self.delivered is None:
+            return self.confirmed
+        pointer = self.confirmed.pointer
+        restart_lsn = min(pointer.restart_lsn, self.delivered.pointer.restart_lsn)
+        return replace(self.confirmed, pointer=replace(pointer, restart_lsn=restart_lsn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +73,4 @@ class StateView(StateMarks):
     hand_over: HandOver
     switches: SwitchLog
     losses: LossLog
+    rewinds: RewindLog

@@ -18,7 +18,11 @@ from tidemark.model.relation import Relation
 MARKER_PREFIX = "tidemark"
 """Prefix of logical messages that are our own: no consumer and no renderer shows them."""
 LOSS_PREFIX = "tidemark.loss"
-"""Prefix of the messages that tell of changes that were given up (I29): the capture's word, never taken from WAL."""
+"""Prefix of the messages that tell of changes that were given up (I29)."""
+REWIND_PREFIX = "tidemark.rewind"
+"""Prefix of the messages that tell of changes that were delivered and never happened."""
+CAPTURE_PREFIXES = frozenset({LOSS_PREFIX, REWIND_PREFIX})
+"""Prefixes of the capture's own word: never taken from WAL, where anybody may write them."""
 
 
 class Op(Enum):

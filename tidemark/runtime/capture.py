@@ -30,7 +30,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
-from tidemark.runtime.copy_plan import is_due, takes_time
+from tidemark.runtime.copy_plan import is_due, takes_time, waits_for
 from tidemark.runtime.decoding import DecodeThread, WalReader
 from tidemark.runtime.delivery import ApplicationThread
 from tidemark.runtime.first_copy import Copies, FirstCopy
@@ -45,7 +45,7 @@ from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer
 from tidemark.wal.segments import first_page_lsn
 from tidemark.wal.versions import wal_format
-from tidemark.wire.state import HISTORY, Beginning, HistoryIndex
+from tidemark.wire.state import Beginning, HistoryIndex
 
 PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
 
@@ -116,6 +116,7 @@ class Capture:
         self.progress = self._inflow.progress
         self.progress.delivered = start
         self._start = start
+        self._copies_wait_for = waits_for(view)
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view)
@@ -196,6 +197,14 @@ class Capture:
         return self._decoding.reader.decoder.timeline if self._decoding is not None else None
 
     @property
+    def is_to_begin_anew(self) -> bool:
+        """Tell if all is delivered that a table to be copied waits for; what comes then stands in the copied rows."""
+        wanted, delivered = self._copies_wait_for, self.progress.delivered
+        if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:
+            return False
+        return self.progress.lag_bytes <= self._store.identity.segment_bytes
+
+    @property
     def halted_at(self) -> Pointer | None:
         """Where a marker has halted the capture, once all that commits before is delivered."""
         halted_at = self._decoding.halted_at if self._decoding is not None else None
@@ -248,7 +257,7 @@ class Capture:
     def _make_history(self, config: Config, view: StateView) -> HistoryWriter:
         def keep(index: HistoryIndex) -> None:
             with self._store.transaction(self._epoch) as moving:
-                moving.put(HISTORY, index)
+                moving.put_history(index)
 
         return HistoryWriter(
             self._store.folder.history,

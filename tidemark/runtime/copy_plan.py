@@ -16,7 +16,7 @@ from tidemark.io.config import Config
 from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
 from tidemark.io.node import Node
 from tidemark.io.state_views import StateView
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyPhase, CopyProgress
 
@@ -69,7 +69,7 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
     is_changed = _is_changed(config, view)
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
-    vanished = {key for key, copy in view.copies.items() if copy.is_open}
+    vanished = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
     names = _names(node, view.beginning.databases)
     for database, name in names.items():
         if not config.select.selection().selects_database(name):
@@ -87,7 +87,7 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
             move = _move(config, table, view.copies.get(key), is_changed=is_changed)
             if move is not None:
                 moves[key] = move
-                if move.is_open:
+                if move.is_due(_delivered_lsn(view)):
                     due.append(table)
         _check_readable(name, due)
         tasks += [CopyTask(database, name, table.oid) for table in due]
@@ -102,7 +102,18 @@ def _is_changed(config: Config, view: StateView) -> bool:
 
 
 def _is_unfinished(view: StateView) -> bool:
-    return any(copy.is_open for copy in view.copies.values())
+    return any(copy.is_due(_delivered_lsn(view)) for copy in view.copies.values())
+
+
+def waits_for(view: StateView) -> Lsn | None:
+    """Return what has to be delivered before a table that waits for that is copied; None: none does."""
+    delivered_lsn = _delivered_lsn(view)
+    later = (copy.after_lsn for copy in view.copies.values() if copy.is_open and not copy.is_due(delivered_lsn))
+    return min(later, default=None)
+
+
+def _delivered_lsn(view: StateView) -> Lsn:
+    return view.delivered.pointer.position.commit_lsn if view.delivered is not None else INVALID_LSN
 
 
 def _names(node: Node, databases: Mapping[Oid, str]) -> dict[Oid, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from tidemark.decode.committed_run import singly
 from tidemark.decode.decoder import Decoded, DecodedRun, Decoder, Journal
 from tidemark.model.errors import CorruptWal
-from tidemark.model.lsn import TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import ReadSegment
@@ -33,7 +33,15 @@ class WalDecoding:
     `journal` gets each record that changed a catalog.
     """
 
-    def __init__(self, framer: Framer, decoder: Decoder, timeline: TimelineId, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        framer: Framer,
+        decoder: Decoder,
+        timeline: TimelineId,
+        journal: Journal | None = None,
+        on_fork: Callable[[Lsn], None] | None = None,
+    ) -> None:
+        """`on_fork` is told where a timeline was left, before anything of the next one is decoded."""
         self.framer = framer
         self.decoder = decoder
         self.timeline = timeline
@@ -41,6 +49,7 @@ class WalDecoding:
         self.record_bytes = 0  # of theirs, padding left out
         self.watch: Callable[[RecordBlock], None] | None = None  # is shown all records before they are decoded
         self._journal = journal
+        self._on_fork = on_fork
 
     def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
         """Take a slice; yield what it completes, one by one. All of it must be drawn before the next slice comes."""
@@ -50,6 +59,8 @@ class WalDecoding:
         """Do the same, and yield small transactions many together."""
         if segment.timeline != self.timeline:
             self._follow(segment)
+            if self._on_fork is not None:
+                self._on_fork(segment.start_lsn)
             self.timeline = self.decoder.timeline = segment.timeline
         self.framer.feed(segment.start_lsn, segment.data)
         while not isinstance(block := self.framer.next_block(), NeedMore):

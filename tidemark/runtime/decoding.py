@@ -60,7 +60,7 @@ class WalReader:
     ) -> None:
         self.decoder = decoder
         self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
-        self._decoding = WalDecoding(framer, decoder, decoder.timeline, self._journal)
+        self._decoding = WalDecoding(framer, decoder, decoder.timeline, self._journal, self._leave_timeline)
         self._grouper = grouper
         self._history = history
         self._mirrors = mirrors
@@ -156,6 +156,12 @@ class WalReader:
         self._history.prune(self.horizon_lsn)
         self._base_lsn = base.lsn
         self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
+
+    def _leave_timeline(self, fork_lsn: Lsn) -> None:
+        """Cut off what an earlier run decoded of the timeline behind the fork: it was not delivered, and is dead."""
+        if self._history.cut_behind(fork_lsn):
+            self._base_lsn = max((base.lsn for base in self._history.index.bases), default=INVALID_LSN)
+            self._log.warning("the catalog history is cut at a fork that was decoded beyond", at_lsn=fork_lsn)
 
     def _journal(self, record: Record) -> None:
         self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))

@@ -12,4 +12,4 @@ class WalDiverged(CorruptWal):
     """
 
     fork_lsn: Lsn | None = None
-    hint = "make a new first copy (cdcctl init in a new state folder): changes of the dead branch may be in the tables"
+    hint = "stop both daemons and run `cdcctl rewind`: what was delivered of the dead branch is marked, and set right"

@@ -19,6 +19,7 @@ from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, format_lsn
 from tidemark.runtime.copy_plan import TableKey
+from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.lake_stock import lake_stock
 from tidemark.runtime.network import Reached, check_delivered
@@ -106,7 +107,12 @@ def _check_branch(around: Surroundings, lake: LakeStock) -> None:
     """Raise `WalDiverged` where the lake holds what never happened on this node."""
     with closing(WalStream(around.config.capture.dsn)) as stream:
         here = stream.identify(around.store.identity.system_identifier)
-        check_delivered(stream.timeline_history(here.timeline), Reached.by_delivering(lake.position))
+        history = stream.timeline_history(here.timeline)
+    try:
+        check_delivered(history, Reached.by_delivering(lake.position))
+    except WalDiverged as error:
+        hint = "make a new state by cdcctl init, with a new lake: this one holds what never happened"
+        raise WalDiverged(str(error), hint=hint) from error
 
 
 def _number_on(moving: StateTransaction, followed: Followed, lake: LakeStock | None) -> None:

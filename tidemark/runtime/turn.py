@@ -49,6 +49,14 @@ class Turn:
         del capture
         gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
 
+    def copies_now(self) -> bool:
+        """Let go of a capture that has delivered what tables to be copied wait for: the next one copies them first."""
+        if self.capture is None or not self.capture.is_to_begin_anew:
+            return False
+        self._around.log.info("the capture begins anew, with the tables that a rewind left to be copied")
+        self.let_go()
+        return True
+
     def goes_back(self, error: BaseException) -> bool:
         """Let go of a capture that received WAL which never happened; tell if it may begin anew, having decoded none.
 

@@ -19,6 +19,7 @@ from tidemark.wire.json_form import JsonForm, Misfit
 FORMAT_VERSION = 1
 SWITCHES_KEPT = 100
 LOSSES_KEPT = 100
+REWINDS_KEPT = 100
 NO_TIMELINE = TimelineId(0)
 
 
@@ -135,7 +136,7 @@ class SwitchLog:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """WAL that an operator gave up (`cdcctl archive repair`): what committed behind `after` was never given out."""
+    """What an operator gave up (`archive repair`, `rewind`): what committed behind `after` was never given out."""
 
     at_us: int  # wall clock
     after: Position  # the last that was delivered before it
@@ -157,6 +158,31 @@ class LossLog:
     def with_one_more(self, loss: Loss) -> "LossLog":
         """Return the log with another loss, and perhaps without its oldest."""
         return LossLog((*self.kept, loss)[-LOSSES_KEPT:], self.count + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """A dead branch that had been delivered (`cdcctl rewind`): [fork_lsn, delivered] of its timeline never happened."""
+
+    at_us: int  # wall clock
+    timeline: TimelineId  # of the dead branch
+    fork_lsn: Lsn  # where the node left it
+    delivered: Position  # the last of it that was delivered
+    resumed_timeline: TimelineId
+    resumed_lsn: Lsn  # what commits from here on, on that timeline, is delivered
+    tables: int  # to be copied again
+
+
+@dataclass(frozen=True, slots=True)
+class RewindLog:
+    """The latest rewinds, oldest first."""
+
+    kept: tuple[Rewind, ...] = ()
+    count: int = 0  # ever
+
+    def with_one_more(self, rewind: Rewind) -> "RewindLog":
+        """Return the log with another rewind, and perhaps without its oldest."""
+        return RewindLog((*self.kept, rewind)[-REWINDS_KEPT:], self.count + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +271,11 @@ class CopyProgress:
     snapshot: str = ""  # text form of a `Visibility`
     lx: Lsn = INVALID_LSN
     row_count: int = 0
+    after_lsn: Lsn = INVALID_LSN  # not before so much is delivered: what the stream gives until then is a change
+
+    def is_due(self, delivered_lsn: Lsn) -> bool:
+        """Tell if the table is to be copied now that all that commits up to `delivered_lsn` is delivered."""
+        return self.is_open and self.after_lsn <= delivered_lsn
 
     @property
     def is_open(self) -> bool:
@@ -295,6 +326,7 @@ HAND_OVER = Key("handover", HandOver, DamagePolicy.HALT)
 FOLLOWED = Key("followed", Followed, DamagePolicy.HALT)
 SWITCHES = Key("switches", SwitchLog, DamagePolicy.FORGET)
 LOSSES = Key("losses", LossLog, DamagePolicy.FORGET)
+REWINDS = Key("rewinds", RewindLog, DamagePolicy.FORGET)
 TERM = Key("term", Term, DamagePolicy.HALT)
 DELIVERED = Key("delivered", Watermark, DamagePolicy.DERIVE)
 CONFIRMED = Key("confirmed", Watermark, DamagePolicy.DERIVE)

@@ -2,15 +2,16 @@
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tidemark.decode.catalog.history import DamagedHistory, dump_entry, journal_head
-from tidemark.io.history_files import HistoryWriter, journal_entries
+from tidemark.io.history_files import HistoryWriter, before_fork, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record
-from tidemark.wire.state import HistoryIndex, JournalMark
+from tidemark.wire.state import BaseEntry, HistoryIndex, JournalMark
 
 SYSTEM = SystemIdentifier(7_000_000_000_000_000_001)
 MAJOR = 15
@@ -137,3 +138,48 @@ def test_what_a_writer_appends_after_the_next_one_began_is_never_read(tmp_path: 
     assert disk.read() == LSNS[:5]
     disk.write(LSNS, 1 << 20)
     assert disk.read() == LSNS
+
+
+@pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
+@pytest.mark.parametrize("fork_lsn", [Lsn(lsn + at) for lsn in LSNS[::3] for at in (0, RECORD_BYTES - 8, RECORD_BYTES)])
+def test_a_journal_that_is_cut_at_a_fork_goes_on_along_the_other_branch(
+    tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
+) -> None:
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk.write(LSNS, file_bytes_max)
+    bases = tuple(BaseEntry(f"base-{lsn}", TimelineId(1), lsn, lsn, 1) for lsn in LSNS)
+    durable = JournalMark(Lsn(LSNS[-1] + RECORD_BYTES))
+    disk.index, disk.mark = before_fork(disk.folder, replace(disk.index, bases=bases), durable, fork_lsn)
+    kept = [lsn for lsn in LSNS if lsn + RECORD_BYTES <= fork_lsn]
+    assert [base.lsn for base in disk.index.bases] == [lsn for lsn in LSNS if lsn <= fork_lsn]
+    assert [entry.lsn for entry in journal_entries(disk.folder, disk.index, disk.mark, INVALID_LSN)] == kept
+    others = [Lsn(fork_lsn + 700 * number) for number in range(10)]
+    writer = disk.writer(file_bytes_max)
+    for lsn in [*kept, *others]:  # what is kept is decoded again
+        append(writer, lsn)
+    writer.close()
+    assert disk.read() == [*kept, *others]
+    assert before_fork(disk.folder, disk.index, disk.mark, fork_lsn)[0].bases == disk.index.bases
+
+
+@pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
+@pytest.mark.parametrize("fork_lsn", [Lsn(lsn + at) for lsn in LSNS[::3] for at in (0, RECORD_BYTES)])
+def test_a_writer_that_meets_a_fork_lets_go_of_what_an_earlier_one_wrote_behind_it(
+    tmp_path: Path, file_bytes_max: int, fork_lsn: Lsn
+) -> None:
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk.write(LSNS, file_bytes_max)
+    disk.index = replace(disk.index, bases=(BaseEntry("base", TimelineId(1), Lsn(7100), Lsn(7100), 1),))
+    kept = [lsn for lsn in LSNS if lsn + RECORD_BYTES <= fork_lsn]
+    others = [Lsn(fork_lsn + 700 * number) for number in range(10)]
+    writer = disk.writer(file_bytes_max)
+    for lsn in kept:
+        append(writer, lsn)
+    assert writer.cut_behind(fork_lsn) == (fork_lsn < Lsn(7100))
+    assert writer.durable_lsn <= fork_lsn
+    assert not writer.cut_behind(fork_lsn)
+    for lsn in others:
+        append(writer, lsn)
+    writer.close()
+    assert disk.read() == [*kept, *others]
+    assert bool(disk.index.bases) == (fork_lsn >= Lsn(7100))

@@ -21,6 +21,7 @@ from tidemark.wire.state import (
     LossLog,
     OutboxLedger,
     Reader,
+    RewindLog,
     SwitchLog,
     Watermark,
 )
@@ -58,6 +59,7 @@ def view(delivered: Watermark | None, confirmed: Watermark | None = None, *, bas
         hand_over=HandOver(),
         switches=SwitchLog(),
         losses=LossLog(),
+        rewinds=RewindLog(),
     )
 
 
@@ -129,6 +131,14 @@ def test_the_horizon_is_the_least_of_all_that_is_needed() -> None:
         assert horizon_of(both, keep_bytes=keep_bytes, copied_lsn=copied_lsn) == Horizon(TL1, Lsn(wanted))
     for read_lsn, wanted in ((3 * MB, 3 * MB), (8 * MB, 7 * MB)):  # a marker scan that is behind, and one that is not
         assert horizon_of(both, keep_bytes=0, copied_lsn=None, read_lsn=Lsn(read_lsn)) == Horizon(TL1, Lsn(wanted))
+
+
+def test_behind_a_rewind_what_its_restart_needs_stays_whatever_is_confirmed_of_the_dead_branch() -> None:
+    rewound = Watermark(Pointer(Position(TL2, Lsn(8 * MB), 0), Lsn(5 * MB)), Sequence(1))
+    behind = view(rewound, mark(9 * MB))
+    assert horizon_of(behind, keep_bytes=0, copied_lsn=None) == Horizon(TL1, Lsn(5 * MB))
+    assert behind.horizon is not None
+    assert behind.horizon.pointer.position == mark(9 * MB).pointer.position
 
 
 def test_nothing_goes_while_a_reader_is_registered_that_confirmed_nothing_or_is_damaged() -> None:

@@ -1,0 +1,74 @@
+"""`cdcctl rewind`: a capture that delivered what the node, as it is now, never had."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from ctl import settings
+from ctl.archive_tree import loss_text
+from ctl.narration import Narrator
+from ctl.options import PATH, config_option, state_option
+from ctl.rewind_text import rewind_text
+from tidemark.io.environment import WritePoint
+from tidemark.io.failpoints import arm_from_environment
+from tidemark.io.locks import RoleLock
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import format_lsn
+from tidemark.runtime.rewinding import RewindPlan, RewindPoint, plan_rewind
+from tidemark.runtime.rewinding import rewind as go_back
+
+
+@click.command()
+@state_option
+@config_option
+@click.option("--dead-wal", type=PATH, help="A folder with the dead branch's WAL, as the old primary's pg_wal.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:
+    """Go back to where the node left what was delivered, and on along its timeline.
+
+    Shows what was delivered and never happened, and asks. Marks it for the readers in the stream, moves the delivered
+    pointer to the fork under a new epoch, and has the tables that it touched copied again. Stop both daemons first.
+    """
+    arm_from_environment(RewindPoint, WritePoint)
+    chosen = settings.load(state, config)
+    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
+    folder.admit_group()
+    with (
+        StateStore.open(folder) as store,
+        RoleLock.take(folder, "sidecar"),
+        RoleLock.take(folder, "archiver") as lock,
+    ):
+        plan = plan_rewind(chosen, store, dead_wal)
+        for line in _told(plan, copies=chosen.copy.enabled):
+            click.echo(line, err=True)
+        if not yes:
+            click.confirm("Go back?", abort=True, err=True)
+        told, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), Narrator())
+    click.echo(rewind_text(told))
+    if loss is not None:
+        click.echo(loss_text(loss))
+    click.echo(f"start the daemons again; {told.tables} tables are copied once the stream has caught up")
+
+
+def _told(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
+    """Say what is dead, where delivering goes on, and what is done to the tables."""
+    yield f"delivered, and not part of the node's history: {plan.branch}"
+    if plan.restart_lsn is not None:
+        yield (
+            f"all that commits from {format_lsn(plan.branch.fork_lsn)} on, on timeline {plan.branch.next_timeline}, is "
+            f"delivered: decoding begins again at {format_lsn(plan.restart_lsn)}"
+        )
+    else:
+        yield f"decoding cannot begin before the fork: {plan.because}"
+        yield "Lost are all changes since the fork; delivering goes on from now, by a new seed."
+    if not copies:
+        yield "copy.enabled is off: nothing is copied again, and rows of the dead branch stay in the replicas."
+    elif plan.restart_lsn is None:
+        yield "Every table is copied again."
+    elif plan.touched is None:
+        yield f"every table is copied again: {plan.untold}"
+    else:
+        yield f"{len(plan.touched)} tables were touched; those of them that there are now are copied again"

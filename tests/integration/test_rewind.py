@@ -1,0 +1,364 @@
+"""`cdcctl rewind`: the primary's last commits were delivered and are lost, and the capture goes on all the same."""
+
+import itertools
+import json
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.branches import DATABASE, Branches, Change, branching, of_archive
+from tests.support.captures import Sidecar
+from tests.support.cdcctl import cdcctl, refused, succeeded
+from tests.support.failover import QUICK, Archiver, archiving_node
+from tests.support.postgres import Cluster, new_cluster
+from tests.support.standby import wait_until_replayed
+from tidemark.io.control import request
+from tidemark.io.locks import RoleLock
+from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
+from tidemark.model.change import LOSS_PREFIX, REWIND_PREFIX
+from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
+from tidemark.model.mode import Stage
+from tidemark.wal.segments import segment_name, segment_of, segment_start
+from tidemark.wire.state import DELIVERED, STAGE
+
+MB = 1 << 20
+NAME_LENGTH = 24  # of a segment's file
+TABLES = ("quiet", "busy", "altered", "retyped", "dropped", "made")
+
+
+@pytest.fixture
+def primary() -> Iterator[Cluster]:
+    with new_cluster(15, initdb=["--wal-segsize=1"]) as made:
+        yield made
+
+
+@pytest.fixture
+def branches(primary: Cluster, tmp_path: Path) -> Iterator[Branches]:
+    with branching(primary, tmp_path, prepare=make_tables) as made:
+        yield made
+
+
+def make_tables(primary: Cluster) -> None:
+    for table in ("quiet", "busy", "altered", "retyped", "dropped"):
+        kind = "int" if table == "retyped" else "text"
+        primary.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, note {kind})")
+        primary.sql(f"INSERT INTO {table} SELECT n, {'n' if kind == 'int' else chr(39) + 'kept' + chr(39)} "
+                    "FROM generate_series(1, 3) n")  # fmt: skip
+
+
+def deliver_a_dead_branch(branches: Branches, prepare: Callable[[Branches], None] | None = None) -> None:
+    """Deliver what both have, and then what the primary alone has; bring half of that into the lake."""
+    sidecar = branches.sidecar
+    sidecar.init()
+    sidecar.start()
+    if prepare is not None:
+        prepare(branches)
+    write_what_both_have(branches)
+    write_what_is_lost(branches)
+    sidecar.stop()
+    branches.lose_primary()
+    last = sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
+    assert "cdcctl rewind" in str(last["hint"])
+
+
+def write_what_both_have(branches: Branches) -> None:
+    branches.primary.sql("INSERT INTO quiet VALUES (4, 'both')")
+    branches.primary.sql("UPDATE busy SET note = 'both' WHERE id = 1")
+    branches.sidecar.catch_up(alive=False)
+    branches.keep_standby_back()
+
+
+def write_what_is_lost(branches: Branches) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    primary.sql("INSERT INTO busy VALUES (4, 'dead'), (5, 'dead')")
+    primary.sql("UPDATE busy SET note = 'dead' WHERE id = 1")
+    primary.sql("DELETE FROM busy WHERE id = 2")
+    with primary.connect() as session, session.transaction():
+        session.execute("INSERT INTO quiet VALUES (90, 'rolled back')")
+        session.execute("ROLLBACK AND CHAIN")
+        session.execute("SAVEPOINT one")
+        session.execute("INSERT INTO quiet VALUES (91, 'rolled back')")
+        session.execute("ROLLBACK TO one")
+        session.execute("INSERT INTO busy VALUES (6, 'dead')")
+    sidecar.catch_up(alive=False)
+    branches.feed()
+    primary.sql("ALTER TABLE altered ADD COLUMN extra int DEFAULT 7")
+    primary.sql("INSERT INTO altered VALUES (4, 'dead', 8)")
+    primary.sql("ALTER TABLE retyped ALTER note TYPE text USING 'dead ' || note")
+    primary.sql("DROP TABLE dropped")
+    primary.sql("CREATE TABLE made (id int PRIMARY KEY, wrong int)")
+    primary.sql("INSERT INTO made VALUES (1, 1)")
+    sidecar.catch_up(alive=False)
+
+
+def write_the_new_branch(node: Cluster) -> None:
+    node.sql("INSERT INTO busy VALUES (4, 'new'), (7, 'new')")
+    node.sql("UPDATE busy SET note = 'new' WHERE id = 2")
+    node.sql("DELETE FROM busy WHERE id = 3")
+    node.sql("INSERT INTO quiet VALUES (5, 'new')")
+    node.sql("UPDATE altered SET note = 'new' WHERE id = 1")
+    node.sql("INSERT INTO retyped VALUES (4, 40)")
+    node.sql("DELETE FROM dropped WHERE id = 1")
+    node.sql("CREATE TABLE made (id int PRIMARY KEY, note text)")
+    node.sql("INSERT INTO made VALUES (1, 'new'), (2, 'new')")
+    node.sql(f"SELECT pg_logical_emit_message(true, '{REWIND_PREFIX}', 'anybody may write this')")
+
+
+NEW_CHANGES: dict[str, list[Change]] = {
+    "busy": [("i", 4, "new"), ("i", 7, "new"), ("u", 2, "new"), ("d", 3, None)],
+    "quiet": [("i", 5, "new")],
+    "altered": [("u", 1, "new")],
+    "retyped": [("i", 4, 40)],
+    "dropped": [("d", 1, None)],
+    "made": [("i", 1, "new"), ("i", 2, "new")],
+}
+
+
+def go_on(branches: Branches, process: Sidecar, *, quiet_is_copied: bool = True) -> list[Change]:
+    """Start a process, and wait until it has copied the tables; write more; bring all into the lake.
+
+    Return what was written into `quiet` meanwhile; nothing is where that is copied: the copy may have had it.
+    """
+    numbers = itertools.count(100)
+    written: list[Change] = []
+
+    def is_copied_under_load() -> bool:
+        if not quiet_is_copied:
+            number = next(numbers)
+            branches.standby.sql(f"INSERT INTO quiet VALUES ({number}, 'meanwhile')")
+            written.append(("i", number, "meanwhile"))
+        return branches.is_copied
+
+    process.start()
+    process.wait_until(is_copied_under_load, "the copies")
+    branches.standby.sql("INSERT INTO quiet VALUES (6, 'later')")
+    branches.standby.sql("UPDATE busy SET note = 'later' WHERE id = 1")
+    branches.sidecar.catch_up(alive=False)
+    branches.feed()
+    return written
+
+
+LATER: dict[str, list[Change]] = {"quiet": [("i", 6, "later")], "busy": [("u", 1, "later")]}
+
+
+def check_lake(branches: Branches, meanwhile: Sequence[Change] = (), *, lost: bool = False) -> None:
+    """See that the replicas are right, that the log has each change of the new branch once, and knows the dead ones."""
+    for table in TABLES:
+        branches.check_replica(table)
+        places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in branches.log(table)]
+        assert len(set(places)) == len(places), table
+        since = [*([] if lost else NEW_CHANGES[table]), *(meanwhile if table == "quiet" else [])]
+        assert branches.changes(table, 2) == [*since, *LATER.get(table, [])], table
+    (message,) = branches.messages(REWIND_PREFIX)
+    content = message["content"]
+    assert isinstance(content, bytes)
+    told = json.loads(content)
+    assert (told["timeline"], told["from"]) == (1, format_lsn(branches.fork_lsn))
+    assert len(branches.messages(LOSS_PREFIX)) == lost
+    dead = {str(row["note"]) for row in branches.log("busy") if is_dead(branches, row)}
+    alive = {str(row["note"]) for row in branches.log("busy") if not is_dead(branches, row)}
+    assert dead - {"None"} == {"dead"}
+    assert "dead" not in alive
+
+
+def is_dead(branches: Branches, row: dict[str, object]) -> bool:
+    lsn = row["_commit_lsn"]
+    assert isinstance(lsn, int)
+    return row["_tli"] == 1 and lsn >= branches.fork_lsn
+
+
+@pytest.mark.parametrize("has_dead_wal", [True, False])
+def test_all_of_the_new_branch_is_delivered_once_and_the_dead_one_is_told(
+    branches: Branches, *, has_dead_wal: bool
+) -> None:
+    deliver_a_dead_branch(branches)
+    write_the_new_branch(branches.standby)
+    arguments = ("--dead-wal", str(branches.primary.data / "pg_wal")) if has_dead_wal else ()
+    done = succeeded(branches.rewind(*arguments))
+    assert f"timeline 1 from {format_lsn(branches.fork_lsn)}" in done.err
+    waiting = [copy for copy in branches.view.copies.values() if copy.is_open]
+    assert len(waiting) == (4 if has_dead_wal else 5)
+    assert branches.view.losses.count == 0
+    refused(branches.rewind(*arguments), ExitCode.CONFIG, "happened at the node")
+    (shown,) = branches.status()["rewinds"]
+    assert f"timeline 1 from {format_lsn(branches.fork_lsn)}" in shown
+    check_lake(branches, go_on(branches, branches.sidecar, quiet_is_copied=not has_dead_wal))
+    with_copies = {row["_tli"] for row in branches.log("quiet") if row["_op"] == "c"}
+    assert with_copies == ({1} if has_dead_wal else {1, 2})
+
+
+def test_a_rewind_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_one_finds_nothing(
+    branches: Branches,
+) -> None:
+    deliver_a_dead_branch(branches)
+    write_the_new_branch(branches.standby)
+    before = branches.view
+    for point in ("rewind-prepared", "write-inside", "write-cleared"):
+        assert branches.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
+        assert branches.view == before, point
+    branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 2")
+    assert branches.rewind(TIDEMARK_FAILPOINT="rewind-rewound").code == -signal.SIGKILL
+    after = branches.view
+    refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
+    assert branches.view == after
+    go_on(branches, branches.sidecar)
+    check_lake(branches)
+
+
+def test_where_no_wal_of_before_the_fork_is_left_the_loss_is_told_and_the_replicas_are_right(
+    branches: Branches,
+) -> None:
+    deliver_a_dead_branch(branches)
+    write_the_new_branch(branches.standby)
+    remove_wal(branches.standby, branches.fork_lsn)
+    done = succeeded(branches.rewind("--dead-wal", str(branches.primary.data / "pg_wal")))
+    assert "decoding cannot begin before the fork" in done.err
+    assert "lost what committed behind" in done.out.decode()
+    assert branches.view.losses.count == branches.view.rewinds.count == 1
+    go_on(branches, branches.sidecar)
+    check_lake(branches, lost=True)
+
+
+def test_where_the_wal_of_the_last_base_is_gone_decoding_begins_where_a_marker_says(branches: Branches) -> None:
+    branches.sidecar.options["TIDEMARK_MARKERS__CONFIRM_S"] = "0.2"
+    deliver_a_dead_branch(branches, prepare=mark_the_segment)
+    write_the_new_branch(branches.standby)
+    branches.feed()
+    branches.trim_outbox()
+    fork_segment = segment_of(branches.fork_lsn - 1, MB)
+    for path in (branches.standby.data / "pg_wal").iterdir():
+        if len(path.name) == NAME_LENGTH and path.name[8:] < segment_name(1, fork_segment, MB)[8:]:
+            path.unlink()
+    succeeded(branches.rewind())
+    start = branches.view.start
+    assert start is not None
+    assert segment_start(fork_segment, MB) <= start.restart_lsn < branches.fork_lsn
+    assert branches.view.losses.count == 0
+    go_on(branches, branches.sidecar)
+    check_lake(branches)
+
+
+def mark_the_segment(branches: Branches) -> None:
+    """Have the sidecar write a marker of its place in a segment that holds nothing else."""
+    branches.sidecar.catch_up()
+    branches.primary.sql("SELECT pg_switch_wal()")
+    written = 'tidemark_markers_written_total{capture="main",kind="RealtimeCdc"}'
+    before = branches.sidecar.metric(written)
+
+    def is_marked() -> bool:
+        branches.primary.sql("SELECT pg_logical_emit_message(true, 'tick', '')")
+        return branches.sidecar.metric(written) >= before + 3
+
+    branches.sidecar.wait_until(is_marked, "a marker")
+    wait_until_replayed(branches.standby, branches.primary)
+
+
+def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_go_of(branches: Branches) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
+    sidecar.init()
+    sidecar.start()
+    primary.sql("INSERT INTO quiet VALUES (4, 'both')")
+    sidecar.catch_up()
+    wait_until_replayed(branches.standby, primary)
+    branches.keep_standby_back()
+    with primary.connect(autocommit=False) as session:
+        for number in range(30):
+            session.execute(f"CREATE TABLE half_{number} (id int PRIMARY KEY, wrong text)".encode())
+        primary.sql("CHECKPOINT")  # and what was written is flushed
+        flushed = parse_lsn(primary.flush_lsn())
+        sidecar.wait_until(lambda: parse_lsn(str(sidecar.status()["decoded_lsn"])) >= flushed, "the dead branch")
+        sidecar.kill()
+        session.rollback()
+    branches.lose_primary()
+    sidecar.start()
+    branches.standby.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
+    branches.standby.sql("INSERT INTO fresh VALUES (1, 'new')")
+    sidecar.catch_up()
+    assert parse_lsn(branches.standby.flush_lsn()) < flushed, "the new branch has to be the shorter one"
+    sidecar.stop()
+    sidecar.start()
+    branches.standby.sql("INSERT INTO fresh VALUES (2, 'new')")
+    sidecar.catch_up()
+    branches.feed()
+    assert branches.changes("fresh", 2) == [("i", 1, "new"), ("i", 2, "new")]
+
+
+def remove_wal(node: Cluster, lsn: Lsn) -> None:
+    """Have a node remove all segments up to that of `lsn`."""
+    node.configure(wal_keep_size=0, max_wal_size="2MB", min_wal_size="2MB")
+    last = segment_name(2, segment_of(lsn, MB), MB)[8:]
+    for _ in range(20):
+        node.sql("SELECT pg_logical_emit_message(false, 'fill', '')")
+        node.sql("SELECT pg_switch_wal()")
+        node.sql("CHECKPOINT")
+        if not any(path.name[8:] <= last for path in (node.data / "pg_wal").iterdir() if len(path.name) == NAME_LENGTH):
+            return
+    raise AssertionError(sorted(path.name for path in (node.data / "pg_wal").iterdir()))
+
+
+def test_an_archiver_that_delivered_a_dead_branch_goes_on_from_the_archive(tmp_path: Path) -> None:
+    with (
+        archiving_node() as node,
+        branching(node.node, tmp_path, prepare=make_tables, **QUICK, **of_archive(node)) as branches,
+    ):
+        archiver = Archiver(node.node, DATABASE, tmp_path, copy=True, **branches.sidecar.options)
+        branches.sidecar.init()
+        branches.sidecar.start()
+        try:
+            archiver.start()
+            branches.sidecar.wait_until(lambda: branches.is_copied, "the first copy")
+            request(branches.sidecar.folder.socket("sidecar"), {"command": "realtime-off"})
+            branches.sidecar.stop()
+            write_what_both_have(branches)
+            write_what_is_lost(branches)
+            branches.lose_primary()
+            archiver.ended(ExitCode.CORRUPT_WAL, "timeline 2")
+            write_the_new_branch(branches.standby)
+            refused_while_one_runs(branches)
+            done = succeeded(branches.rewind())
+            assert "5 tables were touched" in done.err
+            assert branches.view.stage is Stage.HELD
+            archiver.options["TIDEMARK_CAPTURE__DSN"] = branches.standby.dsn(DATABASE)
+            go_on(branches, archiver)
+            check_lake(branches)
+        finally:
+            archiver.close()
+
+
+def refused_while_one_runs(branches: Branches) -> None:
+    for role in ("sidecar", "archiver"):
+        with RoleLock.take(branches.sidecar.folder, role):
+            refused(branches.rewind(), ExitCode.FENCED, f"a {role} runs")
+
+
+def test_nothing_is_rewound_where_nothing_diverged_or_nobody_may(primary: Cluster, tmp_path: Path) -> None:
+    sidecar = Sidecar(primary, DATABASE, tmp_path)
+    sidecar.init()
+    command = ("rewind", "--yes", "--state", sidecar.folder.root)
+    before = state_of(sidecar)
+    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "happened at the node, which is on timeline 1")
+    with new_cluster(15) as other:
+        elsewhere = {**sidecar.options, "TIDEMARK_CAPTURE__DSN": other.dsn(DATABASE)}
+        refused(cdcctl(*command, **elsewhere), ExitCode.NODE_UNFIT, "is the cluster")
+    assert state_of(sidecar) == before
+    with StateStore.open(sidecar.folder) as store, store.transaction(None) as moving:
+        moving.put(STAGE, Stage.RETURNING)
+    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "stage returning")
+    with StateStore.open(sidecar.folder) as store, store.transaction(None) as moving:
+        moving.put(STAGE, Stage.REALTIME)
+        delivered = moving.delivered()
+        assert delivered is not None
+        ahead = replace(delivered.pointer.position, timeline=TimelineId(7))
+        moving.put(DELIVERED, replace(delivered, pointer=replace(delivered.pointer, position=ahead)))
+    refused(cdcctl(*command, **sidecar.options), ExitCode.CONFIG, "does not come from timeline 7")
+
+
+def state_of(sidecar: Sidecar) -> StateView:
+    with StateStore.open(sidecar.folder) as store:
+        return store.view()

@@ -1,0 +1,63 @@
+"""What a node's timeline history means to what was delivered, and where decoding may begin again."""
+
+import pytest
+
+from tidemark.engine.dead_branch import DeadBranch, OtherBranch, find_dead_branch, restart_before
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import Pointer, Position
+from tidemark.wal.segments import parse_history
+
+FORK = Lsn(0x3000)
+LATER_FORK = Lsn(0x9000)
+NODE = parse_history("1\t0/3000\tpromoted\n3\t0/9000\tpromoted\n", 4)
+
+
+def at(timeline: int, lsn: int, ordinal: int = 0) -> Position:
+    return Position(TimelineId(timeline), Lsn(lsn), ordinal)
+
+
+def pointer(timeline: int, lsn: int, restart_lsn: int) -> Pointer:
+    return Pointer(at(timeline, lsn), Lsn(restart_lsn))
+
+
+@pytest.mark.parametrize("delivered", [at(1, FORK - 1, 9), at(3, LATER_FORK - 8), at(4, LATER_FORK), at(4, 1 << 40)])
+def test_what_was_delivered_before_its_timeline_was_left_is_no_dead_branch(delivered: Position) -> None:
+    assert find_dead_branch(NODE, delivered) is None
+
+
+@pytest.mark.parametrize(
+    ("delivered", "fork_lsn", "next_timeline"),
+    [(at(1, FORK), FORK, 3), (at(1, 1 << 40, 3), FORK, 3), (at(3, LATER_FORK), LATER_FORK, 4)],
+)
+def test_what_commits_at_or_behind_the_fork_is_dead(delivered: Position, fork_lsn: Lsn, next_timeline: int) -> None:
+    found = find_dead_branch(NODE, delivered)
+    assert found == DeadBranch(delivered.timeline, fork_lsn, delivered, TimelineId(next_timeline))
+
+
+@pytest.mark.parametrize("timeline", [2, 5])
+def test_a_timeline_that_did_not_lead_to_the_nodes_is_refused_by_name(timeline: int) -> None:
+    with pytest.raises(OtherBranch, match=f"does not come from timeline {timeline}"):
+        find_dead_branch(NODE, at(timeline, FORK))
+
+
+def restarted(pointers: list[Pointer], bases: list[tuple[int, int]]) -> Lsn | None:
+    branch = DeadBranch(TimelineId(3), LATER_FORK, at(3, 0xA000), TimelineId(4))
+    return restart_before(branch, pointers, [(Lsn(lsn), Lsn(restart)) for lsn, restart in bases])
+
+
+def test_decoding_begins_again_where_the_latest_of_before_the_fork_says() -> None:
+    assert restarted([], []) is None
+    assert restarted([], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x4F00
+    assert restarted([pointer(3, 0x8000, 0x7000)], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x7000
+    assert restarted([pointer(3, 0x8000, 0x2000)], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x4F00
+
+
+def test_a_pointer_behind_the_fork_or_of_an_earlier_dead_branch_tells_nothing() -> None:
+    bases = [(0x1000, 0x1000)]
+    assert restarted([pointer(3, LATER_FORK, 0x8F00)], bases) == 0x1000
+    assert restarted([pointer(1, 0x8800, 0x8700), pointer(3, FORK - 1, 0x2000)], bases) == 0x2000
+
+
+def test_a_restart_below_the_oldest_base_is_none() -> None:
+    assert restarted([], [(0x1000, 0x0F00)]) is None
+    assert restarted([pointer(3, 0x8000, 0x7000)], [(0x1000, 0x0F00)]) == 0x7000

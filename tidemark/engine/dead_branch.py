@@ -1,0 +1,71 @@
+"""What a fork means to a capture that delivered beyond it, decided from the node's timeline history alone.
+
+    timeline 1   ──────────────F╌╌╌╌╌╌╌╌╌D        delivered up to D: what stands behind F never happened here
+    timeline 2                 └──────────────►   the node
+
+Positions order by timeline first, so all that commits on the new timeline stands behind D, whatever its LSN.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.position import Pointer, Position
+from tidemark.wal.segments import TimelineHistory
+
+
+class OtherBranch(ConfigError):
+    """A node whose history tells nothing of the timeline that was delivered."""
+
+    hint = (
+        "capture.dsn has to name the node that is written to now; where that one did not come from the delivered "
+        "timeline, make a new first copy (cdcctl init in a new state folder, with a new lake)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadBranch:
+    """[fork_lsn, delivered] of a timeline: delivered, and no part of the node's history."""
+
+    timeline: TimelineId
+    fork_lsn: Lsn
+    delivered: Position
+    next_timeline: TimelineId  # on which the node goes on at the fork
+
+    @property
+    def first(self) -> Position:
+        """A position that all before the branch stand below, and none of the branch."""
+        return Position(self.timeline, self.fork_lsn, 0)
+
+    def __str__(self) -> str:
+        return f"timeline {self.timeline} from {format_lsn(self.fork_lsn)} to {format_lsn(self.delivered.commit_lsn)}"
+
+
+def find_dead_branch(history: TimelineHistory, delivered: Position) -> DeadBranch | None:
+    """Return what of the delivered timeline is dead; None: all that was delivered happened at the node."""
+    if delivered.timeline not in history:
+        raise OtherBranch(
+            f"the node is on timeline {history.timeline}, which does not come from timeline {delivered.timeline}, "
+            f"delivered up to {format_lsn(delivered.commit_lsn)}"
+        )
+    fork_lsn = history.switch_lsn(delivered.timeline)
+    if fork_lsn is None or delivered.commit_lsn < fork_lsn:
+        return None
+    return DeadBranch(delivered.timeline, fork_lsn, delivered, history.timeline_at(fork_lsn))
+
+
+def restart_before(branch: DeadBranch, pointers: Iterable[Pointer], bases: Iterable[tuple[Lsn, Lsn]]) -> Lsn | None:
+    """Return the latest restart LSN from which all is decoded that commits behind the fork; None: there is none.
+
+    `bases`: where each catalog base before the fork stands, and the least first LSN open there. `pointers`: any that
+    are known. What is open at the fork was open at whichever of them precedes it, or began behind that.
+    """
+    known = sorted(bases)
+    if not known:
+        return None
+    earlier = [pointer for pointer in pointers if pointer.position < branch.first]
+    latest = max(earlier, key=lambda pointer: pointer.position, default=None)
+    # NB: by position: one of a branch that died before has a restart LSN which tells nothing here.
+    restart_lsn = max(known[-1][1], latest.restart_lsn if latest is not None else known[-1][1])
+    return restart_lsn if restart_lsn >= known[0][0] else None
