@@ -4,7 +4,7 @@ A `Relation` is one *version* of a relation. It does not know its relfilenode: V
 and leaves the version as it is. Two equal versions are the same version, whenever they were valid.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -114,8 +114,18 @@ class Column:
     missing: bytes | None = None  # attmissingval: the on-disk array datum of one element, header included
 
 
+class _Hashed:
+    """Keeps a hash that is no field: it is of one process only."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(_Hashed):
     """One version of a relation: what its rows look like, and what is known of its keys."""
 
     oid: Oid
@@ -133,7 +143,6 @@ class Relation:
     # The partitioned tables above a partition, its parent first, each without those above itself. Inside the decoder
     # only: whoever takes changes sees `partition_of`.
     ancestors: tuple["Relation", ...] = ()
-    _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # A version is hashed for every row that it describes: once is enough. NB: versions of one relation that differ
@@ -143,8 +152,7 @@ class Relation:
         key = (self.oid, self.namespace, self.name, names, self.replica_identity, self.identity_columns)
         object.__setattr__(self, "_hash", hash(key))
 
-    def __hash__(self) -> int:
-        return self._hash
+    __hash__ = _Hashed.__hash__  # NB: else the dataclass would make one of all fields
 
     @property
     def live_columns(self) -> tuple[Column, ...]:

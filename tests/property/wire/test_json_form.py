@@ -1,15 +1,15 @@
-"""The JSON of values against that of pydantic, which knows the types by itself; and what is none against `Misfit`."""
+"""The JSON of values against their fields as Python has them; and what is none against `Misfit`."""
 
 import json
+from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, is_dataclass
-from types import GenericAlias
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ConfigDict, TypeAdapter
 
 from tests.support import groups
 from tidemark.model import change, position, relation
@@ -29,46 +29,49 @@ SHAPES: list[type] = [
     relation.EnumLabel,
     change.TransactionEnd,
 ]
-CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 EXAMPLES = 25  # a type, of which there are two dozen
 TEXT = st.text(st.characters(codec="utf-8"), max_size=5)
 st.register_type_strategy(str, TEXT)
-st.register_type_strategy(int, st.integers(0, 1 << 64))
+st.register_type_strategy(int, st.integers(0, (1 << 64) - 1))
 st.register_type_strategy(Mapping, lambda of: st.dictionaries(*map(st.from_type, get_args(of)), max_size=3))
 st.register_type_strategy(float, st.integers(1, 1 << 20).map(lambda number: number / 4))
 
 
-def one(shape: type) -> object:
-    """NB: pydantic takes a root's configuration only from a type that is no dataclass itself."""
-    return GenericAlias(tuple, (shape,))
-
-
-def oracle(shape: type) -> "TypeAdapter[tuple[object]]":
-    return TypeAdapter(one(shape), config=CONFIG)  # type: ignore[arg-type]  # a type that is made here
+def tree_of(value: object) -> object:
+    """Return what the standard library makes JSON of."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, tuple):
+        return [tree_of(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(tree_of(key)): tree_of(item) for key, item in value.items()}
+    if is_dataclass(value):
+        return {field.name: tree_of(getattr(value, field.name)) for field in fields(value) if field.init}
+    return value
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_values_have_the_json_that_pydantic_gives_them_and_come_back(shape: type) -> None:
-    adapter = oracle(shape)
-    form: JsonForm[tuple[object]] = JsonForm(one(shape))
+def test_values_are_json_of_their_fields_and_come_back(shape: type) -> None:
+    form: JsonForm[object] = JsonForm(shape)
 
     @settings(max_examples=EXAMPLES)
     @given(st.from_type(shape))
     def both_ways(value: object) -> None:
-        written = form.write((value,))
-        assert written == adapter.dump_json((value,))
-        assert form.read(written) == adapter.validate_json(written) == (value,)
+        written = form.write(value)
+        assert json.loads(written) == tree_of(value)
+        assert form.read(written) == value
 
     both_ways()
 
 
-def test_a_relation_is_read_from_what_pydantic_wrote() -> None:
-    """So did states begin that are there: but for the hash, which is of one process."""
+def test_a_relation_comes_back_without_what_is_of_one_process() -> None:
     version = groups.relation(missing=b"\xff\x00\x80>?")
     form: JsonForm[tuple[relation.Relation]] = JsonForm(tuple[relation.Relation])
-    stored = oracle(relation.Relation).dump_json((version,), exclude={0: {"_hash"}})
-    assert form.write((version,)) == stored
-    assert form.read(stored) == (version,)
+    written = form.write((version,))
+    assert json.loads(written) == tree_of((version,))
+    assert form.read(written) == (version,)
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if is_dataclass(shape)], ids=lambda shape: shape.__name__)
@@ -80,7 +83,7 @@ def test_a_field_of_another_kind_is_a_misfit_that_names_it(shape: type) -> None:
     def spoilt(value: object, data: st.DataObject) -> None:
         tree = json.loads(form.write(value))
         name = data.draw(st.sampled_from(sorted(tree)))
-        with pytest.raises(Misfit, match=rf"^{shape.__name__}\.{name}"):
+        with pytest.raises(Misfit, match=rf"at `\$\.{name}\b"):
             form.read(json.dumps({**tree, name: [[]]}).encode())
 
     spoilt()
@@ -98,15 +101,20 @@ class Later:
 def test_what_a_later_version_has_more_is_passed_over_and_what_an_earlier_one_lacks_has_its_default() -> None:
     form: JsonForm[Later] = JsonForm(Later)
     assert form.read(b'{"number":1,"names":{"5":"a"},"more":[1]}') == Later(1, {Oid(5): "a"})
-    with pytest.raises(Misfit, match="Later without names, number"):
+    with pytest.raises(Misfit, match="missing required field `number`"):
         form.read(b'{"text":"a"}')
 
 
-@pytest.mark.parametrize("number", [b"true", b"1.0", b'"1"', b"null", b"NaN", b"[1]"])
+@pytest.mark.parametrize("number", [b"true", b"1.5", b'"1"', b"null", b"[1]"])
 def test_a_number_is_one(number: bytes) -> None:
     form: JsonForm[Later] = JsonForm(Later)
-    with pytest.raises(Misfit, match=r"Later\.number: no int"):
+    with pytest.raises(Misfit, match=r"Expected `int`, got `\w+` - at `\$\.number`"):
         form.read(b'{"names":{},"number":' + number + b"}")
+
+
+def test_a_name_that_is_no_utf8_is_shown_with_a_mark() -> None:
+    form: JsonForm[Later] = JsonForm(Later)
+    assert form.read(form.write(Later(1, {Oid(5): "a\udcff"}))) == Later(1, {Oid(5): "a\ufffd"})
 
 
 def test_a_pointer_that_cannot_be_is_a_misfit() -> None:
@@ -123,5 +131,7 @@ def test_garbage_is_a_misfit(payload: bytes) -> None:
 
 
 def test_what_nests_too_deep_is_a_misfit() -> None:
-    with pytest.raises(Misfit, match="no JSON"):
+    with pytest.raises(Misfit):
         JsonForm[Later](Later).read(b"[" * 100_000)
+    with pytest.raises(Misfit):
+        JsonForm[Later](Later).read(b'{"more":' + b"[" * 100_000)
