@@ -64,7 +64,7 @@ class Following:
         """Tell if the node is no standby, or that is nothing to us."""
         return not self._is_enabled or self._writes_on is not None
 
-    def look(self, marks: StateMarks) -> None:
+    def look(self) -> None:
         """Ask the node now and then; become a follower where it turned out to be a standby."""
         if not self._is_enabled:
             return
@@ -74,8 +74,8 @@ class Following:
             self._hear(asked)
         elif self._asked is None and now_s - self._asked_s >= LOOK_S:
             self._asked, self._asked_s = self._means.errands.ask_timeline(), now_s
-        if self._is_standby and marks.stage is not Stage.FOLLOWER:
-            self._mover.try_move(Event.DEMOTED, only_from=marks.stage)
+        if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
+            self._mover.try_move(Event.DEMOTED, only_from=stage)
 
     def follow(self, marks: StateMarks) -> None:
         """Follow; once the node is promoted and all that precedes that is decoded, take over."""

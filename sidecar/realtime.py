@@ -80,7 +80,7 @@ class Realtime:
     def step(self) -> None:
         """Do what the stage asks for."""
         self._turn.check()
-        self._following.look(self._store.marks())
+        self._following.look()
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
         if marks.stage is not Stage.REALTIME:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.postgres import new_cluster as make_cluster
 
 # Modules that take longest: workers that take one module after the other begin with these, and so end together.
@@ -60,10 +60,8 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def database(cluster: Cluster) -> Iterator[str]:
     """Name a new database of the test's own."""
-    name = f"own_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    with database_in(cluster, f"own_{uuid.uuid4().hex[:8]}") as name:
+        yield name
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Stage
 from tidemark.runtime.backup_seeding import seed_from_backup
 from tidemark.runtime.errands import MarkersLeftOut
 from tidemark.runtime.initialise import initialise, initialise_from_backup
@@ -57,8 +58,9 @@ def init(
     Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
     again changes nothing. The rows that are there already are copied by the sidecar.
 
-    With --from-spool the node is not asked: catalogs and positions are what the archiver has put into the spool. Tables
-    that LAKE does not hold whole are copied again, all of them where no lake is given.
+    With --from-spool the node is not asked (but if it is a standby, with standby.follow): catalogs and positions are
+    what the archiver has put into the spool. Tables that LAKE does not hold whole are copied again, all where no
+    lake is given.
 
     With --from-backup the node is not asked either: the state begins where the backup ended. `cdcctl decode` needs no
     more than that; give --config where daemons are to run with it.
@@ -153,11 +155,14 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     manifest = read_manifest(spool)
     stock = lake_stock(lake, manifest.identity) if lake is not None else None
     adopt_archive(config, manifest.identity.system_identifier)
-    is_new = rebuild(config, folder, spool, stock)
+    stage = rebuild(config, folder, spool, stock)
     make_marker_key(config, folder)
-    if is_new:
+    if stage is Stage.FOLLOWER:
+        told = "as a follower: nothing is delivered unless the node is, or becomes, no standby"
+        click.echo(f"made anew as of {manifest.start.position}, {told}", err=True)
+    elif stage is not None:
         click.echo(f"made anew as of {manifest.start.position}: what comes behind that is delivered again", err=True)
-    return is_new
+    return stage is not None
 
 
 def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:

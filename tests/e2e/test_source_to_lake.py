@@ -1,6 +1,5 @@
 """A real server, a real sidecar, a real Spark: after anything that SQL can do the lake equals the source."""
 
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,17 +12,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.support.captures import Sidecar, running
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
+from tests.support.spark import land
 from tests.support.spark_process import wait_for
-from tidemark.io.logs import get_log
-from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.pipeline.compare import compare
-from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.positions import Positions, TableState
-from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.runner import Pipeline, Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WAIT_S = 120.0
@@ -207,14 +202,7 @@ class Stand:
         lsn = parse_lsn(found[0])
         with StateStore.open(folder) as store:
             wait_for(lambda: reached(store, lsn), "the sidecar to deliver")
-        settings = Settings(
-            folder.root, str(self.lake), str(self.checkpoint), "spark", 1 << 20, shared_with_group=False, once=True
-        )
-        with OutboxReader.open(folder) as outbox:
-            outbox.register("spark")
-            metrics, log = PipelineMetrics("main"), get_log("test")
-            progress = Progress(metrics, log, folder, "spark", str(self.lake))
-            Pipeline(settings, outbox, metrics, progress, log).run(self.spark, threading.Event())
+        land(self.spark, folder, self.lake, self.checkpoint)
 
     def differences(self, least: int = 10) -> list[str]:
         """Compare; return the tables that differ, after seeing that there were tables."""
@@ -245,9 +233,8 @@ def new_stand(cluster: Cluster, tmp_path: Path, spark: SparkSession) -> Iterator
     with ExitStack() as stack:
 
         def start(schema: str, encoding: str, /, **options: str) -> Stand:
-            database = f"lake_{uuid.uuid4().hex[:8]}"
-            cluster.sql(f"CREATE DATABASE {database} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
-            stack.callback(cluster.sql, f"DROP DATABASE {database} WITH (FORCE)")
+            told = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+            database = stack.enter_context(database_in(cluster, f"lake_{uuid.uuid4().hex[:8]}", options=told))
             run_script(cluster, database, schema)
             sidecar = stack.enter_context(running(cluster, database, tmp_path, copy=True, **options))
             return Stand(cluster, database, sidecar, tmp_path, spark)

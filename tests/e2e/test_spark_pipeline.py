@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.feeder import World, feed, make_state
-from tests.support.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
+from tests.support.lakes import IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
+from tests.support.spark import land
 from tidemark.io.failpoints import arm
-from tidemark.io.logs import get_log
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -22,9 +22,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline import runner
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import TableFenced
-from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.runner import Pipeline, Settings
 from tidemark.pipeline.sinks import Lake, folder_of
 from tidemark.pipeline.types import constants_of, shape_of
 
@@ -42,15 +40,8 @@ class Place:
 
     def run(self, spark: SparkSession, reader: str = "spark") -> Progress:
         """Bring what is in the outbox into the lake."""
-        settings = Settings(
-            self.state, str(self.lake), str(self.checkpoint), reader, BATCH_BYTES, shared_with_group=False, once=True
-        )
-        with OutboxReader.open(StateFolder(self.state)) as outbox:
-            outbox.register(reader)
-            metrics, log = PipelineMetrics(CAPTURE), get_log("test")
-            progress = Progress(metrics, log, StateFolder(self.state), reader, str(self.lake))
-            Pipeline(settings, outbox, metrics, progress, log).run(spark, threading.Event())
-        return progress
+        folder = StateFolder(self.state)
+        return land(spark, folder, self.lake, self.checkpoint, reader=reader, batch_bytes=BATCH_BYTES)
 
     def held(self) -> Sequence:
         return Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.held.sequence

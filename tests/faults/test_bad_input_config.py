@@ -53,26 +53,24 @@ def test_the_sidecar_names_file_and_key_and_a_typo_in_the_environment(tmp_path: 
 
 
 def test_a_consumer_that_cannot_write_ends_the_sidecar_by_its_own_code_and_gets_all_afterwards(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
-    cluster.sql("CREATE DATABASE consumed")
-    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", "consumed")
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", database)
     into_nothing = {"TIDEMARK_DELIVER__CONSUMER": "jsonl", "TIDEMARK_DELIVER__JSONL_FILE": "/dev/full"}
-    sidecar = Sidecar(cluster, "consumed", tmp_path, copy=False, **into_nothing)
+    sidecar = Sidecar(cluster, database, tmp_path, copy=False, **into_nothing)
     sidecar.init()
     try:
         sidecar.start()
-        cluster.sql("INSERT INTO account VALUES (1)", "consumed")
+        cluster.sql("INSERT INTO account VALUES (1)", database)
         sidecar.ended(ExitCode.CONSUMER_FAILED, "/dev/full", "No space left on device")
         lines = tmp_path / "lines"
         sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = str(lines)
         sidecar.start()
-        cluster.sql("INSERT INTO account VALUES (2)", "consumed")
+        cluster.sql("INSERT INTO account VALUES (2)", database)
         sidecar.wait_until(lambda: inserted(lines) == [1, 2], "two lines")
         assert sidecar.stop() == ExitCode.SUCCESS
     finally:
         sidecar.close()
-        cluster.sql("DROP DATABASE consumed WITH (FORCE)")
 
 
 def test_what_init_was_configured_by_is_what_is_run(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What several modules try things on: a node that archives with both processes over it, a session with all types."""
+"""What several modules try things on: a node that archives with both processes over it, a standby, all types."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,8 @@ from psycopg.rows import TupleRow
 from tests.support.archiving import Archiving
 from tests.support.failover import Pair, archiving_node, paired
 from tests.support.made_samples import TYPES_DDL
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
+from tests.support.standby import standby_of
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,20 @@ def pair(node: Archiving, tmp_path: Path) -> Iterator[Pair]:
         yield both
 
 
+@pytest.fixture
+def standby(primary: Cluster) -> Iterator[Cluster]:
+    """A hot standby of the module's primary."""
+    with standby_of(primary) as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def session(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
     """A session in a database of the module's own, with the types that the samples are of."""
-    database = request.module.__name__.rpartition(".")[2]
-    cluster.sql(f"CREATE DATABASE {database}")
-    with cluster.connect(database) as opened:
+    with (
+        database_in(cluster, request.module.__name__.rpartition(".")[2]) as database,
+        cluster.connect(database) as opened,
+    ):
         opened.prepare_threshold = None  # tables change their types under equal statements
         for statement in TYPES_DDL:
             opened.execute(statement)

@@ -156,6 +156,7 @@ def test_a_folder_without_wal_says_so(tmp_path: Path) -> None:
         ArchiveFolder(tmp_path / "nowhere")
 
 
+@pytest.mark.feature("I33")
 def test_timelines_join_where_the_history_file_says(folder: Path) -> None:
     paths = segments(folder)
     first = ArchiveFolder(folder).first_lsn()
@@ -177,6 +178,8 @@ def test_timelines_join_where_the_history_file_says(folder: Path) -> None:
         assert read_all(ArchiveFolder(folder, TimelineId(1)), first) == (
             whole if parent_kept else whole[: (len(paths) - 1) * MB] + paths[-1].read_bytes()
         )
+    paths[-2].with_suffix(".partial").unlink()  # a primary that was lost has not archived it
+    assert read_all(ArchiveFolder(folder), first) == expected
 
 
 SUFFIXES = {".gz": gzip.compress, ".lz4": lz4.frame.compress, ".zst": zstandard.ZstdCompressor().compress}

@@ -22,6 +22,7 @@ from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.offline import ForeignArchive
 from tidemark.runtime.signal import Signal
+from tidemark.wal.segments import ReadSegment
 
 MB = 1 << 20
 DEADLINE_S = 120
@@ -40,6 +41,18 @@ def copy(archive: Archiving, tmp_path: Path) -> Path:
     """Hold what is archived so far, to be spoiled."""
     archive.wait_until_archived()
     return Path(shutil.copytree(archive.spool.folder, tmp_path / "copy"))
+
+
+class WatchedRing(Ring):
+    """A ring with a taker as quick as can be: it looks while a slice is put."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(RING_BYTES_MIN, progress.received_lsn)
+        self._progress = progress
+
+    def put(self, segment: ReadSegment) -> None:
+        assert self._progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
+        super().put(segment)
 
 
 class Drained:
@@ -69,13 +82,14 @@ def system_of(node: Cluster) -> SystemIdentifier:
 
 @contextmanager
 def following(folder: Path, start_lsn: Lsn, system: SystemIdentifier, timeline: int = 1) -> Iterator[Drained]:
-    ring, arrived = Ring(RING_BYTES_MIN, start_lsn), Signal()
+    progress, arrived = Progress(received_lsn=start_lsn), Signal()
+    ring = WatchedRing(progress)
     source = ArchiveInput(
         folder,
         ring,
         system_identifier=system,
         timeline=TimelineId(timeline),
-        progress=Progress(received_lsn=start_lsn),
+        progress=progress,
         arrived=arrived,
         metrics=Metrics("main"),
         log=get_log("test"),
@@ -101,6 +115,13 @@ def test_segments_are_followed_as_the_server_archives_them(archive: Archiving) -
             expected = whole(spool)
             drained.until(lambda: len(drained.content) >= len(expected))  # noqa: B023 - called at once
             assert drained.content == expected
+        assert drained.source.error is None
+
+
+def test_a_slice_counts_as_received_before_the_ring_has_it(copy: Path) -> None:
+    archive = ArchiveFolder(copy)
+    with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
+        drained.until(lambda: drained.source.error is not None or len(drained.content) >= MB)
         assert drained.source.error is None
 
 

@@ -6,54 +6,38 @@ from pathlib import Path
 import pytest
 
 from tests.support.postgres import Cluster, new_cluster
+from tests.support.receiving import Receiver
 from tests.support.waldump import waldump
 from tidemark.engine.progress import Progress
-from tidemark.engine.retry import Backoff
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
 from tidemark.io.replication import WalStream
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
-from tidemark.runtime.network import NetworkThread
-from tidemark.runtime.signal import Signal
 from tidemark.wal.page import Framer, NeedMore
-from tidemark.wal.segments import ReadSegment, segment_name
+from tidemark.wal.segments import ReadSegment, first_page_lsn, segment_name
 
 MB = 1 << 20
 DEADLINE_S = 120.0
 
 
 class Collector:
-    """A sink that keeps everything."""
+    """A sink that keeps everything, and is as quick as a taker can be: it looks while a slice is put."""
 
     capacity = free_bytes = 1 << 30
 
     def __init__(self, begin: Lsn) -> None:
         self.begin = self.write_lsn = begin
         self.content = bytearray()
+        self.progress = Progress(received_lsn=begin)
 
     def put(self, segment: ReadSegment) -> None:
         assert segment.start_lsn == self.write_lsn
+        assert self.progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
         self.content += segment.data
         self.write_lsn = segment.end_lsn
 
 
 def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
     """Run a network thread into `collector` until it has everything below `upto`; each call is a start of its own."""
-    with WalStream(node.dsn()) as stream:
-        identity = stream.identify()
-    thread = NetworkThread(
-        node.dsn(),
-        collector,
-        system_identifier=identity.system_identifier,
-        timeline=TimelineId(1),
-        progress=Progress(),
-        arrived=Signal(),
-        metrics=Metrics("main"),
-        log=get_log("test"),
-        backoff=Backoff(0.1, 1.0),
-        reconnect_share=0.25,
-        overflows=False,
-    )
+    thread = Receiver(node, collector, collector.progress)
     thread.start()
     deadline = time.monotonic() + DEADLINE_S
     while collector.write_lsn < upto:
@@ -83,6 +67,13 @@ def test_what_is_captured_is_the_segment_files_across_switches_and_restarts_and_
         files = b"".join((folder / name).read_bytes() for name in names)
         assert bytes(collector.content) == files[: len(collector.content)]
         assert records_of(node, collector, first_record) == told_by_waldump(node, folder, first_record, end)
+
+
+def test_a_slice_counts_as_received_before_the_sink_has_it(cluster: Cluster) -> None:
+    collector = Collector(first_page_lsn(parse_lsn(cluster.flush_lsn())))
+    cluster.sql("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))")
+    collect(cluster, collector, parse_lsn(cluster.flush_lsn()))
+    assert collector.progress.received_lsn == collector.write_lsn
 
 
 def records_of(node: Cluster, collector: Collector, begin: Lsn) -> list[str]:

@@ -300,6 +300,7 @@ def test_a_table_that_was_never_selected_is_decoded_from_any_base_on_as_it_was_t
     )
 
 
+@pytest.mark.feature("N04")
 def test_decoding_begins_at_the_newest_base_that_misses_nothing(recorded: Recorded, tmp_path: Path) -> None:
     """The archive loses what is before the last base: what needs nothing of it is decoded, the rest is refused."""
     *_, base = recorded.bases

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, replayed
+from tests.support.captures import Sidecar, Taking, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, StopMode, new_cluster
 from tidemark.decode.codecs.encodings import SERVER_ENCODINGS
 from tidemark.io.config import SeedConfig, SelectConfig
+from tidemark.io.metrics import WAL_BYTES
+from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, SchemaChange, SchemaEvent
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Oid, parse_lsn
 from tidemark.wire.state import CopyPhase
 
 PATTERNS = ("app", "shop_*")
 NOT_CAPTURED = "a database is not captured"
+WAL_READ = f'{WAL_BYTES}{{capture="main"}}'
 CAME_IN = "a table came into the selection, its rows are copied at the next start"
 
 
@@ -195,6 +198,42 @@ def _check_offline(sidecar: Shops, server: Cluster, tmp_path: Path) -> None:
     inserted = {(line["after"]["note"],) for line in lines if line.get("op") == "i"}
     assert expected <= inserted
     server.start()
+
+
+@pytest.mark.feature("N03")
+def test_wal_of_three_databases_is_read_once_for_two_readers_each_of_which_gets_all_of_it(tmp_path: Path) -> None:
+    names = ("one", "two", "three")
+    with new_cluster(15, {"autovacuum": "off"}) as node:
+        for name in names:
+            node.sql(f"CREATE DATABASE {name}")
+            node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", name)
+        sidecar = Sidecar(node, "one", tmp_path, TIDEMARK_SELECT__DATABASES=",".join(names))
+        sidecar.config = replace(sidecar.config, select=SelectConfig(databases=names))
+        sidecar.init()
+        with OutboxReader.open(sidecar.folder) as outbox:
+            quick, slow = Taking(outbox, "quick"), Taking(outbox, "slow")
+            sidecar.start()
+            try:
+                quick.catch_up(sidecar)
+                before_lsn = parse_lsn(node.flush_lsn())
+                read_before = sidecar.metric(WAL_READ)
+                for number in range(3):
+                    for name in names:
+                        node.sql(f"INSERT INTO account VALUES ({number}, '{name} {number}')", name)
+                    quick.catch_up(sidecar)  # and lets go of what the other has not taken
+                slow.catch_up(sidecar)
+                written = parse_lsn(node.flush_lsn()) - before_lsn
+                assert 0 < sidecar.metric(WAL_READ) - read_before < 2 * written
+                assert node.sql("SELECT count(*) FROM pg_stat_replication") == [(1,)]
+            finally:
+                sidecar.close()
+        oids = {str(name): Oid(int(str(oid))) for name, oid in node.sql("SELECT datname, oid::int8 FROM pg_database")}
+        expected = {(oids[name], f"{name} {number}") for number in range(3) for name in names}
+        for taking in (quick, slow):
+            batches = [item for item in taking.items if isinstance(item, ChangeBatch)]
+            rows = [(item.database, row["_after"]["note"]) for item in batches for row in item.rows.to_pylist()]
+            assert len(rows) == len(expected)
+            assert set(rows) == expected
 
 
 def test_a_database_that_is_half_dropped_keeps_nobody_from_beginning(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import groups
+from tests.support.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
-from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
 from tidemark.io.outbox import OutboxReader
@@ -28,7 +28,7 @@ from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.whole_tables import WholeTables
-from tidemark.wire.state import DELIVERED, HistoryIndex, Identity, JournalMark, Owner, Watermark
+from tidemark.wire.state import DELIVERED, Identity, Owner, Watermark
 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
@@ -64,19 +64,6 @@ def progress() -> Progress:
 
 def group(lsn: int, note_bytes: int = 10) -> ChangeGroup:
     return groups.group(lsn, [groups.batch(lsn, [lsn], "n" * note_bytes)])
-
-
-def empty_history(store: StateStore) -> HistoryWriter:
-    return HistoryWriter(
-        store.folder.history,
-        HistoryIndex(),
-        JournalMark(),
-        major=15,
-        system_identifier=IDENTITY.system_identifier,
-        file_bytes_max=1 << 20,
-        file_mode=0o600,
-        store=lambda _index: None,
-    )
 
 
 def outbox_target(store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event) -> OutboxTarget:

@@ -13,7 +13,7 @@ from tests.support.chaos.taker import Taker
 from tests.support.following import two_hosts
 from tests.support.lakes import feed_by_hand, log_rows, rows_by_key
 from tests.support.postgres import Cluster, sql
-from tests.support.standby import standby_of, wait_until_replayed
+from tests.support.standby import wait_until_replayed
 from tidemark.io.failpoints import VARIABLE
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.mode import Stage
@@ -28,12 +28,6 @@ def primary(new_cluster: NewCluster) -> Cluster:
     made = new_cluster(15, autovacuum="off", max_prepared_transactions=5)
     made.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
     return made
-
-
-@pytest.fixture
-def standby(primary: Cluster) -> Iterator[Cluster]:
-    with standby_of(primary) as made:
-        yield made
 
 
 @contextmanager

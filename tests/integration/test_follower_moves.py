@@ -1,7 +1,7 @@
 """A follower's moves that are no loss: switched over and back, refused, shown, bounded."""
 
 import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ from tests.support.failover import Archiver, Pair, archiving_node
 from tests.support.following import Hosts, two_hosts
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster
-from tests.support.standby import promote, standby_of, wait_until_replayed
+from tests.support.standby import promote, wait_until_replayed
+from tidemark.io.history_copy import HistoryCopy, read_manifest
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.spool import Spool
+from tidemark.io.state import StateStore
 from tidemark.model.change import MARKER_PREFIX, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId
@@ -32,12 +34,6 @@ def primary(new_cluster: NewCluster) -> Cluster:
     made = new_cluster(15, autovacuum="off")
     made.sql("CREATE TABLE account (id int PRIMARY KEY)")
     return made
-
-
-@pytest.fixture
-def standby(primary: Cluster) -> Iterator[Cluster]:
-    with standby_of(primary) as made:
-        yield made
 
 
 def insert(cluster: Cluster, *numbers: int) -> None:
@@ -137,10 +133,15 @@ def test_init_says_that_it_makes_a_follower(primary: Cluster, standby: Cluster, 
     assert "already" in succeeded(cdcctl("init", *place)).out.decode()
 
 
-def test_the_archiver_beside_a_follower_is_passive(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool")
-    ((identifier,),) = primary.sql("SELECT system_identifier FROM pg_control_system()")
+def new_spool(node: Cluster, root: Path) -> Spool:
+    spool = Spool(root / "spool")
+    ((identifier,),) = node.sql("SELECT system_identifier FROM pg_control_system()")
     spool.create(int(str(identifier)))
+    return spool
+
+
+def test_the_archiver_beside_a_follower_is_passive(primary: Cluster, standby: Cluster, tmp_path: Path) -> None:
+    spool = new_spool(primary, tmp_path)
     with two_hosts(primary, standby, tmp_path) as hosts:
         two = hosts.follower
         options = {**two.options, "TIDEMARK_ARCHIVE__FOLDER": str(spool.folder), "TIDEMARK_METRICS__ARCHIVER_PORT": "0"}
@@ -154,6 +155,40 @@ def test_the_archiver_beside_a_follower_is_passive(primary: Cluster, standby: Cl
             assert two.view.stage is Stage.FOLLOWER
         finally:
             archiver.close()
+
+
+@pytest.mark.feature("I12")
+def test_a_followers_lost_state_is_a_followers_before_any_process_runs_and_can_take_over(
+    primary: Cluster, standby: Cluster, tmp_path: Path
+) -> None:
+    spool = new_spool(primary, tmp_path)
+    with two_hosts(primary, standby, tmp_path) as hosts:
+        two = hosts.follower
+        two.options["TIDEMARK_ARCHIVE__FOLDER"] = str(spool.folder)
+        led(hosts)
+        with StateStore.open(two.folder) as store:
+            HistoryCopy(store, spool).bring_up()
+        known = read_manifest(spool)
+        two.kill()
+        shutil.rmtree(two.folder.root)
+        config = tmp_path / "anew.toml"
+        config.write_text("")
+        command = ("init", "--state", two.folder.root, "--config", config, "--from-spool", spool.folder)
+        assert "as a follower" in succeeded(cdcctl(*command, **two.options)).err
+        anew = two.view
+        assert (anew.stage, anew.start) == (Stage.FOLLOWER, known.start)
+        assert anew.followed is not None
+        assert known.followed is not None
+        assert anew.followed.leader == known.followed.leader
+        two.start()
+        hosts.deliverer.kill()  # what comes now is nobody's
+        insert(primary, 2)
+        wait_until_replayed(standby, primary)
+        hosts.lose_primary()
+        hosts.promote()
+        two.wait_for_stage(Stage.REALTIME)
+        insert(standby, 3)
+        assert ids(two.catch_up())[-2:] == [2, 3]
 
 
 def test_a_promotion_that_no_marker_of_ours_precedes_is_refused_by_name(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import groups
+from tests.support.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
 from tidemark.io.config import Config, StandbyConfig
-from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
@@ -26,9 +26,7 @@ from tidemark.wire.state import (
     FOLLOWED,
     STAGE,
     Followed,
-    HistoryIndex,
     Identity,
-    JournalMark,
     Leader,
     Owner,
     Watermark,
@@ -64,19 +62,11 @@ class Following:
         config = Config(standby=StandbyConfig(unmarked_bytes_max=UNMARKED_BYTES_MAX))
         around = Surroundings(config, self.store, Metrics("main"), get_log("test"))
         self.met: Met | None = None
-        history = HistoryWriter(
-            folder.history,
-            HistoryIndex(),
-            JournalMark(),
-            major=15,
-            system_identifier=IDENTITY.system_identifier,
-            file_bytes_max=1 << 20,
-            file_mode=0o600,
-            store=lambda _index: None,
-        )
         whole = WholeTables(Selection(), copying=False, log=around.log)
         epoch = self.store.take_epoch(OWNER)
-        self._target = FollowTarget(around, epoch, lambda: self.met, history=history, whole=whole, progress=Progress())
+        self._target = FollowTarget(
+            around, epoch, lambda: self.met, history=empty_history(self.store), whole=whole, progress=Progress()
+        )
 
     def pass_by(self, commit_lsn: int) -> Followed:
         """Let a group come by; return what the state says then."""

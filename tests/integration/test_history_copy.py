@@ -22,7 +22,7 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.manifest import Manifest
-from tidemark.wire.state import STAGE, CopyPhase
+from tidemark.wire.state import STAGE, CopyPhase, Followed
 
 READER = "lake"
 
@@ -74,13 +74,27 @@ class Shop:
         """Lose the state."""
         shutil.rmtree(self.state)
 
-    def make_anew(self, *more: str | Path) -> None:
-        """Make the state from the spool."""
+    @property
+    def manifest(self) -> Manifest:
+        return read_manifest(self.spool)
+
+    def init_from_spool(self, *more: str | Path) -> None:
         config = self.root / "shop.toml"
         config.write_text("")
         command = ("init", "--state", self.state, "--config", config, "--from-spool", self.spool.folder, *more)
         done = succeeded(cdcctl(*command, **self.sidecar.options))
         assert "made anew as of" in done.err
+
+    def stage_of_another(self) -> Stage:
+        """Lose the state once more, and tell in which stage the next one begins."""
+        self.lose()
+        self.init_from_spool()
+        with StateStore.open(self.sidecar.folder) as store:
+            return store.marks().stage
+
+    def make_anew(self, *more: str | Path) -> None:
+        """Make the state from the spool."""
+        self.init_from_spool(*more)
         with StateStore.open(self.sidecar.folder) as store, store.transaction(None) as moving:
             assert moving.stage() is Stage.ARCHIVE
             moving.put(STAGE, Stage.REALTIME)  # the node still has the WAL: no archiver is needed to go on
@@ -278,6 +292,24 @@ def test_what_cannot_be_made_anew_is_refused_by_name(shop: Shop, tmp_path: Path)
     there = cdcctl("init", "--state", shop.state, "--config", config, "--from-spool", folder)
     assert "is the state of this capture already" in succeeded(there).out.decode()
     assert json.loads(succeeded(cdcctl("status", "--state", shop.state, "--json")).out)["mode"] == "realtime"
+
+
+@pytest.mark.feature("I12")
+def test_a_lost_deliverers_state_follows_unless_its_node_says_that_it_is_no_standby(shop: Shop) -> None:
+    shop.sidecar.kill()
+    key = shop.root / "marker.key"
+    key.write_text("a secret that all of the hosts have")
+    key.chmod(0o600)
+    shop.sidecar.options |= {"TIDEMARK_STANDBY__FOLLOW": "true", "TIDEMARK_MARKERS__KEY_FILE": str(key)}
+    assert shop.stage_of_another() is Stage.ARCHIVE
+    (shop.node.data / "standby.signal").touch()
+    shop.node.restart()
+    assert shop.stage_of_another() is Stage.FOLLOWER
+    shop.node.stop()
+    assert shop.stage_of_another() is Stage.FOLLOWER
+    with StateStore.open(shop.sidecar.folder) as store:
+        view = store.view()
+    assert view.followed == Followed(shop.manifest.start, shop.manifest.start, has_start=True)
 
 
 def test_making_anew_that_broke_off_is_done_by_doing_it_again(shop: Shop) -> None:

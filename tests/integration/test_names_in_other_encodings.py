@@ -1,13 +1,14 @@
 """Names and values that are no text in their database's encoding: SQL_ASCII checks nothing."""
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.captures import Sidecar, change_log, running
 from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tidemark.model.change import SchemaEvent
 from tidemark.model.errors import ExitCode
 
@@ -32,10 +33,10 @@ def run(cluster: Cluster, database: str, script: str) -> None:
 
 
 @pytest.fixture
-def database(cluster: Cluster) -> str:
-    name = f"names_{uuid.uuid4().hex[:8]}"
-    cluster.sql(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
-    return name
+def database(cluster: Cluster) -> Iterator[str]:
+    options = "ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+    with database_in(cluster, f"names_{uuid.uuid4().hex[:8]}", options=options) as name:
+        yield name
 
 
 def test_a_table_that_no_statement_can_name_is_refused_by_name_for_the_copy(

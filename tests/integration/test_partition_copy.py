@@ -9,7 +9,7 @@ import pytest
 from tests.support.captures import Sidecar, running
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.lakes import feed_by_hand
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.routed import lake_rows, source_rows
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 
@@ -38,10 +38,8 @@ DELETE FROM root WHERE a % 13 = 0;
 
 @pytest.fixture
 def database(cluster: Cluster) -> Iterator[str]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    cluster.sql(SETUP, DATABASE)
-    yield DATABASE
-    cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(cluster, DATABASE, SETUP) as name:
+        yield name
 
 
 @pytest.mark.feature("P23")
@@ -88,21 +86,16 @@ def test_a_root_is_copied_whole_and_again_when_a_table_with_rows_becomes_its_par
 
 @pytest.fixture
 def template(cluster: Cluster) -> Iterator[str]:
-    name = "template_of_partitions"
-    cluster.sql(f"CREATE DATABASE {name} IS_TEMPLATE true")
-    cluster.sql(ELDER_LEAF, name)
-    cluster.sql(SETUP, name)
-    cluster.sql("ALTER TABLE root ATTACH PARTITION elder FOR VALUES IN ('e')", name)
-    yield name
-    cluster.sql(f"ALTER DATABASE {name} IS_TEMPLATE false")
-    cluster.sql(f"DROP DATABASE {name}")
+    attach = "ALTER TABLE root ATTACH PARTITION elder FOR VALUES IN ('e')"
+    with database_in(cluster, "template_of_partitions", ELDER_LEAF, SETUP, attach, options="IS_TEMPLATE true") as name:
+        yield name
+        cluster.sql(f"ALTER DATABASE {name} IS_TEMPLATE false")
 
 
 @pytest.fixture
 def empty(cluster: Cluster) -> Iterator[str]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    yield DATABASE
-    cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(cluster, DATABASE) as name:
+        yield name
 
 
 @pytest.mark.feature("N03")

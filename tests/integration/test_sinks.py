@@ -216,6 +216,24 @@ def test_the_log_names_unchanged_columns_and_holds_what_is_known_of_the_old_row(
     assert row["_old"] == {"id": 1, "note": None, "big": None}
 
 
+@pytest.mark.feature("P05")
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_the_replica_keeps_a_value_that_an_update_left_unchanged(tmp_path: Path, *, in_one_batch: bool) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: "long"})
+    table.insert({1: 2, 2: "a", 3: "longer"})
+    table.commit()
+    if not in_one_batch:
+        new_lake(tmp_path).apply(batch(table.delivered()))
+    table.update((1,), {2: "b"}, unchanged=(3,))
+    table.update((2,), {1: 3}, unchanged=(3,))
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert replica_rows(tmp_path, FOLDER) == [
+        {"id": 1, "note": "b", "big": "long"},
+        {"id": 3, "note": "a", "big": "longer"},
+    ]
+
+
 def test_a_type_change_keeps_old_values_in_the_log_readable(tmp_path: Path) -> None:
     table = ScriptedTable()
     table.insert({1: 7, 2: "12", 3: None})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.catalogs import Observed, flush_lsn, observe
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
@@ -34,10 +34,8 @@ WRITTEN = 20_000 + 10_000 + 100
 
 @pytest.fixture
 def observed(cluster: Cluster) -> Iterator[Observed]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    cluster.sql("CREATE TABLE big (k int PRIMARY KEY, v text)", DATABASE)
-    yield observe(cluster, DATABASE)
-    cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(cluster, DATABASE, "CREATE TABLE big (k int PRIMARY KEY, v text)"):
+        yield observe(cluster, DATABASE)
 
 
 def blocks(cluster: Cluster, start: Lsn, end: Lsn) -> Iterator[RecordBlock]:

@@ -42,12 +42,6 @@ def primary(new_cluster: NewCluster) -> Cluster:
     return made
 
 
-@pytest.fixture
-def standby(primary: Cluster) -> Iterator[Cluster]:
-    with standby_of(primary) as made:
-        yield made
-
-
 @contextmanager
 def sidecar_at(
     standby: Cluster, primary: Cluster, root: Path, options: Mapping[str, str] = {}, *, copy: bool = False

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.captures import Sidecar, running
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tidemark.wire.control import Json
 
 DATABASE = "transaction_counts"
@@ -29,10 +29,9 @@ COMMIT
 
 @pytest.fixture
 def database(cluster: Cluster) -> Iterator[str]:
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    cluster.sql("CREATE TABLE first (id int PRIMARY KEY); CREATE TABLE second (id int PRIMARY KEY)", DATABASE)
-    yield DATABASE
-    cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    tables = "CREATE TABLE first (id int PRIMARY KEY); CREATE TABLE second (id int PRIMARY KEY)"
+    with database_in(cluster, DATABASE, tables) as name:
+        yield name
 
 
 def lines_of(path: Path) -> list[Mapping[str, Json]]:

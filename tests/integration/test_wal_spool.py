@@ -1,13 +1,25 @@
-"""The spool of WAL that is received while a first copy runs: cut where a timeline turned out to have ended."""
+"""The spool of WAL that is received while a first copy runs: cut at a fork, left for the node once it is caught up."""
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import Cluster
+from tests.support.receiving import Receiver
+from tidemark.engine.progress import Progress
+from tidemark.engine.ring import Ring
+from tidemark.io.logs import get_log
 from tidemark.io.wal_spool import WalSpool
-from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.wal.segments import ReadSegment
+from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
+from tidemark.runtime.inputs import SpooledInput
+from tidemark.runtime.network import WalSink
+from tidemark.runtime.signal import Signal
+from tidemark.wal.segments import ReadSegment, first_page_lsn
 
+DEADLINE_S = 60.0
 START, FORK, END = Lsn(0x1000), Lsn(0x2000), Lsn(0x3000)
 OLD, NEXT = TimelineId(1), TimelineId(2)
 
@@ -50,3 +62,53 @@ def test_a_spool_that_ends_before_the_cut_stays_and_one_that_begins_behind_it_is
     assert (spool.start_lsn, spool.write_lsn) == (START, END)
     spool.cut_behind(START)
     assert spool.is_empty
+
+
+class HangingSpool(WalSpool):
+    """A spool on a disk that hangs while a slice is written, until it is let go on."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, bytes_max=1 << 24, file_mode=0o600)
+        self.hangs = threading.Event()
+        self.goes_on = threading.Event()
+
+    def put(self, segment: ReadSegment) -> None:
+        self.hangs.set()
+        assert self.goes_on.wait(DEADLINE_S)
+        super().put(segment)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_nobody_else_receives_while_a_disk_that_hangs_holds_the_thread_that_fills_the_spool(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    begin = first_page_lsn(parse_lsn(cluster.flush_lsn()))
+    cluster.sql("SELECT pg_logical_emit_message(false, 'x', repeat('x', 100000))")
+    spool, ring, progress = HangingSpool(tmp_path), Ring(1 << 24, begin), Progress(received_lsn=begin)
+    spool.begin(begin, OLD)
+    receivers: list[Receiver] = []
+
+    def receive_into(sink: WalSink) -> Receiver:
+        receivers.append(Receiver(cluster, sink, progress))
+        return receivers[-1]
+
+    source = SpooledInput(spool, ring, Signal(), receive_into, get_log("test"))
+    source.start()
+    try:
+        until(spool.hangs.is_set)
+        source.drain()
+        until(lambda: receivers[0].stops > 1 or len(receivers) > 1)
+        assert len(receivers) == 1
+        spool.goes_on.set()
+        flushed = parse_lsn(cluster.flush_lsn())
+        until(lambda: len(receivers) > 1 and ring.write_lsn >= flushed)
+        assert source.error is None
+    finally:
+        spool.goes_on.set()
+        source.stop()

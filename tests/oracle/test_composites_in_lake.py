@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.routed import Routing, lake_rows
 
 DATABASE = "composites_in_lake"
@@ -77,21 +77,20 @@ def held_rows(cluster: Cluster) -> list[str]:
 
 
 def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster: Cluster, tmp_path: Path) -> None:
-    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
-    ours = Routing(oracle_cluster, [DATABASE])
-    ours.settle()
-    oracle_cluster.sql(SETUP, DATABASE)
-    for number, step in enumerate(("SELECT", *STEPS)):
-        oracle_cluster.sql(step.replace("ATTRIBUTE a,", "ATTRIBUTE first,"), DATABASE)
-        if number == 0:
-            oracle_cluster.sql(FILL, DATABASE)
-        ours.feed(tmp_path)
-        names = ("id", "o", "many", "d", "i", "s", "m", "r")
-        shown = [
-            repr(dict(zip(names, (key, o, None if no_array else many, *rest), strict=True)))
-            for key, o, many, no_array, *rest in oracle_cluster.sql(SHOWN, DATABASE)
-        ]
-        assert lake_rows(tmp_path, "t") == sorted(shown), step
-        assert lake_rows(tmp_path, "held") == sorted(held_rows(oracle_cluster)), step
-    ours.changes.close()
-    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(oracle_cluster, DATABASE):
+        ours = Routing(oracle_cluster, [DATABASE])
+        ours.settle()
+        oracle_cluster.sql(SETUP, DATABASE)
+        for number, step in enumerate(("SELECT", *STEPS)):
+            oracle_cluster.sql(step.replace("ATTRIBUTE a,", "ATTRIBUTE first,"), DATABASE)
+            if number == 0:
+                oracle_cluster.sql(FILL, DATABASE)
+            ours.feed(tmp_path)
+            names = ("id", "o", "many", "d", "i", "s", "m", "r")
+            shown = [
+                repr(dict(zip(names, (key, o, None if no_array else many, *rest), strict=True)))
+                for key, o, many, no_array, *rest in oracle_cluster.sql(SHOWN, DATABASE)
+            ]
+            assert lake_rows(tmp_path, "t") == sorted(shown), step
+            assert lake_rows(tmp_path, "held") == sorted(held_rows(oracle_cluster)), step
+        ours.changes.close()

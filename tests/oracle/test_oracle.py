@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.support.oracle import Oracle, assert_same_lines, without_other_values
-from tests.support.postgres import Cluster, StopMode, sql
+from tests.support.postgres import Cluster, StopMode, database_in, sql
 from tests.support.workloads import choices, pgbench, run_script, savepoint_storm
 
 _numbers = count(1)
@@ -19,10 +19,8 @@ _numbers = count(1)
 @pytest.fixture
 def database(oracle_cluster: Cluster) -> Iterator[str]:
     """Make a database for one test."""
-    name = f"oracle_{next(_numbers)}"
-    oracle_cluster.sql(f"CREATE DATABASE {name}")
-    yield name
-    oracle_cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    with database_in(oracle_cluster, f"oracle_{next(_numbers)}") as name:
+        yield name
 
 
 @pytest.mark.feature("P01")

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.gathered import Gathering
 from tests.support.oracle import Oracle
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tidemark.engine.selection import Selection
 from tidemark.wire.control import Json
 
@@ -52,12 +52,10 @@ SESSIONS = (
 
 @pytest.fixture
 def database(oracle_cluster: Cluster) -> Iterator[str]:
-    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
-    oracle_cluster.sql(SETUP, DATABASE)
-    oracle_cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')", DATABASE)
-    yield DATABASE
-    oracle_cluster.sql(f"SELECT pg_drop_replication_slot('{SLOT}')", DATABASE)
-    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    slot = f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')"
+    with database_in(oracle_cluster, DATABASE, SETUP, slot) as name:
+        yield name
+        oracle_cluster.sql(f"SELECT pg_drop_replication_slot('{SLOT}')", DATABASE)
     oracle_cluster.sql("SELECT pg_replication_origin_drop('north'), pg_replication_origin_drop('south')")
 
 

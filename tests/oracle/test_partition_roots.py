@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.routed import Routing, lake_rows, source_rows
 from tidemark.model.change import ChangeBatch, PartitionEvent, SchemaEvent, Truncation
 
@@ -96,10 +96,8 @@ STEPS = [
 
 @pytest.fixture
 def session(oracle_cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
-    with oracle_cluster.connect(DATABASE) as opened:
+    with database_in(oracle_cluster, DATABASE), oracle_cluster.connect(DATABASE) as opened:
         yield opened
-    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
 
 
 @pytest.mark.feature("P23")

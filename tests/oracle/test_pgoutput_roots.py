@@ -8,7 +8,7 @@ import pytest
 from tests.oracle.test_partition_roots import LONG, MAKE
 from tests.support.gathered import Gathering
 from tests.support.pgoutput import UNCHANGED, PgOutput, Row, RowChange
-from tests.support.postgres import Cluster, sql
+from tests.support.postgres import Cluster, database_in, sql
 from tests.support.routed import ROOTS
 from tidemark.engine.selection import Selection
 from tidemark.wire.control import Json
@@ -45,10 +45,8 @@ STEPS = (
 
 @pytest.fixture
 def database(oracle_cluster: Cluster) -> Iterator[str]:
-    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
-    oracle_cluster.sql(MAKE, DATABASE)
-    yield DATABASE
-    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(oracle_cluster, DATABASE, MAKE) as name:
+        yield name
 
 
 def in_their_terms(line: Mapping[str, Json]) -> RowChange:

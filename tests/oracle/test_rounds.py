@@ -22,6 +22,7 @@ ATTEMPTS = 3  # rounds of a kind until the server itself decodes one
 
 @pytest.mark.feature("P01")
 @pytest.mark.feature("P02")
+@pytest.mark.feature("P07")
 @pytest.mark.parametrize("kind", range(KINDS))
 def test_random_sessions_print_the_same_lines(major: int, kind: int, tmp_path: Path) -> None:
     for attempt in range(ATTEMPTS):

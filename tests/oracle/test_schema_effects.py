@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.replica import Replicating, differences
 from tidemark.decode.heap_changes import HeapChanges
 
@@ -93,11 +93,8 @@ STEPS: list[tuple[str, list[str]]] = [  # what is done, and the effects that are
 
 @pytest.fixture
 def database(oracle_cluster: Cluster) -> Iterator[str]:
-    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
-    for statement in SETUP:
-        oracle_cluster.sql(statement, DATABASE)
-    yield DATABASE
-    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(oracle_cluster, DATABASE, *SETUP) as name:
+        yield name
 
 
 @pytest.mark.feature("P07")
@@ -136,25 +133,23 @@ def test_a_replica_shows_what_the_lines_do_not(
 def test_ddl_is_told_of_its_own_database_though_the_transaction_changed_a_shared_catalog_before(
     oracle_cluster: Cluster, database: str
 ) -> None:
-    first = "schema_effects_first"
-    oracle_cluster.sql(f"CREATE DATABASE {first}")
-    ours = Replicating(oracle_cluster, [first, database])
-    ours.settle()
-    assert list(ours.seed.databases.values()) == [first, database], "the other database's mirror is asked first"
-    for number, change in enumerate(("GRANT CONNECT ON DATABASE {} TO cdc", "ALTER DATABASE {} OWNER TO cdc")):
-        for place in (first, database):
-            granted = change.format(place)
-            oracle_cluster.sql(
-                f"BEGIN; {granted}; CREATE TABLE made_{number} (id int PRIMARY KEY, x int); "
-                f"INSERT INTO made_{number} VALUES (1, 1); ALTER TABLE made_{number} ALTER x TYPE bigint; COMMIT",
-                place,
-            )
-            name = f"public.made_{number}"
-            table = ours.catch_up()[name]
-            assert ours.replica.take_effects() == [f"made_{number} metadata", f"made_{number} rewrite"], granted
-            assert differences(oracle_cluster, place, table) == []
-            oracle_cluster.sql(f"BEGIN; {granted}; DROP TABLE made_{number}; COMMIT", place)
-            assert name not in ours.catch_up()
-            assert ours.replica.take_effects() == [f"made_{number} metadata"], granted
-    ours.changes.close()
-    oracle_cluster.sql(f"DROP DATABASE {first} WITH (FORCE)")
+    with database_in(oracle_cluster, "schema_effects_first") as first:
+        ours = Replicating(oracle_cluster, [first, database])
+        ours.settle()
+        assert list(ours.seed.databases.values()) == [first, database], "the other database's mirror is asked first"
+        for number, change in enumerate(("GRANT CONNECT ON DATABASE {} TO cdc", "ALTER DATABASE {} OWNER TO cdc")):
+            for place in (first, database):
+                granted = change.format(place)
+                oracle_cluster.sql(
+                    f"BEGIN; {granted}; CREATE TABLE made_{number} (id int PRIMARY KEY, x int); "
+                    f"INSERT INTO made_{number} VALUES (1, 1); ALTER TABLE made_{number} ALTER x TYPE bigint; COMMIT",
+                    place,
+                )
+                name = f"public.made_{number}"
+                table = ours.catch_up()[name]
+                assert ours.replica.take_effects() == [f"made_{number} metadata", f"made_{number} rewrite"], granted
+                assert differences(oracle_cluster, place, table) == []
+                oracle_cluster.sql(f"BEGIN; {granted}; DROP TABLE made_{number}; COMMIT", place)
+                assert name not in ours.catch_up()
+                assert ours.replica.take_effects() == [f"made_{number} metadata"], granted
+        ours.changes.close()

@@ -7,7 +7,7 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.support.gathered import Gathering
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tidemark.wire.control import Json
 
 DATABASE = "schema_shapes"
@@ -64,11 +64,8 @@ Shape = tuple[str, str, list[str], list[str], str]
 
 @pytest.fixture
 def session(oracle_cluster: Cluster) -> Iterator[psycopg.Connection[TupleRow]]:
-    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
-    oracle_cluster.sql(SETUP, DATABASE)
-    with oracle_cluster.connect(DATABASE) as opened:
+    with database_in(oracle_cluster, DATABASE, SETUP), oracle_cluster.connect(DATABASE) as opened:
         yield opened
-    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
 
 
 def shapes(session: psycopg.Connection[TupleRow]) -> dict[int, Shape]:
@@ -94,6 +91,7 @@ def told(shown: Json) -> Shape | None:
 
 
 @pytest.mark.feature("N08")
+@pytest.mark.feature("P07")
 def test_each_event_holds_what_sql_showed_before_and_after_it(
     oracle_cluster: Cluster, session: psycopg.Connection[TupleRow]
 ) -> None:

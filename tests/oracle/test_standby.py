@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from contextlib import closing
 from typing import IO
 
+import pytest
+
 from tests.conftest import NewCluster
 from tests.oracle.test_tail import in_transactions, stream, tailing
 from tests.support.oracle import (
@@ -107,6 +109,7 @@ def read_to(fence: str, lines: IO[str]) -> list[str]:
     return printed
 
 
+@pytest.mark.feature("I33")
 def test_a_record_that_was_sent_by_half_is_let_go_of_where_the_next_timeline_begins(new_cluster: NewCluster) -> None:
     primary = new_cluster()
     ensure_role(primary)

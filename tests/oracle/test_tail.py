@@ -9,7 +9,7 @@ from typing import IO
 import pytest
 
 from tests.support.oracle import ROLE, ServerSide, assert_same_lines, emit_fence, ensure_role, without_own_messages
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.workloads import run_script
 from tidemark.model.errors import ExitCode
 
@@ -43,22 +43,21 @@ def stream(file: IO[str] | None) -> IO[str]:
 
 @pytest.mark.feature("P01")
 def test_tail_prints_the_same_lines_live(oracle_cluster: Cluster) -> None:
-    oracle_cluster.sql("CREATE DATABASE stranger")
-    ensure_role(oracle_cluster)
-    server = ServerSide(oracle_cluster, "stranger")
-    with tailing(oracle_cluster.dsn("stranger", ROLE), "--format", "test_decoding") as tail:
-        for script in ("ddl", "two_phase"):
-            run_script(oracle_cluster, "stranger", script)
-        fence = emit_fence(oracle_cluster, "stranger")
-        printed: list[str] = []
-        for line in stream(tail.stdout):
-            printed.append(line.rstrip("\n"))
-            if fence in line:
-                break
-    expected = "\n".join(server.lines()).split("\n")
-    assert_same_lines("tail", expected, in_transactions(without_own_messages(printed)))
-    server.drop()
-    oracle_cluster.sql("DROP DATABASE stranger WITH (FORCE)")
+    with database_in(oracle_cluster, "stranger"):
+        ensure_role(oracle_cluster)
+        server = ServerSide(oracle_cluster, "stranger")
+        with tailing(oracle_cluster.dsn("stranger", ROLE), "--format", "test_decoding") as tail:
+            for script in ("ddl", "two_phase"):
+                run_script(oracle_cluster, "stranger", script)
+            fence = emit_fence(oracle_cluster, "stranger")
+            printed: list[str] = []
+            for line in stream(tail.stdout):
+                printed.append(line.rstrip("\n"))
+                if fence in line:
+                    break
+        expected = "\n".join(server.lines()).split("\n")
+        assert_same_lines("tail", expected, in_transactions(without_own_messages(printed)))
+        server.drop()
 
 
 def in_transactions(lines: list[str]) -> list[str]:

@@ -211,18 +211,17 @@ class Sidecar:
 class Taking:
     """A registered reader, which takes when it is told to: what it has taken the outbox need not keep."""
 
-    _NAME = "taking"
-
-    def __init__(self, outbox: OutboxReader) -> None:
+    def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
         self.items: list[GroupItem] = []
         self._outbox = outbox
-        self._held = outbox.register(self._NAME).held
+        self._name = name
+        self._held = outbox.register(name).held
 
     def take(self) -> list[GroupItem]:
         """Take what the outbox holds now; return all that was ever taken."""
         head = self._outbox.head()
         self.items += Sidecar.items(self._outbox, self._held, head)
-        self._held = self._outbox.confirm(self._NAME, head, head).held
+        self._held = self._outbox.confirm(self._name, head, head).held
         return self.items
 
     def catch_up(self, process: Sidecar) -> list[GroupItem]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from tests.support.captures import Sidecar
 from tests.support.log_oracle import ServerLog, Tally, check_log
 from tests.support.mixed_load import OLD_ROWS, MixedLoad, create_tables
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import Cluster, database_in, new_cluster
 from tests.support.servers import MAJORS
 from tests.support.spark_process import DELETED, DRIVER, PROGRAMS, VICTIMS, SparkProcess, wait_for
 from tidemark.pipeline.compare import Compared, compare
@@ -166,14 +166,13 @@ class Campaign:
 @contextmanager
 def source(cluster: Cluster) -> Iterator[ServerLog]:
     """Make the database, and the oracle that sees all of its changes; both are gone at the end."""
-    cluster.sql(f"CREATE DATABASE {DATABASE}")
-    server = ServerLog(cluster, DATABASE)
-    try:
-        create_tables(cluster, DATABASE, old_rows=OLD_ROWS)
-        yield server
-    finally:
-        server.drop()
-        cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+    with database_in(cluster, DATABASE):
+        server = ServerLog(cluster, DATABASE)
+        try:
+            create_tables(cluster, DATABASE, old_rows=OLD_ROWS)
+            yield server
+        finally:
+            server.drop()
 
 
 @contextmanager

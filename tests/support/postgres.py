@@ -277,6 +277,18 @@ def new_cluster(
 
 
 @contextmanager
+def database_in(cluster: Cluster, name: str, *setup: str, options: str = "") -> Iterator[str]:
+    """Make a database, run scripts in it, and name it; it is gone at the end, whoever is still connected."""
+    cluster.sql(f"CREATE DATABASE {name} {options}")
+    try:
+        for script in setup:
+            cluster.sql(script, name)
+        yield name
+    finally:
+        cluster.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
 def cluster_without_data(major: int) -> Iterator[Cluster]:
     """Make room for a cluster of `major` whose data directory comes from elsewhere; it is gone at the end."""
     with _place_for(server(major)) as cluster:

@@ -1,13 +1,21 @@
 """One Spark for all tests that do not kill it: starting one costs more than most tests."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tidemark.io.logs import get_log
+from tidemark.io.outbox import OutboxReader
 from tidemark.io.state_folder import StateFolder
+from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.runner import Pipeline, Settings
 from tidemark.pipeline.session import make_session
+
+BATCH_BYTES = 1 << 20
 
 
 @contextmanager
@@ -18,3 +26,25 @@ def running_spark(cache: Path) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+def land(
+    spark: SparkSession,
+    folder: StateFolder,
+    lake: Path,
+    checkpoint: Path,
+    *,
+    reader: str = "spark",
+    batch_bytes: int = BATCH_BYTES,
+    stop: threading.Event | None = None,
+) -> Progress:
+    """Bring what is in a state's outbox into a lake; with `stop`: all that comes until it is set."""
+    settings = Settings(
+        folder.root, str(lake), str(checkpoint), reader, batch_bytes, shared_with_group=False, once=stop is None
+    )
+    with OutboxReader.open(folder) as outbox:
+        outbox.register(reader)
+        metrics, log = PipelineMetrics(outbox.identity.capture), get_log("test")
+        progress = Progress(metrics, log, folder, reader, str(lake))
+        Pipeline(settings, outbox, metrics, progress, log).run(spark, stop or threading.Event())
+    return progress

@@ -91,7 +91,7 @@ BUILT_IN_OTHERS = [
         (3614, "tsvector", -1), (3615, "tsquery", -1), (4072, "jsonpath", -1),
     )
 ]  # fmt: skip
-EXTENSIONS = ("citext", "cube", "geometry", "halfvec", "hstore", "ltree", "sparsevec", "vector")
+EXTENSIONS = ("citext", "cube", "geography", "geometry", "halfvec", "hstore", "ltree", "sparsevec", "vector")
 OF_EXTENSIONS = [base_type(20_000, name, -1, Align.INT) for name in EXTENSIONS]
 OTHERS = [*RANGES, *MULTIRANGES, ROW, *BUILT_IN_OTHERS, *OF_EXTENSIONS]
 BY_NAME = {described.name: described for described in OTHERS}

@@ -2,6 +2,7 @@
 
 Read here are raw files, without a judgement on what they say: pages of relations, of pg_xact and of pg_multixact, the
 relation maps. Nothing is written there. Of a backup in tar format the files that are needed are read (`tar_backup`).
+Where the backup has a manifest, each file is held against it before it is read (`listed_files`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,10 +11,12 @@ from pathlib import Path
 
 from tidemark.decode.catalog.layout import CATALOG_OF_OID
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
-from tidemark.io.tar_backup import TarBackup, has_archives, opened_archives
+from tidemark.io.listed_files import MANIFEST_FILE, ListedFiles, listed_files, unreadable
+from tidemark.io.tar_backup import TarBackup, has_archives, may_be_read, opened_archives
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import INVALID_OID, BlockNumber, Oid
+from tidemark.model.lsn import INVALID_OID, BlockNumber, Lsn, Oid, format_lsn
 from tidemark.model.relation import RelFileLocator
+from tidemark.wal.backup_manifest import BackupManifest, NotAsListed
 from tidemark.wal.data_directory import (
     BackupLabel,
     BackupUnusable,
@@ -28,6 +31,7 @@ from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
 
 DEFAULT_TABLESPACE = Oid(1663)  # pg_default
 VERSION_FILE = "PG_VERSION"
+LABEL_FILE = "backup_label"
 MAP_FILE = "pg_filenode.map"
 WAL_FOLDER = "pg_wal"
 CONTROL_FILE = Path("global", "pg_control")
@@ -53,6 +57,7 @@ class BackupFolder:
         self.folder = folder
         self._archives = archives
         self._files = folder if archives is None else archives.copied
+        self._listed: ListedFiles | None = None
         version = self._small_file(VERSION_FILE)
         if version is None:
             raise _no_data_directory(folder)
@@ -61,17 +66,22 @@ class BackupFolder:
         self.format: WalFormat = wal_format(int(version))
         if (self._files / "postmaster.pid").exists():
             raise NotABackup(f"{folder} is the data directory of a server (postmaster.pid is there), no backup")
-        label = self._small_file("backup_label")
+        label = self._small_file(LABEL_FILE)
         if label is None:
             raise NotABackup(
                 f"{folder} is no backup, or a server has started from it already: backup_label is not there"
             )
-        self.label: BackupLabel = parse_label(label.decode("utf-8", "replace"), str(folder / "backup_label"))
+        self.label: BackupLabel = parse_label(label.decode("utf-8", "replace"), str(folder / LABEL_FILE))
         control = self._small_file(CONTROL_FILE)
         if control is None:
             raise NotABackup(f"{folder / CONTROL_FILE} is not there")
         self.control: ControlFile = parse_control(control, self.format.major, str(folder / CONTROL_FILE))
         self._check()
+        self._listed = listed_files(folder, self._files, may_be_read)
+        if self._listed is not None:
+            self._check_manifest(self._listed.manifest)
+        for name in (VERSION_FILE, LABEL_FILE, CONTROL_FILE):
+            self._see(self._files / name)
         self.prefetch(self._mapped_catalogs())
 
     def _check(self) -> None:
@@ -84,6 +94,28 @@ class BackupFolder:
                 f"{self.folder} is of a server with a wal_level below logical",
                 hint="set wal_level = logical, restart the server, and take another backup",
             )
+
+    def _check_manifest(self, manifest: BackupManifest) -> None:
+        """See that the manifest is of this backup: what a restored server keeps is of the one that it came from."""
+        where, label, control = self.folder / MANIFEST_FILE, self.label, self.control
+        hint = "it is of another backup: move it away if this one was made by a tool that writes none"
+        if manifest.system_identifier not in (None, control.system_identifier):
+            identifiers = f"of system {manifest.system_identifier}, pg_control of {control.system_identifier}"
+            raise NotAsListed(f"{where} is {identifiers}", hint=hint)
+        begun = {(told.timeline, told.start_lsn) for told in manifest.wal_ranges}
+        if begun and (label.timeline, label.start_lsn) not in begun:
+            told = ", ".join(f"{format_lsn(lsn)} on timeline {timeline}" for timeline, lsn in sorted(begun))
+            began = f"{format_lsn(label.start_lsn)} on timeline {label.timeline}"
+            raise NotAsListed(f"{where} is of WAL from {told}; by backup_label it began at {began}", hint=hint)
+        end_lsn = manifest.end_lsn
+        if label.from_standby and end_lsn is not None and end_lsn < control.min_recovery_lsn:
+            reached = f"up to {format_lsn(end_lsn)}, pg_control up to {format_lsn(control.min_recovery_lsn)}"
+            raise NotAsListed(f"{where} has the backup replayed {reached}", hint=hint)
+
+    @property
+    def end_lsn(self) -> Lsn | None:
+        """Where its WAL ends by its manifest; None where nothing says so."""
+        return self._listed.manifest.end_lsn if self._listed is not None else None
 
     def prefetch(self, files: Iterable[RelFileLocator]) -> None:
         """Have the pages of these relations ready at once: each time that one is not, the whole backup is read."""
@@ -126,6 +158,7 @@ class BackupFolder:
         number = 0
         while True:
             path = first.with_name(f"{first.name}.{number}") if number else first
+            self._see(path)
             try:
                 with path.open("rb") as file:
                     block = number * self.control.segment_blocks
@@ -135,12 +168,13 @@ class BackupFolder:
             except FileNotFoundError:
                 return
             except OSError as error:
-                raise _unreadable(path, error) from error
+                raise unreadable(path, error) from error
             number += 1
 
     def slru_page(self, name: str, number: int) -> bytes | None:
         """Return a page of pg_xact or of a part of pg_multixact; None if there is none."""
         path = self._files / name / f"{number // _SLRU_PAGES:04X}"
+        self._see(path)
         try:
             with path.open("rb") as file:
                 file.seek(number % _SLRU_PAGES * PAGE_BYTES)
@@ -148,7 +182,7 @@ class BackupFolder:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
         return page if len(page) == PAGE_BYTES else None
 
     def some_database(self) -> Oid:
@@ -170,22 +204,24 @@ class BackupFolder:
         version = f"PG_{self.format.major}_{self.control.catalog_version}"
         return Path("pg_tblspc", str(tablespace), version, str(database))
 
+    def _see(self, path: Path) -> None:
+        """Hold a file against the manifest."""
+        if self._listed is not None:
+            self._listed.check(str(path.relative_to(self._files)))
+
     def _small_file(self, name: str | Path) -> bytes | None:
         path = self._files / name
+        self._see(path)
         try:
             with path.open("rb") as file:
                 return file.read(SMALL_FILE_BYTES_MAX)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _unreadable(path, error) from error
+            raise unreadable(path, error) from error
 
 
 def _no_data_directory(folder: Path) -> ConfigError:
     if not folder.is_dir():
         return NotABackup(f"{folder} is no folder")
     return NotABackup(f"{folder} is no base backup: PG_VERSION is not there")
-
-
-def _unreadable(path: Path, error: OSError) -> NotABackup:
-    return NotABackup(f"cannot read {path}: {error.strerror}", hint="let the user that runs cdcctl read the backup")

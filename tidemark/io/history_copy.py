@@ -163,6 +163,7 @@ def _manifest(view: StateView) -> Manifest | None:
         fingerprint=view.fingerprint,
         tables=tuple(CopiedTable(*key, progress) for key, progress in sorted(view.copies.items())),
         copied_at_us=SystemClock().wall_us(),
+        followed=view.followed,
     )
 
 

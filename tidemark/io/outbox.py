@@ -19,7 +19,7 @@ from tidemark.wire.envelope import DamagedValue, unseal
 from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import CHUNK_MAX, Scope, named, numbered, parse_slot, slot
 from tidemark.wire.outbox import HEADER_BYTES, EncodedGroup, OutboxValue, ValueHeader, chunks, decode_header, join
-from tidemark.wire.state import LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
+from tidemark.wire.state import IDENTITY, LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
 
 READERS_REGISTERED_MAX = 64
 SCHEMA_FORMAT_VERSION = 1
@@ -123,8 +123,9 @@ class OutboxReader(OpenedState):
 
     @property
     def outbox_id(self) -> str:
-        """The name of this outbox: sequences of another one mean nothing here."""
-        return self.identity.outbox_id
+        """The present name of this outbox: sequences of another one mean nothing here. It changes at a promotion."""
+        with self.environment.read() as transaction:
+            return self._identity(transaction).outbox_id
 
     @property
     def outbox_bytes_max(self) -> int:
@@ -217,6 +218,11 @@ class OutboxReader(OpenedState):
             transaction.put(key, READER.encode(confirmed), db=database)
             return confirmed
 
+    def _identity(self, transaction: Transaction) -> Identity:
+        stored = transaction.get(named(self.scope, IDENTITY.name), db=self.environment.database("state"))
+        assert stored is not None, "the state was opened by it"
+        return IDENTITY.decode(stored)
+
     def _ledger(self, transaction: Transaction) -> OutboxLedger:
         stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
         return OutboxLedger() if stored is None else LEDGER.decode(stored)
@@ -224,10 +230,11 @@ class OutboxReader(OpenedState):
     def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
         if after < ledger.trimmed:
             raise OutboxTrimmed(
-                f"outbox {self.outbox_id} holds {ledger.trimmed + 1} to {ledger.head}, asked was what follows {after}"
+                f"the outbox of {self.folder.root} holds {ledger.trimmed + 1} to {ledger.head}, "
+                f"asked was what follows {after}"
             )
         if after > ledger.head:
-            raise StateError(f"outbox {self.outbox_id} ends at {ledger.head}, asked was what follows {after}")
+            raise StateError(f"the outbox of {self.folder.root} ends at {ledger.head}, asked was what follows {after}")
 
     def _measure_group(self, table: OutboxTable, first: Sequence) -> tuple[Sequence, int]:
         header = self._header(table, first)

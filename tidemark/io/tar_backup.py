@@ -32,7 +32,7 @@ _ARCHIVE = re.compile(r"(base|pg_wal|[1-9][0-9]{0,9})\.tar(?:\.gz|\.lz4|\.zst)?"
 _DATABASE = r"(?:global|base/[0-9]{1,10}|pg_tblspc/[0-9]{1,10}/PG_[0-9]{1,3}_[0-9]{1,10}/[0-9]{1,10})"
 _RELATION = re.compile(rf"({_DATABASE}/([0-9]{{1,10}}))(?:\.[0-9]{{1,6}})?")
 _SMALL = re.compile(
-    r"PG_VERSION|backup_label|postmaster\.pid|global/pg_control|pg_(?:xact|multixact/offsets|multixact/members)/[0-9A-F]{4}"
+    r"PG_VERSION|backup_label|backup_manifest|postmaster\.pid|global/pg_control|pg_(?:xact|multixact/offsets|multixact/members)/[0-9A-F]{4}"
     rf"|{_DATABASE}/pg_filenode\.map"
 )
 _WAL = re.compile(r"pg_wal/(?:[0-9A-F]{24}|[0-9A-F]{8}\.history)")
@@ -41,6 +41,11 @@ _WAL = re.compile(r"pg_wal/(?:[0-9A-F]{24}|[0-9A-F]{8}\.history)")
 def has_archives(folder: Path) -> bool:
     """Tell if `folder` holds a backup in tar format."""
     return "base" in _archives(folder)
+
+
+def may_be_read(name: str) -> bool:
+    """Tell if `name` is a file of a data directory that says anything of catalogs."""
+    return _SMALL.fullmatch(name) is not None or _RELATION.fullmatch(name) is not None
 
 
 class TarBackup:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.io.failpoints import passed
 from tidemark.io.logs import Log, describe_error
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
@@ -31,9 +31,10 @@ from tidemark.pipeline.positions import Positions
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.session import SparkGone
 from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.source import FORMAT, OutboxSource
+from tidemark.pipeline.source import FORMAT, OutboxReplaced, OutboxSource
 from tidemark.pipeline.types import constants_of, shape_of
 
+OVER = (OutboxReplaced, OutboxTrimmed)  # how a query ends whose numbers are over: by a promotion of this host's node
 QUERY = "tidemark"
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
 POLL_S = 0.2
@@ -73,6 +74,7 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._lake = self._open_lake()
+        self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
@@ -113,10 +115,11 @@ class Pipeline:
 
     def _start(self, spark: SparkSession) -> StreamingQuery:
         settings = self._settings
+        self._outbox_id = self._outbox.outbox_id
         start = starting_sequence(self._lake.positions, self._outbox)
         lake = self._lake.positions.lake_id()  # a checkpoint says how far one lake is: two may stand in one state
         register_source(spark)
-        self._log.info("query starts", lake=settings.lake, outbox=self._outbox.outbox_id, after=start)
+        self._log.info("query starts", lake=settings.lake, outbox=self._outbox_id, after=start)
         rows = (
             spark.readStream.format(FORMAT)
             .option("state", str(settings.state))
@@ -127,7 +130,7 @@ class Pipeline:
         )
         writer = (
             rows.writeStream.queryName(QUERY)
-            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox.outbox_id}-{lake}")
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}")
             .foreachBatch(self._batch)
         )
         query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
@@ -144,12 +147,12 @@ class Pipeline:
     def _land(self, rows: DataFrame) -> None:
         started = time.monotonic()
         outbox, lake, reader = self._outbox, self._lake, self._settings.reader
-        feed = open_feed(rows.toArrow(), outbox.outbox_id)
+        feed = open_feed(rows.toArrow(), self._outbox_id)
         if feed is None:
             return
         held = lake.positions.held
         check_joins(feed, held, lake.positions.outbox)
-        known = held.sequence if lake.positions.outbox == outbox.outbox_id else NO_SEQUENCE
+        known = held.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
         outbox.confirm(reader, known, feed.after)
         lake.apply(feed.lake_batch)
         outbox.confirm(reader, lake.positions.held.sequence, feed.after)
@@ -161,6 +164,9 @@ class Pipeline:
         failure = self._failure
         if not isinstance(failure, TidemarkError):
             failure = named_failure(str(error))
+        if isinstance(failure, OVER) and self._outbox.outbox_id != self._outbox_id:
+            self._log.info("the outbox was numbered on, and a new query begins", before=self._outbox_id)
+            return
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure
         if not is_alive(spark):

@@ -33,7 +33,7 @@ from tidemark.io.node import NodeFacts
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.archive_blocks import archived_blocks
 from tidemark.runtime.backup_reading import BackupSource, CatalogFiles, open_source
-from tidemark.runtime.offline import ArchiveEndsEarly
+from tidemark.runtime.offline import ArchiveEndsEarly, ForeignArchive
 from tidemark.runtime.seeding import FollowsDatabase, Seed, next_xid_after, nothing_else
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.page import RecordBlock
@@ -130,9 +130,20 @@ class _Replay:
                 f"{self._source.archive.folder} ends at {format_lsn(self._lsn)}, before the end of {began}",
                 hint="wait until the segment in which the backup ended is archived (pg_switch_wal() hastens it)",
             )
+        self._check_end()
         heaps = (heap for mirror in self._mirrors for heap in mirror.store.heaps.values())
         self._backup.prefetch(heap.file for heap in heaps)
         page_seed.complete(self._mirrors, self._images, self._backup.pages, self._log, self._multixacts)
+
+    def _check_end(self) -> None:
+        """See that the archive has the backup end where its manifest says; of a standby WAL has no word of that."""
+        told_lsn = self._backup.end_lsn
+        if not self._backup.label.from_standby and told_lsn not in (None, self._lsn):
+            told = f"by its manifest the backup {self._backup.folder} ends at {format_lsn(told_lsn)}"
+            raise ForeignArchive(
+                f"{told}, in {self._source.archive.folder} at {format_lsn(self._lsn)}",
+                hint="name the archive of the server that the backup is of",
+            )
 
     def files(self) -> CatalogFiles:
         """Return in which files the catalogs stand at the end."""

@@ -15,7 +15,7 @@ from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.marker_key import make_marker_key
-from tidemark.io.node import Node
+from tidemark.io.node import Node, NodeFacts
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction
@@ -81,18 +81,7 @@ def initialise(
         databases_of(node, config)  # there is one
     if config.markers.dsn:
         _check_primary(config.markers.dsn, facts.system_identifier)
-    identity = Identity(
-        capture=config.capture.name,
-        system_identifier=facts.system_identifier,
-        outbox_id=uuid.uuid4().hex,
-        server_major=facts.major,
-        segment_bytes=facts.segment_bytes,
-        outbox_bytes_max=config.outbox.bytes_max,
-    )
-    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
-    adopt_archive(config, identity.system_identifier)  # and a folder that cannot be the archive
-    make_marker_key(config, folder)
-    with StateStore.create(folder, identity, numbers_after=numbers_after) as store:
+    with _create(config, folder, facts, numbers_after) as store:
         if store.view().beginning is not None:
             return False
         select = partial(databases_of, config=config)
@@ -137,7 +126,23 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
 
     Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured.
     """
-    facts = seed.node
+    with _create(config, folder, seed.node) as store:
+        if store.view().beginning is not None:
+            return False
+        snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
+        _write_beginning(
+            config, store, seed, snapshot, stage=Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
+        )
+    return True
+
+
+def _create(
+    config: Config, folder: StateFolder, facts: NodeFacts, numbers_after: OutboxSequence = NO_SEQUENCE
+) -> StateStore:
+    """Make the state with nothing but whose it is, and what stands beside it; or open the one that is there."""
+    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    adopt_archive(config, facts.system_identifier)  # and a folder that cannot be the archive
+    make_marker_key(config, folder)
     identity = Identity(
         capture=config.capture.name,
         system_identifier=facts.system_identifier,
@@ -146,17 +151,7 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
         segment_bytes=facts.segment_bytes,
         outbox_bytes_max=config.outbox.bytes_max,
     )
-    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
-    adopt_archive(config, identity.system_identifier)
-    make_marker_key(config, folder)
-    with StateStore.create(folder, identity) as store:
-        if store.view().beginning is not None:
-            return False
-        snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
-        _write_beginning(
-            config, store, seed, snapshot, stage=Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
-        )
-    return True
+    return StateStore.create(folder, identity, numbers_after=numbers_after)
 
 
 def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:

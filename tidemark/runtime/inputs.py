@@ -121,7 +121,8 @@ class SpooledInput:
                     self._stopping.wait(ROOM_S)  # the ring is full
                 elif spooling:
                     self._network.stop()  # then once more: what came in the meantime
-                    spooling = False
+                    # NB: a disk that hangs holds it for longer than `stop` waits, and one alone may receive.
+                    spooling = self._network.link is not Link.ENDED
                 else:
                     self._go_direct()
                     return

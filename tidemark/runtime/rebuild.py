@@ -5,6 +5,9 @@ and what a table of the lake holds by position is left out there. The outbox its
 stood in it and are not in the lake are copied again, and the new outbox numbers on behind all that the old one can have
 given out. The capture begins in ARCHIVE where an archive is configured: WAL from the start on is in the spool, and may
 be nowhere else.
+
+Where standbys are followed it begins as a follower if it was one, or if the node does not say that it is no standby:
+somebody else may deliver. The sidecar finds out, and takes over where nobody does.
 """
 
 import uuid
@@ -16,16 +19,18 @@ from tidemark.io.history_copy import fetch_history, read_manifest
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import ConfigError
-from tidemark.model.mode import Stage
+from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
+from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
 from tidemark.runtime.copy_plan import TableKey
+from tidemark.runtime.initialise import is_standby
 from tidemark.wire.manifest import Manifest
 from tidemark.wire.outbox import HEADER_BYTES
 from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,
     FINGERPRINT,
+    FOLLOWED,
     HAND_OVER,
     HISTORY,
     JOURNAL,
@@ -33,6 +38,7 @@ from tidemark.wire.state import (
     TERM,
     CopyPhase,
     CopyProgress,
+    Followed,
     HandOver,
     Term,
     Watermark,
@@ -57,8 +63,11 @@ class OtherCapture(ConfigError):
     hint = "capture.name in the configuration has to be that of the state that is lost"
 
 
-def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock | None) -> bool:
-    """Make the state of a capture from a spool; false if it is there already. Without a lake all tables are copied."""
+def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock | None) -> Stage | None:
+    """Make the state of a capture from a spool; return the stage that it begins in, None if it is there already.
+
+    Without a lake all tables are copied; a follower's are as its deliverer has them.
+    """
     manifest = read_manifest(spool)
     if manifest.identity.capture != config.capture.name:
         raise OtherCapture(
@@ -67,17 +76,19 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
     bytes_max = config.outbox.bytes_max
     identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    stage = _stage(config, manifest)
     with StateStore.create(folder, identity, numbers_after=_numbers_after(manifest, lake)) as store:
         if store.view().beginning is not None:
-            return False
+            return None
         fetch_history(spool, manifest, folder.history, folder.file_mode)
         with store.transaction(None) as moving:
             moving.put(HISTORY, manifest.history)
             moving.put(JOURNAL, manifest.journal)
             moving.put(BEGINNING, manifest.beginning)
             moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
-            if config.has_archive:
-                moving.put(STAGE, Stage.ARCHIVE)
+            moving.put(STAGE, stage)
+            if stage is Stage.FOLLOWER:
+                moving.put(FOLLOWED, _followed(manifest))
             epoch = _epoch_after(manifest)
             moving.put(TERM, Term(epoch, None))
             # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
@@ -85,12 +96,40 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
             if manifest.fingerprint is not None:
                 moving.put(FINGERPRINT, manifest.fingerprint)
             for key, progress in manifest.copies.items():
-                moving.put_copy(*key, _copy_of(key, progress, lake) if config.copy.enabled else progress)
-    return True
+                copies = config.copy.enabled and manifest.followed is None
+                moving.put_copy(*key, _copy_of(key, progress, lake) if copies else progress)
+    return stage
+
+
+def _stage(config: Config, manifest: Manifest) -> Stage:
+    if config.standby.follow and (manifest.followed is not None or not _is_primary(config)):
+        return Stage.FOLLOWER
+    return Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
+
+
+def _is_primary(config: Config) -> bool:
+    """Tell if the node says that it is no standby."""
+    try:
+        return not is_standby(config)
+    except (NodeUnreachable, NodeUnfit):
+        return False
+
+
+def _followed(manifest: Manifest) -> Followed:
+    """Return how far a follower is that follows from the manifest's start on; a deliverer had delivered up to there."""
+    start = manifest.start
+    if manifest.followed is None:
+        return Followed(start, start, has_start=True)
+    return replace(manifest.followed, pointer=start)
 
 
 def _numbers_after(manifest: Manifest, lake: LakeStock | None) -> Sequence:
-    known = max(manifest.head, lake.sequence if lake is not None else NO_SEQUENCE)
+    leader = manifest.followed.leader if manifest.followed is not None else None
+    known = max(
+        manifest.head,
+        leader.sequence if leader is not None else NO_SEQUENCE,
+        lake.sequence if lake is not None else NO_SEQUENCE,
+    )
     return numbers_behind(known, manifest.identity.outbox_bytes_max)
 
 

@@ -6,6 +6,7 @@ nothing of a branch that is dead, which of its tables want another copy, and num
 given out. It is one transaction, which ends `followed`; a crash before it leaves all of it to the next start.
 """
 
+import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +28,7 @@ from tidemark.wire.state import (
     DELIVERED,
     FOLLOWED,
     HAND_OVER,
+    IDENTITY,
     LEDGER,
     CopyPhase,
     CopyProgress,
@@ -108,7 +110,10 @@ def _check_branch(around: Surroundings, lake: LakeStock) -> None:
 
 
 def _number_on(moving: StateTransaction, followed: Followed, lake: LakeStock | None) -> None:
-    """Let the outbox go on behind the deliverer's numbers; what an earlier turn left in it is confirmed over there."""
+    """Let the outbox go on behind the deliverer's numbers; what an earlier turn left in it is confirmed over there.
+
+    It gets another name: what Spark's checkpoints and the lake know of an earlier turn's numbers is over.
+    """
     assert followed.leader is not None, "somebody else has delivered"
     ledger, delivered = moving.ledger(), moving.delivered()
     assert delivered is not None, "it began somewhere"
@@ -116,6 +121,7 @@ def _number_on(moving: StateTransaction, followed: Followed, lake: LakeStock | N
     known = max(ledger.head, followed.leader.sequence, lake.sequence if lake is not None else ledger.head)
     head = numbers_behind(known, moving.identity.outbox_bytes_max)
     moving.put(LEDGER, OutboxLedger(head, head))
+    moving.put(IDENTITY, replace(moving.identity, outbox_id=uuid.uuid4().hex))
     for name, reader in moving.readers()[0].items():
         moving.put_reader(name, Reader(head, head, reader.confirmed_at_us))
     here = Watermark(delivered.pointer, head)

@@ -17,6 +17,7 @@ from tidemark.wire.state import (
     CopyProgress,
     DamagePolicy,
     Fingerprint,
+    Followed,
     HistoryIndex,
     Identity,
     JournalMark,
@@ -48,6 +49,7 @@ class Manifest:
     fingerprint: Fingerprint | None
     tables: tuple[CopiedTable, ...]
     copied_at_us: int  # wall clock, for people
+    followed: Followed | None = None  # of a follower
 
     @property
     def copies(self) -> Mapping[tuple[Oid, Oid], CopyProgress]:

@@ -36,11 +36,11 @@ class DamagePolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What this state belongs to; written once, by `init`."""
+    """What this state belongs to; written by `init`, and once more where a promotion numbers the outbox on."""
 
     capture: str
     system_identifier: SystemIdentifier
-    outbox_id: str  # hexadecimal; Spark's offsets are sequences of this outbox
+    outbox_id: str  # hexadecimal; Spark's offsets are sequences of this outbox. NB: `OutboxReader` has the present one
     server_major: int
     segment_bytes: int
     outbox_bytes_max: int

@@ -17,10 +17,11 @@ def test_every_sample_is_recorded() -> None:
 
 
 @pytest.mark.feature("P12")
+@pytest.mark.parametrize("name", ["geometry", "geography"])  # one form
 @pytest.mark.parametrize("sample", POSTGIS_SAMPLES["geometry"])
-def test_a_geometry_prints_as_postgis_printed_it(sample: str) -> None:
+def test_a_geometry_prints_as_postgis_printed_it(sample: str, name: str) -> None:
     stored, text = RECORDED[sample]
-    codec = codec_for(forms.BY_NAME["geometry"])
+    codec = codec_for(forms.BY_NAME[name])
     assert codec.text(bytes.fromhex(stored)) == text
     assert codec.arrow_value(bytes.fromhex(stored)) == codec.parse_text(text)
 

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.forged_records import Wal, packed_row
+from tests.support.forged_records import FORMAT, Wal, packed_row
 from tests.support.groups import DATABASE, relation
 from tests.unit.decoder.test_grouping import ACCOUNT, DIALECTS, LEDGER, groups_of
 from tidemark.decode.grouping import Grouper
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, TransactionEnd, Truncation
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position
+from tidemark.wal.record import parse_record
 
 
 def stream() -> Wal:
@@ -18,11 +19,35 @@ def stream() -> Wal:
     for xid in (701, 702, 703):
         made.insert(xid, ACCOUNT, packed_row(xid))
         made.insert(xid, LEDGER, packed_row(xid))
+        made.multi_insert(xid, LEDGER, [packed_row(xid + copied) for copied in (10, 20, 30)])  # COPY: one LSN
         if xid == 702:
             made.truncate(xid, LEDGER)
         made.insert(xid, ACCOUNT, packed_row(xid + 1000))
         made.commit(xid)
     return made
+
+
+def overlapping() -> Wal:
+    """Two transactions side by side: the first to begin ends last."""
+    made = Wal(relation(), relation("ledger", LEDGER))
+    for number in range(3):
+        for xid in (701, 702):
+            made.insert(xid, ACCOUNT, packed_row(number))
+            made.multi_insert(xid, LEDGER, [packed_row(number), packed_row(number + 100)])
+    made.commit(702)
+    made.insert(701, ACCOUNT, packed_row(9))
+    made.commit(701)
+    return made
+
+
+def read_again(stream: Wal, start_lsn: Lsn) -> Wal:
+    """Decode the same records from an LSN on."""
+    again = Wal(relation(), relation("ledger", LEDGER))
+    for lsn, end_lsn, raw in stream.raws:
+        decoded = again.decoder.decode(parse_record(lsn, end_lsn, raw, FORMAT)) if lsn >= start_lsn else None
+        if decoded is not None:
+            again.out.append(decoded)
+    return again
 
 
 def places(groups: list[ChangeGroup]) -> list[Position]:
@@ -41,16 +66,20 @@ def _places(group: ChangeGroup) -> Iterator[Position]:
 @pytest.mark.feature("P03")
 def test_what_follows_any_position_is_given_out_exactly_once() -> None:
     everything = places(groups_of(stream(), Grouper(DIALECTS)))
-    assert len(everything) == 10
+    assert len(everything) == 19
     for index, place in enumerate(everything):
         rest = places(groups_of(stream(), Grouper(DIALECTS, after=place, rows_max=2)))
         assert rest == everything[index + 1 :]
 
 
-def test_the_pointers_of_any_cut_lead_to_the_rest() -> None:
-    for group in groups_of(stream(), Grouper(DIALECTS, rows_max=1)):
-        rest = groups_of(stream(), Grouper(DIALECTS, after=group.last.position))
-        assert all(group.last.position < place for place in places(rest))
+@pytest.mark.feature("P03")
+@pytest.mark.parametrize("rows_max", [1, 2, 5])
+def test_the_pointer_of_any_cut_begins_where_all_of_the_rest_can_be_read(rows_max: int) -> None:
+    everything = places(groups_of(overlapping(), Grouper(DIALECTS)))
+    for group in groups_of(overlapping(), Grouper(DIALECTS, rows_max=rows_max)):
+        again = read_again(overlapping(), group.last.restart_lsn)
+        rest = places(groups_of(again, Grouper(DIALECTS, after=group.last.position)))
+        assert rest == everything[everything.index(group.last.position) + 1 :]
 
 
 def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> None:
@@ -66,7 +95,7 @@ def test_what_the_copy_of_a_table_has_seen_is_left_out_of_that_table_only() -> N
         if isinstance(item, ChangeBatch)
         for row in item.rows.column("_after").to_pylist()
     }
-    assert {row for name, row in rows if name == "ledger"} == {703}
+    assert {row for name, row in rows if name == "ledger"} == {703, 713, 723, 733}
     assert {row for name, row in rows if name == "account"} == {701, 1701, 702, 1702, 703, 1703}
     assert not any(isinstance(item, Truncation) for group in groups for item in group.items)
 

@@ -9,7 +9,7 @@ from tests.support.forged_records import Wal, packed_row
 from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
-from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups
+from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers
 from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.grouping import Grouper
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
@@ -68,6 +68,16 @@ def test_transactions_are_counted_as_one_by_one() -> None:
     ] * 60
     assert sum(len(group.begun) for group in made) == 60
     assert set(column(made, TABLE_ORDINAL, "ledger")) == {0}
+
+
+@pytest.mark.feature("P03")
+def test_what_follows_any_position_is_given_out_exactly_once_of_transactions_that_come_together() -> None:
+    stream = tellers(40)
+    everything = places(groups(stream, Grouper(DIALECTS)))
+    assert len(everything) > 100
+    for index, place in enumerate(everything):
+        rest = groups(stream, Grouper(DIALECTS, after=place))
+        assert places(rest) == everything[index + 1 :]
 
 
 def partitioned() -> tuple[Relation, Relation]:

@@ -1,0 +1,118 @@
+"""What a change says of the row that was there before, on a real server: by replica identity, and where TOAST is."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.captures import change_log
+from tests.support.gathered import Gathering
+from tests.support.postgres import Cluster, sql
+from tidemark.model.change import BeforeKind, GroupItem
+
+Told = tuple[object, object, object]  # op, what is known of the old row, and the old row
+NONE, KEY, FULL = (kind.value for kind in (BeforeKind.NONE, BeforeKind.KEY, BeforeKind.FULL))
+STEPS = (
+    "INSERT INTO {0} VALUES (1, 10, 'a')",
+    "UPDATE {0} SET note = 'b'",
+    "UPDATE {0} SET id = 2",
+    "UPDATE {0} SET code = 20",
+    "DELETE FROM {0}",
+)
+PLAIN = "CREATE TABLE {0} (id int, code int NOT NULL, note text)"
+KEYED = f"{PLAIN}; ALTER TABLE {{0}} ADD PRIMARY KEY (id)"
+UNKNOWN: list[Told] = [("i", NONE, None), *[("u", NONE, None)] * 3, ("d", NONE, None)]
+
+
+def row(number: int | None = None, code: int | None = None, note: str | None = None) -> dict[str, object]:
+    return {"id": number, "code": code, "note": note}
+
+
+IDENTITIES: dict[str, tuple[str, list[Told]]] = {
+    "by_key": (
+        KEYED,
+        [("i", NONE, None), ("u", NONE, None), ("u", KEY, row(1)), ("u", NONE, None), ("d", KEY, row(2))],
+    ),
+    "by_index": (
+        f"{KEYED}; CREATE UNIQUE INDEX code ON {{0}} (code); ALTER TABLE {{0}} REPLICA IDENTITY USING INDEX code",
+        [
+            *(("i", NONE, None), ("u", NONE, None), ("u", NONE, None)),
+            ("u", KEY, row(code=10)),
+            ("d", KEY, row(code=20)),
+        ],
+    ),
+    "by_all": (
+        f"{KEYED}; ALTER TABLE {{0}} REPLICA IDENTITY FULL",
+        [
+            ("i", NONE, None),
+            ("u", FULL, row(1, 10, "a")),
+            ("u", FULL, row(1, 10, "b")),
+            ("u", FULL, row(2, 10, "b")),
+            ("d", FULL, row(2, 20, "b")),
+        ],
+    ),
+    "by_nothing": (f"{KEYED}; ALTER TABLE {{0}} REPLICA IDENTITY NOTHING", UNKNOWN),
+    "keyless": (PLAIN, UNKNOWN),
+}
+
+
+@pytest.fixture
+def ours(cluster: Cluster, database: str) -> Iterator[Gathering]:
+    made = Gathering(cluster, [database])
+    try:
+        made.settle()
+        yield made
+    finally:
+        made.changes.close()
+
+
+def items(ours: Gathering) -> list[GroupItem]:
+    return [item for group in ours.catch_up() for item in group.items]
+
+
+@pytest.mark.feature("P06")
+@pytest.mark.parametrize("in_one_transaction", [False, True])  # the decoder reads rows behind DDL one by one
+def test_what_is_known_of_an_old_row_is_what_its_replica_identity_has_the_server_write(
+    cluster: Cluster, database: str, ours: Gathering, *, in_one_transaction: bool
+) -> None:
+    with cluster.connect(database, autocommit=not in_one_transaction) as session:
+        for name, (made, _) in IDENTITIES.items():
+            for step in (made, *STEPS):
+                sql(session, step.format(name))
+            session.commit()
+    came = items(ours)
+    for name, (_, expected) in IDENTITIES.items():
+        told = [(found["_op"], found["_before_kind"], found["_before"]) for found in change_log(came, name)]
+        assert told == expected, name
+
+
+@pytest.mark.feature("P05")
+@pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
+def test_a_toasted_value_comes_whole_when_it_is_written_and_is_marked_where_it_is_not(
+    cluster: Cluster, database: str, ours: Gathering, identity: str
+) -> None:
+    first, second = "first " * 3000, "second " * 3000
+    with cluster.connect(database) as session:
+        sql(session, "CREATE TABLE kept (id int PRIMARY KEY, note text, doc text)")
+        sql(session, "ALTER TABLE kept ALTER doc SET STORAGE EXTERNAL")
+        sql(session, f"ALTER TABLE kept REPLICA IDENTITY {identity}")
+        sql(session, f"INSERT INTO kept VALUES (1, 'a', '{first}')")
+        sql(session, "UPDATE kept SET note = 'b'")
+        sql(session, "UPDATE kept SET doc = NULL")
+        sql(session, f"UPDATE kept SET doc = '{second}'")
+        sql(session, "UPDATE kept SET id = 2")
+    of_doc = bytes([0b100])
+    rows = change_log(items(ours), "kept")
+    assert [(found["_unchanged"], found["_after"]) for found in rows] == [
+        (None, {"id": 1, "note": "a", "doc": first}),
+        (of_doc, {"id": 1, "note": "b", "doc": None}),
+        (None, {"id": 1, "note": "b", "doc": None}),
+        (None, {"id": 1, "note": "b", "doc": second}),
+        (of_doc, {"id": 2, "note": "b", "doc": None}),
+    ]
+    if identity == "FULL":  # the server reads it back for the old row
+        assert [found["_before"] for found in rows[1:]] == [
+            {"id": 1, "note": "a", "doc": first},
+            {"id": 1, "note": "b", "doc": first},
+            {"id": 1, "note": "b", "doc": None},
+            {"id": 1, "note": "b", "doc": second},
+        ]

@@ -1,0 +1,89 @@
+"""Tables that change places under load: each row comes under the name that its table had when it was written."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.oracle import Oracle
+from tests.support.postgres import Cluster, sql
+
+DATABASE = "swapped"
+JOIN_S = 60
+SETUP = """
+CREATE SCHEMA aside;
+CREATE TABLE hot (id serial PRIMARY KEY, made_as text DEFAULT 'hot');
+CREATE TABLE cold (id serial PRIMARY KEY, extra int DEFAULT 7, made_as text DEFAULT 'cold')
+"""
+SWAP = (
+    "ALTER TABLE hot RENAME TO spare",
+    "INSERT INTO spare DEFAULT VALUES",
+    "ALTER TABLE cold RENAME TO hot",
+    "ALTER TABLE spare RENAME TO cold",
+    "INSERT INTO hot DEFAULT VALUES",
+)
+BETWEEN = (
+    ("VACUUM FULL hot",),
+    (
+        "ALTER TABLE cold SET SCHEMA aside",
+        "INSERT INTO aside.cold DEFAULT VALUES",
+        "ALTER TABLE aside.cold SET SCHEMA public",
+    ),
+    ("TRUNCATE hot", "ALTER TABLE hot RENAME made_as TO called", "ALTER TABLE hot RENAME called TO made_as"),
+    ("CLUSTER hot USING {0}",),
+    ("ALTER TABLE hot ALTER id TYPE bigint", "ALTER TABLE hot ALTER id TYPE int"),
+)
+ROUNDS = 2 * len(BETWEEN)
+
+
+@pytest.fixture
+def database(oracle_cluster: Cluster) -> Iterator[str]:
+    oracle_cluster.sql(f"CREATE DATABASE {DATABASE}")
+    oracle_cluster.sql(SETUP, DATABASE)
+    yield DATABASE
+    oracle_cluster.sql(f"DROP DATABASE {DATABASE} WITH (FORCE)")
+
+
+@contextmanager
+def writing(cluster: Cluster) -> Iterator[threading.Semaphore]:
+    """Write rows to whatever is called hot, one a transaction; each is counted."""
+    counted, stop = threading.Semaphore(0), threading.Event()
+
+    def run() -> None:
+        with cluster.connect(DATABASE) as session:
+            while not stop.is_set():
+                sql(session, "INSERT INTO hot DEFAULT VALUES")
+                counted.release()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield counted
+    finally:
+        stop.set()
+        thread.join(JOIN_S)
+
+
+@pytest.mark.feature("P07")
+def test_rows_of_tables_that_change_places_under_load_come_under_the_name_of_their_moment(
+    oracle_cluster: Cluster, database: str
+) -> None:
+    with Oracle(oracle_cluster, database) as oracle:
+        with writing(oracle_cluster) as counted, oracle_cluster.connect(database) as session:
+            for number in range(ROUNDS):
+                for _ in range(3):
+                    assert counted.acquire(timeout=JOIN_S)
+                sql(session, "BEGIN")
+                for statement in SWAP:
+                    sql(session, statement)
+                sql(session, "COMMIT" if number % 3 else "ROLLBACK")
+                ((index,),) = session.execute(
+                    "SELECT relname FROM pg_class JOIN pg_index ON oid = indexrelid WHERE indrelid = 'hot'::regclass"
+                ).fetchall()
+                for statement in BETWEEN[number % len(BETWEEN)]:
+                    sql(session, statement.format(index))
+        lines = oracle.check("swaps")
+    for made_as in ("hot", "cold"):
+        told = [line for line in lines if line.startswith("table public.hot: INSERT") and f"'{made_as}'" in line]
+        assert len(told) > ROUNDS, made_as

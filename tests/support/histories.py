@@ -1,0 +1,20 @@
+"""The catalogs' past of a state whose test changes no catalog."""
+
+from tidemark.io.history_files import HistoryWriter
+from tidemark.io.state import StateStore
+from tidemark.wire.state import HistoryIndex, JournalMark
+
+
+def empty_history(store: StateStore) -> HistoryWriter:
+    """Return a writer behind nothing, which tells nobody of its files."""
+    identity = store.identity
+    return HistoryWriter(
+        store.folder.history,
+        HistoryIndex(),
+        JournalMark(),
+        major=identity.server_major,
+        system_identifier=identity.system_identifier,
+        file_bytes_max=1 << 20,
+        file_mode=store.folder.file_mode,
+        store=lambda _index: None,
+    )
