@@ -127,8 +127,13 @@ class RealtimeSwitch:
                 return
             if archiver.delivers(marks.term) and self._is_active():
                 return
-            self._check_time("off", "the archiver has not begun to deliver; its log says why")
-            self._told.tell("archiver", "waiting for the archiver to take over")
+            if archiver.hangs:
+                missing = f"waiting for {_hung_text(archiver)}"
+                self._check_time("off", missing)
+                self._told.tell("hung archiver", missing)
+            else:
+                self._check_time("off", "the archiver has not begun to deliver; its log says why")
+                self._told.tell("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
 
     def _is_active(self) -> bool:
@@ -190,8 +195,11 @@ class RealtimeSwitch:
             return "epoch", "waiting for the sidecar to take an epoch"
         if marks.stage is Stage.RETURNED:
             return "sidecar", "waiting for the sidecar to take over"
-        if not self._look(Role.ARCHIVER).is_running:
+        archiver = self._look(Role.ARCHIVER)
+        if not archiver.is_running:
             return "archiver", f"waiting for the archiver, which does not run any more; {start_hint(Role.ARCHIVER)}"
+        if archiver.hangs:
+            return "hung archiver", f"waiting for {_hung_text(archiver)}"
         if marks.stage is Stage.RETURNING:
             return "marker", f"waiting for the archiver to meet the try-start marker{self._archiving_text()}"
         return "lag", f"waiting for the sidecar to ask for its return: {self._lag_text(marks)}"
@@ -271,6 +279,12 @@ class RealtimeSwitch:
             raise NotComplete(
                 f"realtime is not {direction} after {self._deadline_s:g} s: {missing}; the stage is {stage}"
             )
+
+
+def _hung_text(archiver: Process) -> str:
+    """Name an archiver that hangs, and what to do: no process of ours kills it."""
+    pid = archiver.owner.pid if archiver.owner is not None else None
+    return f"the archiver, which hangs: see its archive's mount, or kill process {pid} and {start_hint(Role.ARCHIVER)}"
 
 
 def slow_archiving(node: NodeArchiving) -> str:

@@ -1,10 +1,12 @@
 """How `cdcctl` shows who delivers: stage, epoch, hand-over, the archiver's lag, the switches so far."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from ctl.archive_tree import archive_of, clock_text
+from ctl.archive_tree import clock_text
 from ctl.processes import Process, look_at, process_tree
 from ctl.render import Tree
+from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.archive_state import ArchiveState, NoArchive
 from tidemark.io.config import Config
 from tidemark.io.state import StateStore
@@ -14,6 +16,7 @@ from tidemark.model.mode import Role, Stage
 from tidemark.wire.state import Switch
 
 US_PER_S = 1_000_000
+ARCHIVE_S = 10.0  # then the rest is told without it
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
 
 
@@ -35,12 +38,12 @@ class Seen:
 
 
 def see(store: StateStore, config: Config) -> Seen:
-    """Look at everything; an archive that cannot be listed is no reason to tell nothing else."""
+    """Look at everything; an archive that cannot be listed, or hangs, is no reason to tell nothing else."""
     view = store.view()
     archive: ArchiveState | NoArchive | None = None
     if config.has_archive:
         try:
-            archive = archive_of(config, view)
+            archive = ArchiveLook(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
         except NoArchive as error:
             archive = error
     return Seen(view, look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config), archive)

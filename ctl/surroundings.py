@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ctl import settings
@@ -10,19 +11,26 @@ from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import WriteGuard
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 
 
 @contextmanager
-def surrounded(state: Path, config: Path | None) -> Iterator[tuple[Surroundings, NodeErrands]]:
-    """Open the state; its counters are for nobody, its log is for the terminal."""
+def surrounded(state: Path, config: Path | None, *, kills: bool = False) -> Iterator[tuple[Surroundings, NodeErrands]]:
+    """Open the state; its counters are for nobody, its log is for the terminal.
+
+    A process that is stuck inside a write transaction is told there, since whoever writes waits for it; `kills`: or
+    killed, as the daemons do.
+    """
     chosen = settings.load(state, config)
     configure_logs("console", "warning")
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
-    with StateStore.open(folder) as store:
-        around = Surroundings(chosen, store, Metrics(store.identity.capture), get_log("cdcctl"))
+    log = get_log("cdcctl")
+    guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
+    with StateStore.open(folder, guarded=guard) as store, guard(store.environment):
+        around = Surroundings(chosen, store, Metrics(store.identity.capture), log)
         errands = NodeErrands(around, load_marker_key(chosen, folder))
         try:
             yield around, errands

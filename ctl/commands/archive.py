@@ -34,7 +34,7 @@ def archive() -> None:
 @json_option
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show what is there, what is missing, and where the delivered pointer stands in it."""
-    with StateStore.open(StateFolder(state)) as store:
+    with StateStore.open(StateFolder(state), read_only=True) as store:
         view = store.view()
     found = archive_of(settings.load(state, config), view)
     tree = {**archive_tree(found, view), "history_copied": _copied(found)}

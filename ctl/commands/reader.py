@@ -20,7 +20,7 @@ def reader() -> None:
 @json_option
 def list_readers(state: Path, *, as_json: bool) -> None:
     """Show every reader: what its targets hold, what it may ask for again, how far it is behind."""
-    with StateStore.open(StateFolder(state)) as store:
+    with StateStore.open(StateFolder(state), read_only=True) as store:
         view = store.view()
     head = view.ledger.head
     tree = {

@@ -54,7 +54,7 @@ def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) ->
 @json_option
 def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_json: bool) -> None:
     """Stop realtime until it is switched on; return when the archiver delivers. Works with a dead sidecar."""
-    with _switching(state, config, deadline_s, as_json=as_json) as switching:
+    with _switching(state, config, deadline_s, as_json=as_json, kills=force) as switching:
         switching.off(force=force)
 
 
@@ -65,15 +65,17 @@ def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_
 @json_option
 def status(state: Path, *, config: Path | None, switches: int, as_json: bool) -> None:
     """Show who delivers, since when and why, and the switches so far, with or without a daemon."""
-    with StateStore.open(StateFolder(state)) as store:
+    with StateStore.open(StateFolder(state), read_only=True) as store:
         seen = see(store, settings.load(state, config))
     show(realtime_tree(seen, switches=switches, as_json=as_json), as_json=as_json)
 
 
 @contextmanager
-def _switching(state: Path, config: Path | None, deadline_s: float, *, as_json: bool) -> Iterator[RealtimeSwitch]:
+def _switching(
+    state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
+) -> Iterator[RealtimeSwitch]:
     """Give a switch; print the state that it left, also one that is not what was asked for."""
-    with surrounded(state, config) as (around, errands):
+    with surrounded(state, config, kills=kills) as (around, errands):
         try:
             yield RealtimeSwitch(around, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))
         except NotComplete:

@@ -31,7 +31,7 @@ US_PER_S = 1_000_000
 @json_option
 def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show mode, positions, outbox, readers, first copies and archive, from the folders alone."""
-    with StateStore.open(StateFolder(state)) as store:
+    with StateStore.open(StateFolder(state), read_only=True) as store:
         seen = see(store, settings.load(state, config))
         file_bytes = store.environment.file_bytes()
         relations = store.relations()

@@ -109,6 +109,19 @@ def test_a_folder_that_is_not_there_is_named_and_an_empty_one_is_no_error(tmp_pa
     assert state.gap_after(Lsn(MB)) is None
 
 
+@pytest.mark.parametrize("content", ["gone", "not a timeline\n"])
+def test_a_history_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path: Path, content: str) -> None:
+    fill(tmp_path, 3)
+    history = tmp_path / "00000002.history"
+    if content == "gone":
+        history.symlink_to(tmp_path / "a disk that is away")
+    else:
+        history.write_text(content)
+    with pytest.raises(NoArchive, match=r"00000002\.history cannot be read") as told:
+        taken(tmp_path)
+    assert "fetch it again" in told.value.hint
+
+
 def test_a_hundred_thousand_files_are_listed_in_moments(tmp_path: Path) -> None:
     for number in range(FILES):
         (tmp_path / name(number)).touch()

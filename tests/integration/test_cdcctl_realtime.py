@@ -139,6 +139,27 @@ def test_off_kills_a_sidecar_that_hangs_only_by_force(hanging_soon: Pair) -> Non
     assert shown(off)["stage"] == "held"
 
 
+def test_a_switch_that_waits_for_an_archiver_that_hangs_names_it(hanging_soon: Pair) -> None:
+    pair = hanging_soon
+    succeeded(realtime(pair, "off"))
+    assert pair.archiver.process is not None
+    pair.archiver.process.send_signal(signal.SIGSTOP)
+    hung = f"the archiver, which hangs: see its archive's mount, or kill process {pair.archiver.process.pid}"
+
+    def hangs() -> bool:
+        archiver = shown(realtime(pair, "status", "--json"))["archiver"]
+        return isinstance(archiver, dict) and archiver["hangs"] is True
+
+    pair.wait_for(hangs, "its last sign of life to be old")
+    on = realtime(pair, "on", "--deadline-s", "1")
+    assert f"not on after 1 s: waiting for {hung}" in told(on.err)[0]
+    off = realtime(pair, "off", "--deadline-s", "1")
+    assert f"not off after 1 s: waiting for {hung}" in told(off.err)[0]
+    pair.archiver.kill()
+    pair.archiver.start()
+    assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
+
+
 def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     assert pair.archiver.process is not None
     pair.archiver.process.send_signal(signal.SIGSTOP)

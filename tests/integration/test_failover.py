@@ -110,6 +110,19 @@ def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
     ]
 
 
+def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: Path) -> None:
+    with paired(node, tmp_path, options={"TIDEMARK_RING__BYTES_MAX": "1"}) as pair:
+        pair.insert(1)
+        pair.switch_off()
+        node.switch()  # the marker comes at the beginning of a segment: the rest of that goes into the ring
+        pair.switch_on()
+        pair.wait_for(lambda: Stage.RETURNING in [each.before for each in pair.switches()], "the first attempt's end")
+        assert next(each.after for each in pair.switches() if each.before is Stage.RETURNING) is Stage.RETURNED
+        pair.wait_for_stage(Stage.REALTIME)
+        pair.insert(2)
+        assert ids(pair.catch_up()) == [1, 2]
+
+
 @pytest.mark.feature("I08")
 def test_a_full_ring_stops_realtime_once_with_one_line_and_one_marker(node: Archiving, tmp_path: Path) -> None:
     small = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18), "TIDEMARK_DECODE__QUEUE_BYTES": str(1 << 20)}

@@ -1,11 +1,14 @@
-"""An archive folder that is away for a moment, as a network file system is."""
+"""An archive folder that is away for a moment, or hangs, as a network file system does."""
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.captures import change_log, replayed
+from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import Pair, archiving_node, paired
 from tidemark.model.mode import Stage
 
@@ -43,3 +46,33 @@ def test_an_archive_that_is_away_for_a_moment_is_waited_for(pair: Pair, stage: S
         pair.switch_off()
     assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
     assert pair.archiver.running, pair.told()
+
+
+@pytest.mark.feature("I41")
+def test_an_archive_that_hangs_holds_up_neither_realtime_nor_the_operator(pair: Pair) -> None:
+    pair.insert(1)
+    pair.catch_up()
+    pair.node.configure(archive_command="false")
+    ledger = pair.archiving.spool.ledger
+    ledger.unlink()
+    os.mkfifo(ledger)  # who opens it waits for ever
+    told = pair.sidecar.wait_for_event("the archive cannot be looked at")
+    assert "gives no answer" in str(told["error"])
+    place = ("--json", "--state", pair.sidecar.folder.root)
+    shown = json.loads(succeeded(cdcctl("status", *place, **pair.sidecar.options)).out)
+    assert "gives no answer" in shown["archive"]
+    assert [shown[role]["hangs"] for role in ("sidecar", "archiver")] == [False, False]
+    pair.insert(2)
+    assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
+    assert pair.switch_off()["stage"] == "held"
+
+
+def test_realtime_goes_on_beside_an_archive_that_cannot_be_read(pair: Pair) -> None:
+    pair.insert(1)
+    pair.catch_up()
+    history = pair.archiving.spool.folder / "00000002.history"
+    history.symlink_to(pair.archiving.spool.folder / "a disk that is away")
+    pair.sidecar.wait_for_event("the archive cannot be looked at")
+    pair.insert(2)
+    assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
+    assert (pair.sidecar.running, pair.stage) == (True, Stage.REALTIME)

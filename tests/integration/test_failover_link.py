@@ -1,4 +1,4 @@
-"""The sidecar's way back while its own way to the node is bad."""
+"""What passes between the node and the sidecar, or does not: the stream, markers, the way back."""
 
 import threading
 import time
@@ -31,6 +31,21 @@ class Withheld:
         elif said.startswith(COPY_BOTH):
             self._connection.is_streaming = True
         return said
+
+
+class Spoilt:
+    """What the server streams, with one row changed on its way, once."""
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before, self._after = before, after
+        self.is_done = False
+
+    def change(self, said: bytes) -> bytes:
+        """Take what a connection's server says."""
+        if self.is_done or self._before not in said:
+            return said
+        self.is_done = True
+        return said.replace(self._before, self._after)
 
 
 @contextmanager
@@ -101,6 +116,56 @@ def test_what_is_archived_while_the_sidecar_alone_has_no_way_to_the_node_comes_b
             pair.insert(3)
             pair.catch_up()
             assert keys_of(pair) == [1, 2, 3]
+
+
+def test_a_record_that_the_stream_spoilt_is_read_from_the_archive(tmp_path: Path) -> None:
+    spoilt = Spoilt(b"as it was written", b"as it was changed")
+    with archiving_node() as node, proxy(node.node.port, spoilt.change) as port:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        through = {"TIDEMARK_CAPTURE__DSN": f"host=127.0.0.1 port={port} dbname=postgres user=postgres"}
+        with paired(node, tmp_path, options=through) as pair:
+            pair.insert(1)
+            pair.catch_up()
+            node.node.sql("INSERT INTO account VALUES (2, 'as it was written')")
+            pair.wait_for(lambda: Stage.ARCHIVE in [each.after for each in pair.switches()], "the archiver's turn")
+            assert spoilt.is_done
+            assert "CRC" in pair.switches()[0].reason
+            pair.wait_for_stage(Stage.REALTIME)
+            pair.insert(3)
+            found = replayed(change_log(pair.catch_up(), "account"))
+            assert [(key, row["note"]) for key, row in found.items()] == [
+                (1, "n1"),
+                (2, "as it was written"),
+                (3, "n3"),
+            ]
+            assert pair.sidecar.running, pair.told()
+
+
+def test_delivery_goes_on_without_markers_and_a_return_waits_for_its_own(tmp_path: Path) -> None:
+    with archiving_node() as node, cable(node.node.port) as way:
+        node.node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+        node.node.configure(archive_timeout="1s")  # segment switches go the way of the markers
+        through = {"TIDEMARK_MARKERS__DSN": f"host=127.0.0.1 port={way.port} dbname=postgres user=postgres"}
+        with paired(node, tmp_path, options=through) as pair:
+            pair.insert(1)
+            pair.catch_up()
+            way.unplug()
+            pair.switch_off()
+            pair.insert(2)
+            pair.catch_up()
+            assert keys_of(pair) == [1, 2]
+            pair.switch_on()
+            told = pair.sidecar.wait_for_event("the try-start marker was not written")
+            assert f"port={way.port}" in str(told["error"])
+            assert pair.sidecar.metric('tidemark_markers_failed_total{capture="main"}') > 0
+            pair.insert(3)
+            pair.catch_up()
+            assert (keys_of(pair), pair.stage) == ([1, 2, 3], Stage.RETURNING)
+            way.plug()
+            pair.wait_for_stage(Stage.REALTIME)
+            pair.insert(4)
+            pair.catch_up()
+            assert keys_of(pair) == [1, 2, 3, 4]
 
 
 def keys_of(pair: Pair) -> list[object]:

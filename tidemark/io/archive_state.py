@@ -14,7 +14,7 @@ from pathlib import Path
 from tidemark.io.hole_ledger import GivenUp, HoleLedger
 from tidemark.io.segment_file import open_unpacked, wal_name
 from tidemark.io.spool import Spool
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, CorruptWal
 from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn
 from tidemark.wal.segments import (
     FileKind,
@@ -35,6 +35,12 @@ class NoArchive(ConfigError):
     """No archive folder is configured, or it cannot be listed."""
 
     hint = "archive.folder names the folder of archived WAL; cdcctl init makes a spool of a vacant one"
+
+
+class UnreadableHistory(NoArchive):
+    """The file that tells how the latest timeline came about cannot be read."""
+
+    hint = "see its permissions and its disk; fetch it again from the node's pg_wal or another copy of the archive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +104,10 @@ class ArchiveState:
 
 
 def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
-    """Take stock of `folder`; raise `NoArchive` if it cannot be listed."""
+    """Take stock of `folder`; raise `NoArchive` if it cannot be listed, or does not say where it leads."""
     files: dict[str, str] = {}
     byte_count = 0
+    spool = Spool(folder)
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -110,16 +117,16 @@ def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
                     with suppress(FileNotFoundError):  # trimmed meanwhile
                         byte_count += entry.stat().st_size
         disk = os.statvfs(folder)
+        is_ours = spool.is_ours
     except OSError as error:
         raise NoArchive(f"cannot list the archive folder {folder}: {error.strerror}") from error
     segments = {key for name in files if (key := parse_segment_name(name, segment_bytes)) is not None}
     history = _latest_history(folder, files, segments)
-    spool = Spool(folder)
     given_up, count, failing_s = _ledger(spool)
     return ArchiveState(
         folder=folder,
         segment_bytes=segment_bytes,
-        is_ours=spool.is_ours,
+        is_ours=is_ours,
         file_count=len(files),
         byte_count=byte_count,
         free_bytes=disk.f_bavail * disk.f_frsize,
@@ -142,8 +149,12 @@ def _latest_history(
     file = files.get(history_name(latest))
     if file is None:
         return parse_history("", latest)
-    with open_unpacked(folder / file) as content:
-        return parse_history(content.read(HISTORY_BYTES_MAX).decode(errors="replace"), latest)
+    try:
+        with open_unpacked(folder / file) as content:
+            return parse_history(content.read(HISTORY_BYTES_MAX).decode(errors="replace"), latest)
+    except (OSError, CorruptWal) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableHistory(f"{folder / file} cannot be read: {reason}") from error
 
 
 def _runs_by_timeline(segments: set[tuple[TimelineId, SegmentNo]], segment_bytes: int) -> Iterable[SegmentRun]:

@@ -247,7 +247,9 @@ class Config:
     def ring_bytes(self, segment_bytes: int) -> int:
         """Return the ring's capacity: by default max(256 MB, 16 segments), all WAL that is not archived yet fits."""
         if self.ring.bytes_max:
-            return max(self.ring.bytes_max, RING_BYTES_MIN)
+            # The way back leads through it: it holds the stream until the marker's segment, switched, is archived.
+            least = max(RING_BYTES_MIN, 2 * segment_bytes if self.has_archive else 0)
+            return max(self.ring.bytes_max, least)
         return max(256 << 20, 16 * segment_bytes)
 
     def return_lag_bytes_max(self, segment_bytes: int) -> int:

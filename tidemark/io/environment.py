@@ -8,8 +8,8 @@ twice in one process; transactions short; no buffer outlives its transaction.
 import errno
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -50,6 +50,7 @@ class WritePoint(Enum):
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
+Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # who sees to a writer that is stuck
 
 
 @dataclass(eq=False)
@@ -61,27 +62,46 @@ class Environment:
     _heartbeat: HeartbeatFile
     write_lock: WriteLock
     _databases: dict[str, Database]
+    is_read_only: bool = False
     openers: int = 1
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def open(cls, folder: StateFolder, *, map_bytes: int = 0, create: bool = False) -> Self:
-        """Open the environment of `folder`; a second opener in this process gets the same one."""
+    def open(
+        cls,
+        folder: StateFolder,
+        *,
+        map_bytes: int = 0,
+        create: bool = False,
+        read_only: bool = False,
+        guarded: Guarded = nullcontext,
+    ) -> Self:
+        """Open the environment of `folder`; a second opener in this process gets the same one.
+
+        Opening takes the write lock, for as long as whoever is in a write transaction lets it: `guarded` is there
+        meanwhile. `read_only` never waits.
+        """
         with _OPEN_LOCK:
             key = (os.getpid(), folder.lmdb.resolve())
             opened = _OPEN.get(key)
             if isinstance(opened, cls):
+                assert read_only or not opened.is_read_only, "it was opened to be read alone"
                 opened.openers += 1
                 return opened
-            opened = cls._open(folder, map_bytes, create=create)
+            is_new = not (folder.lmdb / "data.mdb").exists()
+            if is_new and not create:
+                raise StateMissing(f"no state in {folder.root}")
+            try:
+                opened = cls._open(folder, map_bytes, guarded, create=create, read_only=read_only)
+            except StateFull:
+                if is_new:  # half a file is left, which nobody could open
+                    (folder.lmdb / "data.mdb").unlink(missing_ok=True)
+                raise
             _OPEN[key] = opened
             return opened
 
     @classmethod
-    def _open(cls, folder: StateFolder, map_bytes: int, *, create: bool) -> Self:
-        is_new = not (folder.lmdb / "data.mdb").exists()
-        if is_new and not create:
-            raise StateMissing(f"no state in {folder.root}")
+    def _open(cls, folder: StateFolder, map_bytes: int, guarded: Guarded, *, create: bool, read_only: bool) -> Self:
         try:
             opened = lmdb.open(
                 str(folder.lmdb),
@@ -90,20 +110,35 @@ class Environment:
                 max_dbs=DATABASES_MAX,
                 mode=folder.file_mode,
                 create=create,
+                readonly=read_only,
                 sync=True,
                 metasync=True,
                 writemap=False,
                 readahead=False,
             )
             _check_whole(opened, folder.lmdb / "data.mdb")
-            databases = {name: opened.open_db(name.encode(), create=create) for name in DATABASES}
         except lmdb.Error as error:
-            failure = _translated(error, folder.root)
-            if is_new and isinstance(failure, StateFull):  # half a file is left, which nobody could open
-                (folder.lmdb / "data.mdb").unlink(missing_ok=True)
-            raise failure from error
-        heartbeat = HeartbeatFile.open(folder.heartbeat, folder.file_mode)
-        return cls(folder, opened, heartbeat, WriteLock.open(folder.lmdb / "lock.mdb"), databases)
+            raise _translated(error, folder.root) from error
+        try:
+            heartbeat = HeartbeatFile.open(folder.heartbeat, folder.file_mode)
+        except BaseException:
+            opened.close()
+            raise
+        write_lock = WriteLock.open(folder.lmdb / "lock.mdb")
+        databases: dict[str, Database] = {}
+        made = cls(folder, opened, heartbeat, write_lock, databases, read_only)
+        try:
+            # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. The one
+            # that open_db would begin by itself waits for the lock with the whole process: nobody could see to that.
+            with guarded(made), nullcontext() if read_only else opened.begin(write=True) as transaction:
+                for name in DATABASES:
+                    databases[name] = opened.open_db(name.encode(), txn=transaction, create=create)
+        except BaseException as error:
+            _shut(opened, write_lock, heartbeat)
+            if isinstance(error, lmdb.Error):
+                raise _translated(error, folder.root) from error
+            raise
+        return made
 
     def close(self) -> None:
         """Give the environment back; the last opener closes it."""
@@ -111,9 +146,7 @@ class Environment:
             self.openers -= 1
             if self.openers == 0:
                 del _OPEN[os.getpid(), self.folder.lmdb.resolve()]
-                self._lmdb.close()
-                self.write_lock.close()
-                self._heartbeat.close()
+                _shut(self._lmdb, self.write_lock, self._heartbeat)
 
     @property
     def heartbeat(self) -> HeartbeatFile:
@@ -180,6 +213,12 @@ class Environment:
 
 _OPEN: dict[tuple[int, Path], Environment] = {}
 _OPEN_LOCK = threading.Lock()
+
+
+def _shut(opened: lmdb.Environment, write_lock: WriteLock, heartbeat: HeartbeatFile) -> None:
+    opened.close()
+    write_lock.close()
+    heartbeat.close()
 
 
 def _check_whole(opened: lmdb.Environment, path: Path) -> None:

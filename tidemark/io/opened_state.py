@@ -1,9 +1,10 @@
 """The state of one capture, opened: the environment, and whose it is."""
 
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self
 
-from tidemark.io.environment import Environment, StateMissing
+from tidemark.io.environment import Environment, Guarded, StateMissing
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.position import Partition
 from tidemark.wire.keys import Scope
@@ -19,9 +20,9 @@ class OpenedState:
         self.identity = identity
 
     @classmethod
-    def open(cls, folder: StateFolder) -> Self:
-        """Open the state that is there."""
-        environment = Environment.open(folder)
+    def open(cls, folder: StateFolder, *, read_only: bool = False, guarded: Guarded = nullcontext) -> Self:
+        """Open the state that is there; see `Environment.open` for `read_only` and `guarded`."""
+        environment = Environment.open(folder, read_only=read_only, guarded=guarded)
         try:
             scope, identity = capture_scope(environment)
         except BaseException:

@@ -91,11 +91,12 @@ class WriterWatch:
 class WriteGuard:
     """The guard's thread."""
 
-    def __init__(self, environment: Environment, *, watchdog_s: float, log: Log) -> None:
-        """Start nothing. The environment is closed after `stop` only."""
+    def __init__(self, environment: Environment, *, watchdog_s: float, log: Log, kills: bool = True) -> None:
+        """Start nothing. The environment is closed after `stop` only. `kills`: else it only tells who is stuck."""
         self._environment = environment
         self._stuck_s = watchdog_s * STUCK_SHARE
         self._log = log
+        self._kills = kills
         self._watch = WriterWatch(environment, self._stuck_s)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="write-guard", daemon=True)
@@ -134,10 +135,10 @@ class WriteGuard:
         told = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
         if stuck.pid == os.getpid():
             self._log.error("this process is stuck inside a write transaction", **told)
-        elif self._is_ours(stuck) and self._kill(stuck):
+        elif self._kills and self._is_ours(stuck) and self._kill(stuck):
             self._log.warning("killed a process that was stuck inside a write transaction", **told)
         elif self._watch.writing() == stuck:
-            self._log.error("a process is stuck inside a write transaction and cannot be killed from here", **told)
+            self._log.error("a process is stuck inside a write transaction, and is not killed from here", **told)
 
     def _is_ours(self, stuck: Writing) -> bool:
         """Tell if the process surely writes here: a thread id of another pid namespace would name a stranger."""

@@ -1,15 +1,20 @@
-"""What both processes tell of the archive's folder: looked at now and then, since a look lists the whole of it."""
+"""What both processes tell of the archive's folder: looked at now and then, since a look lists the whole of it.
+
+Realtime needs no archive: one that hangs holds up a thread, and not the sidecar's loop.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.archive_state import ArchiveState, archive_state
+from tidemark.io.archive_look import ArchiveLook
+from tidemark.io.archive_state import ArchiveState
 from tidemark.io.logs import describe_error
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.inflow import Surroundings
 
 LOOK_S = 5.0
+SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more
 
 
 @dataclass(slots=True)
@@ -17,17 +22,23 @@ class ArchiveReport:
     """Looks, and sets the gauges."""
 
     around: Surroundings
-    _not_before_s: float = 0.0
+    _begun_s: float = -LOOK_S
+    _look: ArchiveLook | None = None
     _is_told: bool = False
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: what the ring has come to, where there is one."""
         config = self.around.config
-        if not config.has_archive or now_s < self._not_before_s:
+        if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
+            self._look = ArchiveLook(Path(config.archive.folder), self.around.store.identity.segment_bytes)
+            self._begun_s = now_s
+        look = self._look
+        if look is None or not (look.is_over or now_s - self._begun_s >= SILENT_S):
             return None
-        self._not_before_s = now_s + LOOK_S
+        if look.is_over:
+            self._look = None
         try:
-            found = archive_state(Path(config.archive.folder), self.around.store.identity.segment_bytes)
+            found = look.result(0)
         except TidemarkError as error:
             if not self._is_told:
                 self.around.log.warning("the archive cannot be looked at", **describe_error(error))

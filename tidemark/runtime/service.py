@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -80,7 +81,9 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
     port = config.metrics.port if role is Role.SIDECAR else config.metrics.archiver_port
     with ExitStack() as stack:
         socket_path = folder.socket(role.value)
-        store = stack.enter_context(StateStore.open(folder))
+        # NB: from before the first look at the state on, which a writer that is stuck holds up, too.
+        guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
+        store = stack.enter_context(StateStore.open(folder, guarded=guard))
         lock = stack.enter_context(RoleLock.take(folder, role.value))
         metrics = Metrics(store.identity.capture)
         metrics.kernel_compiled.set(kernels_are_compiled())
@@ -93,7 +96,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
         markers = MarkerReader(around, key)
         work = make_work(Means(around, lock.owner, NodeErrands(around, key), markers))
-        stack.enter_context(WriteGuard(store.environment, watchdog_s=config.watchdog.watchdog_s, log=log))
+        stack.enter_context(guard(store.environment))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)

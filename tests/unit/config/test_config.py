@@ -89,6 +89,8 @@ def test_the_default_ring_holds_all_wal_that_is_not_archived_yet() -> None:
     assert Config().ring_bytes(16 << 20) == 256 << 20
     assert Config().ring_bytes(64 << 20) == 1 << 30
     assert parse_config("[ring]\nbytes_max = 1048576", {}, where="t").ring_bytes(16 << 20) == 1 << 20
+    archived = parse_config("[ring]\nbytes_max = 1048576\n[archive]\nfolder = '/wal'", {}, where="t")
+    assert archived.ring_bytes(16 << 20) == 32 << 20
 
 
 def test_the_file_is_toml_that_names_no_secret() -> None:

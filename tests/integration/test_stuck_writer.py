@@ -1,0 +1,58 @@
+"""A process that is stuck inside a write transaction, and no daemon lives that would kill it."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar
+from tests.support.cdcctl import cdcctl, running, succeeded
+from tests.support.failover import HANGS_SOON
+from tests.support.postgres import Cluster
+from tests.support.stopped_writer import StoppedWriter
+
+
+@pytest.fixture
+def sidecar(cluster: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
+    archive = tmp_path / "wal"
+    archive.mkdir()
+    options = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), **HANGS_SOON}
+    made = Sidecar(cluster, "postgres", tmp_path, copy=False, **options)
+    made.init()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stuck(sidecar: Sidecar) -> Iterator[StoppedWriter]:
+    with StoppedWriter(sidecar.folder) as writer:
+        yield writer
+
+
+@pytest.mark.feature("I41")
+@pytest.mark.parametrize("asked", ["status", "realtime status", "archive status", "reader list"])
+def test_what_only_reads_does_not_wait_for_it(sidecar: Sidecar, stuck: StoppedWriter, asked: str) -> None:
+    succeeded(cdcctl(*asked.split(), "--state", sidecar.folder.root, **sidecar.options))
+    assert stuck.process.poll() is None
+
+
+@pytest.mark.feature("I20")
+def test_a_daemon_that_is_started_kills_it_and_begins(sidecar: Sidecar, stuck: StoppedWriter) -> None:
+    sidecar.start()
+    assert stuck.end() == -signal.SIGKILL
+    assert sidecar.wait_for_event("killed a process that was stuck inside a write transaction")["pid"] == stuck.pid
+
+
+def test_a_switch_names_it_and_goes_on_when_it_is_gone(sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path) -> None:
+    with running(tmp_path, "realtime", "off", "--state", sidecar.folder.root, **sidecar.options) as off:
+        off.wait_for_err(f"pid={stuck.pid}")
+        assert "stuck inside a write transaction" in off.err
+        stuck.go_on()
+        assert "held" in succeeded(off.ended()).out.decode()
+
+
+def test_a_switch_by_force_kills_it(sidecar: Sidecar, stuck: StoppedWriter) -> None:
+    off = cdcctl("realtime", "off", "--force", "--state", sidecar.folder.root, **sidecar.options)
+    assert "held" in succeeded(off).out.decode()
+    assert stuck.end() == -signal.SIGKILL
