@@ -28,6 +28,7 @@ from tests.support.servers import Server, server
 
 START_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 120
+CONNECT_TIMEOUT_S = 60
 SQL_TIMEOUT_MS = 120_000
 OS_USERS = ("postgres", "nobody")
 SUPERUSER = "postgres"
@@ -217,9 +218,11 @@ class Cluster:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres", user: str = SUPERUSER, *, autocommit: bool = True) -> Session:
-        """Open a session with a statement time-out, whose text is UTF-8 whatever the database's is."""
+        """Open a session with time-outs, whose text is UTF-8 whatever the database's is."""
+        # NB: a session that begins takes locks on catalogs, and no time-out of the server's holds yet.
         options = f"'-c statement_timeout={SQL_TIMEOUT_MS} -c client_encoding=UTF8'"
-        return psycopg.connect(self.dsn(database, user, options=options), autocommit=autocommit)
+        dsn = self.dsn(database, user, options=options, connect_timeout=CONNECT_TIMEOUT_S)
+        return psycopg.connect(dsn, autocommit=autocommit)
 
     def sql(self, statement: str, database: str = "postgres", user: str = SUPERUSER) -> list[TupleRow]:
         """Run a statement in a session of its own and return its rows, if it has any."""
