@@ -456,7 +456,7 @@ class RowExtractor:
     def read_block_header(self) -> int:
         """Read the header of a block reference at `at`; 0 if it is of no ordinary form."""
         at = self.at
-        if self.end - at < BLOCK_HEADER_MAX:
+        if self.end - at < BLOCK_HEADER_MAX or self.linear[at] != self.blocks:
             return 0
         flags = self.linear[at + 1]
         data_length = self.read_u16(at + 2)

@@ -300,7 +300,7 @@ class Describer:
                 generated=row.generated.strip(b"\0").decode("ascii"),
                 missing=packed[place[0] : place[1]] if place is not None else None,
             )
-        if len(columns) != count:
+        if columns.keys() != set(range(1, count + 1)):
             raise Incomplete(f"relation {oid} has {len(columns)} of {count} columns")
         return tuple(columns[number] for number in range(1, count + 1))
 

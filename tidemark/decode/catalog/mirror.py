@@ -9,8 +9,10 @@ Equal versions of a relation are one object: batches of changes are grouped by i
 Records are to be given in WAL order, each with the top-level xid of its transaction; ends of transactions as they come.
 """
 
+import struct
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from tidemark.decode.catalog.dependents import Dependents
@@ -157,7 +159,8 @@ class CatalogMirror:
         changes = self.store.open.get(top_xid) if top_xid is not None else None
         describer = self._describer(None) if changes is None else self._describer(top_xid, self._private_view(changes))
         try:
-            return describer.type(oid).type
+            with self._reading(f"type {oid}"):
+                return describer.type(oid).type
         except Incomplete:
             return None
 
@@ -229,6 +232,14 @@ class CatalogMirror:
 
     # --- caches
 
+    @contextmanager
+    def _reading(self, described: str) -> Iterator[None]:
+        """Name what is described where a catalog's row holds what no server writes."""
+        try:
+            yield
+        except (KeyError, ValueError, struct.error) as error:
+            raise CatalogDiverged(f"catalogs of database {self.database}, {described}: {error!r} in a row") from error
+
     def _describer(self, top_xid: Xid | None, view: PrivateView | None = None) -> Describer:
         types: DescribedTypes = self._view.types if view is None else view.types_with(self._view.types)
         return Describer(self.store, self._readers, self.dialect.encoding, top_xid, types)
@@ -282,7 +293,8 @@ class CatalogMirror:
 
     def _describe(self, describer: Describer, oid: Oid, above: Above) -> DescribedRelation | None:
         """Return a description whose version is the object that an equal version already has."""
-        described = describer.relation(oid, above)
+        with self._reading(f"relation {oid}"):
+            described = describer.relation(oid, above)
         if described is None:
             return None
         self.described_count += 1
