@@ -10,10 +10,12 @@ What has to be done is looked up in the state again and again, so that it does n
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from ctl.asking import Asking
 from ctl.processes import Process, ask, look_at, start_hint
 from tidemark.engine.handover import Effect, Event, move
+from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.clock import SystemClock, boot_ns
 from tidemark.io.locks import RoleLock
 from tidemark.io.node import NodeArchiving
@@ -30,7 +32,7 @@ from tidemark.wire.marker import MarkerKind
 POLL_S = 0.1
 REPEAT_S = 10.0  # how often it is said again what is waited for
 ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it
-MARKER_S = 10.0
+MARKER_S = ANSWER_S = 10.0
 EVENT = {"on": Event.OPERATOR_ON, "off": Event.OPERATOR_OFF}
 Say = Callable[[str], None]
 
@@ -100,6 +102,7 @@ class RealtimeSwitch:
             elif ask(self._store.folder, Role.SIDECAR, "realtime-off") is None:
                 self._bear_with_sidecar(force=force)
         self._await_archiver()
+        self._tell_delay()
 
     def _bear_with_sidecar(self, *, force: bool) -> None:
         """Wait for a sidecar that gives no answer: it starts, it ends, or it hangs."""
@@ -135,6 +138,16 @@ class RealtimeSwitch:
                 self._check_time("off", "the archiver has not begun to deliver; its log says why")
                 self._told.tell("archiver", "waiting for the archiver to take over")
             time.sleep(POLL_S)
+
+    def _tell_delay(self) -> None:
+        """Say what makes changes late from now on: that the archiver delivers does not tell that it gets any WAL."""
+        try:
+            ArchiveLook(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
+            late = slow_archiving(self._errands.ask_archiving().result(ANSWER_S))
+        except (TidemarkError, TimeoutError) as error:
+            late = f": {str(error) or 'the node does not say how its archiving does'}"
+        if late:
+            self._say(f"changes may come late{late}")
 
     def _is_active(self) -> bool:
         answer = ask(self._store.folder, Role.ARCHIVER, "status")

@@ -182,6 +182,17 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     assert shown(asked[-1])["stage"] == "returning"
 
 
+def test_off_says_what_will_make_changes_late(pair: Pair) -> None:
+    pair.node.configure(archive_command="false")
+    pair.node.sql("SELECT pg_switch_wal()")
+    failing = "changes may come late: the node's archive_command fails with"
+    pair.wait_for(lambda: failing in succeeded(realtime(pair, "off")).err, failing)
+    spool = pair.archiving.spool.folder
+    away = spool.rename(spool.with_name("away"))
+    assert "changes may come late: cannot list the archive folder" in succeeded(realtime(pair, "off")).err
+    away.rename(spool)
+
+
 @pytest.mark.feature("I16")
 def test_on_waits_until_the_archiver_is_nearer_than_a_quarter_of_the_ring(pair: Pair, tmp_path: Path) -> None:
     succeeded(realtime(pair, "off"))
