@@ -1,5 +1,6 @@
 """Fixtures that several test folders use: real PostgreSQL servers."""
 
+import signal
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from tests.support.postgres import new_cluster as make_cluster
 
 # Modules that take longest: workers that take one module after the other begin with these, and so end together.
 LONGEST = (
+    "test_rewind",
     "test_failover",
     "test_standby_source",
     "test_history_copy",
@@ -35,6 +37,12 @@ LONGEST = (
     "test_rounds",
     "test_standby",
 )
+
+
+def pytest_configure() -> None:
+    """See that what the tests start can be interrupted: where a shell starts us in the background, it cannot be."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
