@@ -55,7 +55,16 @@ def find_dead_branch(history: TimelineHistory, delivered: Position) -> DeadBranc
     return DeadBranch(delivered.timeline, fork_lsn, delivered, history.timeline_at(fork_lsn))
 
 
-def restart_before(branch: DeadBranch, pointers: Iterable[Pointer], bases: Iterable[tuple[Lsn, Lsn]]) -> Lsn | None:
+def precedes(history: TimelineHistory, position: Position, branch: DeadBranch) -> bool:
+    """Tell if a position is of the node's own past, and before the branch: one of an earlier dead branch is not."""
+    left_lsn = history.switch_lsn(position.timeline)
+    happened = position.timeline in history and (left_lsn is None or position.commit_lsn < left_lsn)
+    return happened and position < branch.first
+
+
+def restart_before(
+    history: TimelineHistory, branch: DeadBranch, pointers: Iterable[Pointer], bases: Iterable[tuple[Lsn, Lsn]]
+) -> Lsn | None:
     """Return the latest restart LSN from which all is decoded that commits behind the fork; None: there is none.
 
     `bases`: where each catalog base before the fork stands, and the least first LSN open there. `pointers`: any that
@@ -64,8 +73,7 @@ def restart_before(branch: DeadBranch, pointers: Iterable[Pointer], bases: Itera
     known = sorted(bases)
     if not known:
         return None
-    earlier = [pointer for pointer in pointers if pointer.position < branch.first]
+    earlier = [pointer for pointer in pointers if precedes(history, pointer.position, branch)]
     latest = max(earlier, key=lambda pointer: pointer.position, default=None)
-    # NB: by position: one of a branch that died before has a restart LSN which tells nothing here.
     restart_lsn = max(known[-1][1], latest.restart_lsn if latest is not None else known[-1][1])
     return restart_lsn if restart_lsn >= known[0][0] else None

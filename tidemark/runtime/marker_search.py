@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tidemark.engine.dead_branch import DeadBranch
+from tidemark.engine.dead_branch import DeadBranch, precedes
 from tidemark.io.config import Config
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.replication import WalStream
@@ -33,8 +33,13 @@ ReadWal = Callable[[Lsn, Lsn], Iterator[ReadSegment]]  # of a range; raises `Wal
 _INTEREST = frozenset({RM_LOGICALMSG})
 
 
-def newest_marked(config: Config, store: StateStore, branch: DeadBranch, sources: Sequence[ReadWal]) -> Pointer | None:
-    """Return the pointer of the newest marker before the branch; None where no source has one."""
+def newest_marked(
+    config: Config, store: StateStore, history: TimelineHistory, branch: DeadBranch, sources: Sequence[ReadWal]
+) -> Pointer | None:
+    """Return the pointer of the newest marker before the branch; None where no source has one.
+
+    One that tells of an earlier dead branch is passed over: readers confirm what was delivered of it behind its fork.
+    """
     identity = store.identity
     instance, key = Instance(identity.system_identifier, identity.capture), load_marker_key(config, store.folder)
     last = segment_of(Lsn(branch.fork_lsn - 1), identity.segment_bytes)
@@ -45,7 +50,7 @@ def newest_marked(config: Config, store: StateStore, branch: DeadBranch, sources
                 end_lsn = min(branch.fork_lsn, segment_start(number + 1, identity.segment_bytes))
                 framer = Framer(system_identifier=identity.system_identifier, segment_bytes=identity.segment_bytes)
                 markers = (read_marker(told, instance, key) for told in _contents(framer, read(start_lsn, end_lsn)))
-                pointers = [pointer for marker in markers if (pointer := _told(marker, branch)) is not None]
+                pointers = [pointer for marker in markers if (pointer := _told(marker, history, branch)) is not None]
                 if pointers:
                     return pointers[-1]
     return None
@@ -77,11 +82,11 @@ def _from_node(
                 yield replace(event, data=memoryview(event.data)[: end_lsn - event.start_lsn])
 
 
-def _told(marker: Marker | Ignored, branch: DeadBranch) -> Pointer | None:
+def _told(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
     """Return the pointer of a marker that tells of what precedes the branch."""
     if isinstance(marker, Ignored) or marker.kind is MarkerKind.CHECK or marker.pointer is None:
         return None
-    return marker.pointer if marker.pointer.position < branch.first else None
+    return marker.pointer if precedes(history, marker.pointer.position, branch) else None
 
 
 def _contents(framer: Framer, pieces: Iterator[ReadSegment]) -> Iterator[bytes]:

@@ -167,11 +167,13 @@ def _restart(
     """Return the restart LSN of before the fork whose WAL is to be had; None, and why, where there is none."""
     bases = [(base.lsn, base.restart_lsn) for base in _before(store, view, branch).history.bases]
     pointers = list(_pointers(store, view, branch))
-    restart_lsn = restart_before(branch, pointers, bases)
+    restart_lsn = restart_before(history, branch, pointers, bases)
     because = _unreadable(config, view, history, restart_lsn)
     if because:
-        marked = newest_marked(config, store, branch, sources_of(config, store, view.stage, history))
-        later_lsn = restart_before(branch, [*pointers, marked], bases) if marked is not None else restart_lsn
+        sources = sources_of(config, store, view.stage, history)
+        marked = newest_marked(config, store, history, branch, sources)
+        known = [*pointers, *([marked] if marked is not None else [])]
+        later_lsn = restart_before(history, branch, known, bases)
         if later_lsn != restart_lsn:
             restart_lsn, because = later_lsn, _unreadable(config, view, history, later_lsn)
     return None if because else restart_lsn, because

@@ -42,7 +42,7 @@ def test_a_timeline_that_did_not_lead_to_the_nodes_is_refused_by_name(timeline: 
 
 def restarted(pointers: list[Pointer], bases: list[tuple[int, int]]) -> Lsn | None:
     branch = DeadBranch(TimelineId(3), LATER_FORK, at(3, 0xA000), TimelineId(4))
-    return restart_before(branch, pointers, [(Lsn(lsn), Lsn(restart)) for lsn, restart in bases])
+    return restart_before(NODE, branch, pointers, [(Lsn(lsn), Lsn(restart)) for lsn, restart in bases])
 
 
 def test_decoding_begins_again_where_the_latest_of_before_the_fork_says() -> None:
@@ -56,6 +56,8 @@ def test_a_pointer_behind_the_fork_or_of_an_earlier_dead_branch_tells_nothing() 
     bases = [(0x1000, 0x1000)]
     assert restarted([pointer(3, LATER_FORK, 0x8F00)], bases) == 0x1000
     assert restarted([pointer(1, 0x8800, 0x8700), pointer(3, FORK - 1, 0x2000)], bases) == 0x2000
+    assert restarted([pointer(1, 0x8800, 0x8700)], bases) == 0x1000
+    assert restarted([pointer(2, FORK, 0x2F00)], bases) == 0x1000
 
 
 def test_a_restart_below_the_oldest_base_is_none() -> None:
