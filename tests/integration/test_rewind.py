@@ -289,6 +289,37 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
     assert branches.changes("fresh", 2) == [("i", 1, "new"), ("i", 2, "new")]
 
 
+def test_a_table_whose_copy_saw_the_dead_branch_is_copied_again_though_none_touched_it(branches: Branches) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    sidecar.init()
+    with primary.connect(autocommit=False) as older:
+        older.execute("SELECT pg_current_xact_id()")
+        primary.sql("SELECT pg_current_xact_id()")  # or nobody would wait for the one before
+        sidecar.start()
+        sidecar.wait_for_event("first copy waits for older transactions")
+        primary.sql("INSERT INTO busy VALUES (4, 'both')")
+        wait_until_replayed(branches.standby, primary)
+        branches.keep_standby_back()
+        for number in range(20):  # transactions whose numbers are given out again
+            primary.sql(f"INSERT INTO busy VALUES ({10 + number}, 'dead')")
+        older.rollback()
+    sidecar.wait_until(lambda: branches.is_copied, "the first copy")
+    sidecar.catch_up(alive=False)
+    sidecar.stop()
+    branches.lose_primary()
+    copies = branches.view.copies.values()
+    assert all(copy.lx < branches.fork_lsn < copy.seen_lsn for copy in copies), (branches.fork_lsn, copies)
+    branches.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
+    succeeded(branches.rewind("--dead-wal", str(primary.data / "pg_wal")))
+    sidecar.start()
+    sidecar.wait_until(lambda: branches.is_copied, "the copies")
+    branches.standby.sql("INSERT INTO quiet VALUES (5, 'new')")
+    sidecar.catch_up(alive=False)
+    branches.feed()
+    branches.check_replica("quiet")
+    assert branches.changes("quiet", 2) == [("i", 4, "new"), ("i", 5, "new")]
+
+
 def remove_wal(node: Cluster, lsn: Lsn) -> None:
     """Have a node remove all segments up to that of `lsn`."""
     node.configure(wal_keep_size=0, max_wal_size="2MB", min_wal_size="2MB")

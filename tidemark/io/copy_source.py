@@ -23,7 +23,7 @@ from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
 from tidemark.model.relation import Column, Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat
@@ -91,6 +91,7 @@ class TableSnapshot:
     relation: Relation
     snapshot: str
     time_us: int
+    seen_lsn: Lsn = INVALID_LSN  # all that the snapshot shows is flushed, and stands before
 
 
 class _Taken(NamedTuple):
@@ -262,9 +263,9 @@ class CopySource:
         if now is not None and now.stamp != self._stamps.get(relation.oid):
             raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")
 
-    def flush(self) -> None:
-        """Have everything flushed that the snapshot saw: else a crash could take back what was copied."""
-        self._look.flush_all()
+    def flush(self) -> Lsn:
+        """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
+        return self._look.flush_all()
 
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)

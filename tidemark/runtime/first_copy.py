@@ -212,11 +212,11 @@ class FirstCopy:
             if relation is None:
                 return None
             rows = stack.enter_context(closing(source.rows(relation)))
-            source.flush()
+            seen_lsn = source.flush()
             spool.fill(self._until_stopped(rows), relation.qualified_name)
         source.close()
         self._log.info("table read", relation_oid=table.oid, spooled_bytes=spool.byte_count)
-        return replace(snapshot, relation=relation)
+        return replace(snapshot, relation=relation, seen_lsn=seen_lsn)
 
     def _shown(self, relation: Relation) -> Relation | None:
         """Return the version as which a table's rows are given out; None: not under its own name, or not at all."""
@@ -237,7 +237,9 @@ class FirstCopy:
         spool: CopySpool,
     ) -> None:
         """Hand the rows over, between a begin and an end that tell the generation."""
-        progress = CopyProgress(CopyPhase.COPYING, generation, snapshot.snapshot, place.commit_lsn)
+        progress = CopyProgress(
+            CopyPhase.COPYING, generation, snapshot.snapshot, place.commit_lsn, seen_lsn=snapshot.seen_lsn
+        )
         begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
         self._hand_over(place, [begin], 0, 0, (*key, progress))
         for lines, byte_count in self._slices(spool.lines()):

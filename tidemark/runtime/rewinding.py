@@ -247,7 +247,8 @@ def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | No
     """Return the tables that are to be set right: those touched, and those copied on the branch or not to their end."""
     if plan.touched is None:
         return None
-    copied = {key for key, copy in view.copies.items() if copy.is_open or copy.lx >= plan.branch.fork_lsn}
+    fork_lsn = plan.branch.fork_lsn
+    copied = {key for key, copy in view.copies.items() if copy.is_open or copy.may_show_from(fork_lsn)}
     return plan.touched | copied
 
 

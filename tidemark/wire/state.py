@@ -272,10 +272,18 @@ class CopyProgress:
     lx: Lsn = INVALID_LSN
     row_count: int = 0
     after_lsn: Lsn = INVALID_LSN  # not before so much is delivered: what the stream gives until then is a change
+    seen_lsn: Lsn = INVALID_LSN  # all that the snapshot shows stands before; 0: nobody noted it, and `lx` has to do
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
         """Tell if the table is to be copied now that all that commits up to `delivered_lsn` is delivered."""
         return self.is_open and self.after_lsn <= delivered_lsn
+
+    def may_show_from(self, fork_lsn: Lsn) -> bool:
+        """Tell if the snapshot may show what was written at or behind a fork.
+
+        NB: `lx` is taken once for many tables, so a snapshot is hours younger perhaps.
+        """
+        return self.lx >= fork_lsn or self.seen_lsn > fork_lsn
 
     @property
     def is_open(self) -> bool:
