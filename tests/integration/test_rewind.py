@@ -320,6 +320,28 @@ def test_a_table_whose_copy_saw_the_dead_branch_is_copied_again_though_none_touc
     assert branches.changes("quiet", 2) == [("i", 4, "new"), ("i", 5, "new")]
 
 
+def test_a_table_that_left_the_selection_on_the_dead_branch_is_copied_again(branches: Branches) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.hidden_*"
+    sidecar.init()
+    sidecar.start()
+    write_what_both_have(branches)
+    primary.sql("INSERT INTO busy VALUES (4, 'dead')")
+    primary.sql("ALTER TABLE busy RENAME TO hidden_busy")
+    sidecar.catch_up(alive=False)
+    sidecar.stop()
+    branches.lose_primary()
+    branches.standby.sql("UPDATE busy SET note = 'new' WHERE id = 2")
+    succeeded(branches.rewind("--dead-wal", str(primary.data / "pg_wal")))
+    sidecar.start()
+    sidecar.wait_until(lambda: branches.is_copied, "the copies")
+    branches.standby.sql("INSERT INTO busy VALUES (7, 'new')")
+    sidecar.catch_up(alive=False)
+    branches.feed()
+    branches.check_replica("busy")
+    assert branches.changes("busy", 2) == [("u", 2, "new"), ("i", 7, "new")]
+
+
 def remove_wal(node: Cluster, lsn: Lsn) -> None:
     """Have a node remove all segments up to that of `lsn`."""
     node.configure(wal_keep_size=0, max_wal_size="2MB", min_wal_size="2MB")

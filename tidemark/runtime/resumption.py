@@ -144,8 +144,8 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
             if shown is not None and _is_copied(shown, selection):
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
-        elif copy.phase is CopyPhase.LEFT:
-            continue
+        elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
+            continue  # one that is selected there has left it by what is given up
         elif shown is not None and told is not None and told != shown:
             generation = copy.generation + 1
             items.append(CopyBoundary(at.place(), key[0], shown, generation, True, ""))
