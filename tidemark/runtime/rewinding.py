@@ -69,7 +69,10 @@ class NotRewindable(ConfigError):
 class NothingDiverged(ConfigError):
     """All that was delivered happened at the node."""
 
-    hint = "there is nothing to do: start the daemons"
+    hint = (
+        "start the daemons; if they end by a dead branch all the same, only a first copy saw it: make a new one "
+        "(cdcctl init in a new state folder, with a new lake)"
+    )
 
 
 @dataclass(frozen=True, slots=True)
