@@ -7,9 +7,14 @@ from contextlib import ExitStack
 from typing import Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import Cluster, database_in
 from tests.support.postgres import new_cluster as make_cluster
+
+# No test fails by the clock: Hypothesis would let one that took longer than it likes, and machines have their pauses.
+settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("timeless")
 
 # Modules that take longest: workers that take one module after the other begin with these, and so end together.
 LONGEST = (

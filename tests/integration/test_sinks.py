@@ -40,7 +40,7 @@ def new_lake(root: Path) -> Lake:
     return Lake(str(root), IDENTITY, shape_of, constants_of)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
     st.lists(STEPS, min_size=4, max_size=22),

@@ -5,7 +5,7 @@ import struct
 import tempfile
 from pathlib import Path
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidemark.io.archive import ArchiveFolder, Hole
@@ -39,7 +39,6 @@ def read_gap(folder: Path, lsn: Lsn) -> Stretch | None:
     return None
 
 
-@settings(deadline=None)
 @given(first=SEGMENTS, second=SEGMENTS, fork=st.integers(2 * MB, 8 * MB), lsn=st.integers(MB, 10 * MB - 1))
 @example(first={1, 2, 3}, second={4}, fork=3 * MB, lsn=MB)
 @example(first={1, 2}, second={3}, fork=2 * MB + 100, lsn=MB)

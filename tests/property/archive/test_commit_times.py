@@ -55,7 +55,7 @@ def clocks(draw: st.DrawFn) -> list[CommitTime]:
     return [CommitTime(time) for time in times]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(clocks(), st.data())
 def test_decoding_begins_before_all_that_commits_in_the_range_and_ends_behind_it(
     times: list[CommitTime], data: st.DataObject

@@ -97,7 +97,7 @@ DAMAGES: dict[str, st.SearchStrategy[Callable[[bytes, bytes], bytes]]] = {
 
 @pytest.mark.feature("I32")
 @pytest.mark.parametrize("kind", DAMAGES)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_damage_is_named_by_lsn_and_file_or_makes_no_difference(kind: str, data: st.DataObject) -> None:
     segments, lsns = sound()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.io.hole_ledger import LEDGER_BYTES, SLOTS, HoleLedger
@@ -18,7 +18,6 @@ def fresh(folder: Path) -> Path:
     return path
 
 
-@settings(deadline=None)  # it syncs, on whatever disk
 @given(reasons=st.lists(_REASONS, max_size=5))
 def test_what_was_given_up_is_told_in_order(tmp_path_factory: pytest.TempPathFactory, reasons: list[str]) -> None:
     path = fresh(tmp_path_factory.mktemp("ledger"))
@@ -63,7 +62,6 @@ def test_time_in_which_nobody_tried_is_not_counted(tmp_path: Path) -> None:
         assert ledger.note_failure(apart_s=60) > 0
 
 
-@settings(deadline=None)  # it syncs, on whatever disk
 @given(where=st.integers(0, 127), byte=st.integers(1, 255))
 def test_a_torn_header_counts_as_an_empty_ledger(
     tmp_path_factory: pytest.TempPathFactory, where: int, byte: int

@@ -45,7 +45,7 @@ def damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_damage_to_sound_input_is_named_or_makes_no_difference(name: str, data: st.DataObject) -> None:
     target = TARGETS[name]

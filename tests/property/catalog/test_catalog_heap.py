@@ -126,5 +126,5 @@ class CatalogHeapBesideAModel(RuleBasedStateMachine):
         assert self.heap.rows.keys() == alive
 
 
-CatalogHeapBesideAModel.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+CatalogHeapBesideAModel.TestCase.settings = settings(max_examples=40, stateful_step_count=40)
 test_a_catalog_heap_shows_every_transaction_what_it_may_see = CatalogHeapBesideAModel.TestCase

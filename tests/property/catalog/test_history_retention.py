@@ -91,7 +91,7 @@ class Kept:
         assert size <= (since + entries_per_file) * 2 * RECORD_BYTES
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(100, 4000), st.sampled_from([0.0, 0.5, 1.0])), min_size=20, max_size=60),
     st.sampled_from([0, 15_000]),

@@ -126,7 +126,7 @@ def arrow_value(column: Column, value: Datum) -> ArrowValue:
     return column_codec(column).arrow_value(value) if isinstance(value, bytes) else None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(tables())
 def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -158,7 +158,6 @@ def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
     assert batch.rows.column("_unchanged").to_pylist() == unchanged
 
 
-@settings(deadline=None)
 @given(tables())
 def test_values_put_in_place_of_pointers_leave_the_others_as_they_are(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
@@ -179,7 +178,7 @@ FIXED_KERNELS = [("build_16", "H", ()), ("build_32", "I", ()), ("build_64", "Q",
                  ("build_clamped_64", "Q", (2**62, 2**63 + 10**15, 946_684_800_000_000))]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.binary(min_size=8, max_size=120),
     st.lists(st.tuples(st.integers(-3, 90), st.integers(0, 60)), min_size=1, max_size=12),
@@ -225,7 +224,7 @@ def test_both_builds_of_the_kernels_agree_on_any_bytes(data: bytes, cells: list[
     assert results[0] == results[1]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(tables(), st.data())
 def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[bytes]], data: st.DataObject) -> None:
     relation, tuples = table
@@ -252,7 +251,7 @@ def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[
                     deform(packed, layout)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(tables(), st.data())
 def test_damaged_tuples_give_a_valid_batch_or_say_that_wal_is_corrupt(
     table: tuple[Relation, list[bytes]], data: st.DataObject
@@ -277,7 +276,7 @@ EVERY_TYPE = [*((described, typmod) for described, typmod, _ in POOL), *((other,
 COUNTS_AND_LENGTHS = st.lists(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 8, 12, 16, 128, 255]), max_size=80).map(bytes)
 
 
-@settings(deadline=None, max_examples=2000)
+@settings(max_examples=2000)
 @given(st.sampled_from(EVERY_TYPE), st.binary(max_size=60) | COUNTS_AND_LENGTHS)
 def test_a_codec_gives_text_for_any_bytes_or_says_that_wal_is_corrupt(
     one: tuple[TypeDescription, int], payload: bytes

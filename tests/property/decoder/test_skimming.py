@@ -213,7 +213,7 @@ def check_restarts(committed: list[CommittedTransaction]) -> None:
 
 
 @given(STEPS, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_blocks_give_what_records_give_wherever_they_are_cut(steps: list[tuple[str, int]], data: st.DataObject) -> None:
     by_record = played(steps)
     raws = by_record.raws
@@ -313,7 +313,7 @@ def test_what_ddl_writes_beside_rows_is_passed_over_once_its_transaction_is_know
 
 
 @given(STEPS, st.sets(st.sampled_from([ACCOUNT, LEDGER, TOAST])), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
     steps: list[tuple[str, int]], files: set[int], data: st.DataObject
 ) -> None:
@@ -331,7 +331,7 @@ def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
 
 
 @given(st.dictionaries(st.integers(1, 2**64 - 1), st.integers(-(2**62), 2**62), max_size=400))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_twins_keep_the_same_table_of_what_they_are_told(values: dict[int, int]) -> None:
     tables = [lookup.LookUp(), slow_lookup.LookUp()]
     for table in tables:
@@ -351,7 +351,7 @@ ROWS = st.lists(
 
 
 @given(ROWS, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_twins_arrange_the_same_columns(
     rows: list[tuple[int, bytes | None, bytes | None]], data: st.DataObject
 ) -> None:

@@ -17,7 +17,7 @@ from tidemark.engine.handover import STOPS, Event
 from tidemark.model.mode import Stage
 
 TIMES = st.integers(1, 5)
-SEARCH = settings(max_examples=500, stateful_step_count=30, deadline=None)
+SEARCH = settings(max_examples=500, stateful_step_count=30)
 
 
 class Capture(RuleBasedStateMachine):

@@ -95,7 +95,7 @@ class RingBesideList(RuleBasedStateMachine):
         assert self.ring.high_water_bytes == self.model.high
 
 
-RingBesideList.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+RingBesideList.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 test_the_ring_is_a_bounded_queue_of_bytes = RingBesideList.TestCase
 
 

@@ -28,7 +28,6 @@ def frame(first_lsn: int, data: bytes, cuts: list[int], start_lsn: Lsn | None = 
 
 
 @given(wal_cases(), st.data())
-@settings(deadline=None)
 def test_where_the_input_is_cut_makes_no_difference(case: Case, data: st.DataObject) -> None:
     found, outcome, position = frame(case.first_lsn, case.data, data.draw(cut(len(case.data))))
     assert [(lsn, raw) for lsn, _, raw in found] == list(zip(case.lsns, case.records, strict=True))
@@ -37,14 +36,13 @@ def test_where_the_input_is_cut_makes_no_difference(case: Case, data: st.DataObj
 
 
 @given(wal_cases(records_max=4))
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 def test_byte_by_byte_gives_the_same_records(case: Case) -> None:
     data = case.data[:40_000]
     assert frame(case.first_lsn, data, list(range(1, len(data)))) == frame(case.first_lsn, data, [])
 
 
 @given(wal_cases(records_max=12), st.data())
-@settings(deadline=None)
 def test_any_beginning_gives_the_records_that_are_whole_in_it(case: Case, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, len(case.data)))
     found, outcome, _ = frame(case.first_lsn, case.data[:size], [])
@@ -56,7 +54,6 @@ def test_any_beginning_gives_the_records_that_are_whole_in_it(case: Case, data: 
 
 
 @given(wal_cases(records_max=12), st.data())
-@settings(deadline=None)
 def test_a_start_at_any_record_gives_the_rest(case: Case, data: st.DataObject) -> None:
     if not case.lsns:
         return
@@ -73,7 +70,6 @@ def test_a_start_at_any_record_gives_the_rest(case: Case, data: st.DataObject) -
 
 
 @given(wal_cases(records_max=12), st.data())
-@settings(deadline=None)
 def test_damage_ends_the_records_and_never_changes_one(case: Case, data: st.DataObject) -> None:
     bad = data.draw(damaged(case))
     found, outcome, position = frame(case.first_lsn, bad, data.draw(cut(len(bad))))
@@ -83,6 +79,5 @@ def test_damage_ends_the_records_and_never_changes_one(case: Case, data: st.Data
 
 
 @given(st.binary(max_size=20_000), st.integers(0, 3 << 20), st.integers(0, 3 << 20))
-@settings(deadline=None)
 def test_garbage_is_no_record(data: bytes, lsn: int, start: int) -> None:
     assert frame(lsn, data, [len(data) // 2], Lsn(start))[0] == []

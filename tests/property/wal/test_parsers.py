@@ -80,7 +80,7 @@ blocks_drawn = st.builds(
 @given(
     st.sampled_from(sorted(PARSERS)), st.integers(0, 255), st.binary(max_size=120), st.lists(blocks_drawn, max_size=1)
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_garbage_in_a_body_is_a_value_or_a_bad_record(
     rmgr: int, info: int, main: bytes, blocks: list[ForgedBlock]
 ) -> None:
@@ -89,7 +89,7 @@ def test_garbage_in_a_body_is_a_value_or_a_bad_record(
 
 
 @given(st.sampled_from(SOUND), st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_damaged_body_is_a_value_or_a_bad_record(
     sound: tuple[int, int, bytes, list[ForgedBlock]], data: st.DataObject
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_damaged_body_is_a_value_or_a_bad_record(
 
 
 @given(st.binary(max_size=200), st.sampled_from(MAJORS))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_garbage_behind_a_header_is_a_record_or_a_bad_record(rest: bytes, major: int) -> None:
     with suppress(BadRecord):
         found = parse_record(Lsn(8), Lsn(16), record(rest), wal_format(major))
@@ -112,7 +112,7 @@ def test_garbage_behind_a_header_is_a_record_or_a_bad_record(rest: bytes, major:
 
 
 @given(st.data(), st.sampled_from(MAJORS))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_damage_in_block_headers_is_a_record_or_a_bad_record(data: st.DataObject, major: int) -> None:
     blocks = [ForgedBlock(0, data=b"row"), ForgedBlock(1, None, block=1), ForgedBlock(2, image=page_image(bytes(8192)))]
     rest = bytearray(body(b"main", blocks, origin=1, top_xid=9))
@@ -123,7 +123,6 @@ def test_damage_in_block_headers_is_a_record_or_a_bad_record(data: st.DataObject
 
 
 @given(st.binary(max_size=9000), st.integers(0, 70))
-@settings(deadline=None)
 def test_a_garbled_page_gives_tuples_or_a_bad_record(page: bytes, offset: int) -> None:
     sized = page.ljust(8192, b"\x11")
     for candidate in (page, sized, heap_page([(1, 0, ROW)])[:24] + sized[24:8192]):
@@ -134,7 +133,6 @@ def test_a_garbled_page_gives_tuples_or_a_bad_record(page: bytes, offset: int) -
 
 
 @given(packed_rows := st.binary(max_size=40), packed_rows, st.integers(0, 50), st.integers(0, 50))
-@settings(deadline=None)
 def test_a_borrowed_prefix_and_suffix_are_where_they_were(old: bytes, new: bytes, prefix: int, suffix: int) -> None:
     flags = (0x20 if prefix else 0) | (0x40 if suffix else 0)
     lengths = (pack("<H", prefix) if prefix else b"") + (pack("<H", suffix) if suffix else b"")
@@ -170,7 +168,6 @@ def pglz_streams(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 @given(pglz_streams())
-@settings(deadline=None)
 def test_pglz_expands_to_what_was_meant_and_to_no_other_length(case: tuple[bytes, bytes]) -> None:
     source, target = case
     assert pglz.decompress(source, len(target)) == target
@@ -183,7 +180,6 @@ def test_pglz_expands_to_what_was_meant_and_to_no_other_length(case: tuple[bytes
 
 
 @given(st.binary(max_size=200), st.integers(0, 9000))
-@settings(deadline=None)
 def test_garbage_expands_to_the_promised_length_or_not_at_all(source: bytes, raw_bytes: int) -> None:
     with suppress(pglz.BadCompression):
         assert len(pglz.decompress(source, raw_bytes)) == raw_bytes

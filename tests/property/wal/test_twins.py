@@ -1,7 +1,7 @@
 """Compiled and interpreted kernels do the same with the same bytes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.byte_targets.framing import framed, slow_kernel, slow_page
@@ -20,7 +20,6 @@ def test_one_of_them_is_compiled_and_one_is_not() -> None:
 
 
 @given(wal_cases(), st.data())
-@settings(deadline=None)
 def test_twins_find_the_same_records_and_defects(case: Case, data: st.DataObject) -> None:
     bad = data.draw(st.one_of(st.just(case.data), damaged(case)))
     cuts = data.draw(cut(len(bad)))
@@ -31,13 +30,11 @@ def test_twins_find_the_same_records_and_defects(case: Case, data: st.DataObject
 
 
 @given(st.binary(max_size=20_000), st.integers(0, 1 << 65), st.integers(0, 3 << 20))
-@settings(deadline=None)
 def test_twins_make_the_same_of_garbage(data: bytes, lsn: int, start: int) -> None:
     assert framed(page, lsn, data, [], start) == framed(slow_page, lsn, data, [], start)
 
 
 @given(st.binary(max_size=300), st.integers(0, 600))
-@settings(deadline=None)
 def test_twins_expand_the_same(source: bytes, raw_bytes: int) -> None:
     fast, slow = bytearray(raw_bytes), bytearray(raw_bytes)
     assert pglz.expand(source, fast) == slow_pglz.expand(source, slow)

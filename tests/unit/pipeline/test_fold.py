@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scripted_table import Row, ScriptedTable, Value
@@ -46,7 +46,6 @@ def applied(folded: Folded, before: Rows) -> list[dict[str, object]]:
     return sorted(rows.values(), key=repr)
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
     st.sets(KEYS),
