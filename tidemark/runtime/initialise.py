@@ -19,6 +19,7 @@ from tidemark.io.node import Node, NodeFacts
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction
+from tidemark.io.state_views import StateView
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.mapping import TypeMapping
@@ -40,6 +41,7 @@ from tidemark.wire.state import (
     CopyProgress,
     Fingerprint,
     Followed,
+    HistoryIndex,
     Identity,
     Watermark,
 )
@@ -177,12 +179,25 @@ def _write_beginning(
     note: Note | None = None,
 ) -> None:
     """Write the first base, then in one transaction all that names it, and what `note` puts there."""
-    view = store.view()
-    stored = [view.history]
+    history = write_base(config, store, store.view(), seed)
+    start = Pointer(place_before(seed), seed.lsn)
+    with store.transaction(None) as moving:
+        moving.put(HISTORY, history)
+        moving.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
+        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+        if stage is not STAGE_WHEN_MISSING:
+            moving.put(STAGE, stage)
+        if note is not None:
+            note(moving)
+
+
+def write_base(config: Config, store: StateStore, before: StateView, seed: Seed) -> HistoryIndex:
+    """Write the seed's base beside those of `before`; it counts once the index that is returned is stored."""
+    stored = [before.history]
     writer = HistoryWriter(
         store.folder.history,
-        view.history,
-        view.journal,
+        before.history,
+        before.journal,
         major=seed.format.major,
         system_identifier=seed.node.system_identifier,
         file_bytes_max=config.history.journal_file_bytes,
@@ -191,15 +206,7 @@ def _write_beginning(
     )
     writer.write_base(base_of(seed), seed.lsn)
     writer.close()
-    start = Pointer(place_before(seed), seed.lsn)
-    with store.transaction(None) as moving:
-        moving.put(HISTORY, stored[-1])
-        moving.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
-        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
-        if stage is not STAGE_WHEN_MISSING:
-            moving.put(STAGE, stage)
-        if note is not None:
-            note(moving)
+    return stored[-1]
 
 
 def base_of(seed: Seed) -> Base:

@@ -18,7 +18,6 @@ from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.partitions import under_own_name
 from tidemark.engine.selection import Selection
 from tidemark.io.config import Config
-from tidemark.io.history_files import HistoryWriter
 from tidemark.io.state import StateStore
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.state_views import StateView
@@ -36,7 +35,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.copy_plan import TableKey
-from tidemark.runtime.initialise import base_of, beginning_of
+from tidemark.runtime.initialise import beginning_of, write_base
 from tidemark.runtime.seeding import Seed
 from tidemark.runtime.whole_tables import COPIED_KIND
 from tidemark.wire.outbox import EncodedGroup, encode_group
@@ -96,26 +95,13 @@ class Wrong:
 
 
 def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, snapshot: str) -> Resumption:
-    """Write the seed's base beside those of `before`; it counts once the index that is returned is stored."""
+    """Write the seed's base; return what goes on there."""
     assert before.beginning is not None, "something was begun"
-    stored = [before.history]
-    writer = HistoryWriter(
-        store.folder.history,
-        before.history,
-        before.journal,
-        major=seed.format.major,
-        system_identifier=seed.node.system_identifier,
-        file_bytes_max=config.history.journal_file_bytes,
-        file_mode=store.folder.file_mode,
-        store=stored.append,
-    )
-    writer.write_base(base_of(seed), seed.lsn)
-    writer.close()
     return Resumption(
         timeline=seed.timeline,
         lsn=seed.lsn,
         restart_lsn=seed.lsn,
-        history=stored[-1],
+        history=write_base(config, store, before, seed),
         mirrors=seed.mirrors,
         databases=seed.databases.keys(),
         beginning=beginning_of(seed, snapshot, before.beginning.types),
