@@ -1,10 +1,8 @@
 """How `cdcctl` shows a rewind."""
 
-from ctl.archive_tree import clock_text
+from ctl.archive_tree import US_PER_S, clock_text
 from tidemark.model.lsn import format_lsn
 from tidemark.wire.state import Rewind
-
-US_PER_S = 1_000_000
 
 
 def rewind_text(told: Rewind) -> str:

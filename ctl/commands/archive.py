@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ctl import settings
-from ctl.archive_tree import archive_of, archive_tree, clock_text, loss_text, names_text
+from ctl.archive_tree import US_PER_S, archive_of, archive_tree, clock_text, loss_text, names_text
 from ctl.narration import Narrator
 from ctl.options import config_option, json_option, state_option
 from ctl.render import show
@@ -19,8 +19,6 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
 from tidemark.runtime.archive_repair import Break, find_break, give_up
-
-US_PER_S = 1_000_000
 
 
 @click.group()
