@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from tidemark.decode.catalog.databases import by_name
-from tidemark.engine.dead_branch import DeadBranch, find_dead_branch, restart_before
+from tidemark.engine.dead_branch import DeadBranch, find_dead_branch, precedes, restart_before
 from tidemark.engine.selection import Selection
 from tidemark.io.archive_state import NoArchive, archive_state
 from tidemark.io.clock import SystemClock
@@ -169,7 +169,7 @@ def _restart(
 ) -> tuple[Lsn | None, str]:
     """Return the restart LSN of before the fork whose WAL is to be had; None, and why, where there is none."""
     bases = [(base.lsn, base.restart_lsn) for base in _before(store, view, branch).history.bases]
-    pointers = list(_pointers(store, view, branch))
+    pointers = list(_pointers(store, view, history, branch))
     restart_lsn = restart_before(history, branch, pointers, bases)
     because = _unreadable(config, view, history, restart_lsn)
     if because:
@@ -182,7 +182,7 @@ def _restart(
     return None if because else restart_lsn, because
 
 
-def _pointers(store: StateStore, view: StateView, branch: DeadBranch) -> Iterator[Pointer]:
+def _pointers(store: StateStore, view: StateView, history: TimelineHistory, branch: DeadBranch) -> Iterator[Pointer]:
     """Give the pointers that the state has, up to the newest of before the fork."""
     if view.confirmed is not None:
         yield view.confirmed.pointer
@@ -190,7 +190,7 @@ def _pointers(store: StateStore, view: StateView, branch: DeadBranch) -> Iterato
         outbox = OutboxTable(transaction, store.environment, store.scope)
         for sequence in range(view.ledger.head, view.ledger.trimmed, -1):
             header = outbox.header(Sequence(sequence))
-            if header is not None and header.pointer.position < branch.first:
+            if header is not None and precedes(history, header.pointer.position, branch):
                 yield header.pointer
                 return
 
