@@ -265,6 +265,7 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
     sidecar.start()
     primary.sql("INSERT INTO quiet VALUES (4, 'both')")
     sidecar.catch_up()
+    sidecar.wait_for_event("spool is caught up")  # what comes is to be in no spool of the first copy
     wait_until_replayed(branches.standby, primary)
     branches.keep_standby_back()
     with primary.connect(autocommit=False) as session:
