@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from ctl import settings
-from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.logs import get_log
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
@@ -24,12 +24,11 @@ def surrounded(state: Path, config: Path | None, *, kills: bool = False) -> Iter
     killed, as the daemons do.
     """
     chosen = settings.load(state, config)
-    configure_logs("console", "warning")
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
     log = get_log("cdcctl")
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
-    with StateStore.open(folder, guarded=guard) as store, guard(store.environment):
+    with StateStore.open(folder, guarded=guard) as store:
         around = Surroundings(chosen, store, Metrics(store.identity.capture), log)
         errands = NodeErrands(around, load_marker_key(chosen, folder))
         try:

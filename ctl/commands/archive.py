@@ -18,6 +18,7 @@ from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
+from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.runtime.archive_repair import Break, find_break, give_up
 
 
@@ -53,7 +54,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
-    with StateStore.open(folder) as store, RoleLock.take(folder, "archiver") as lock:
+    with StateStore.open(folder, guarded=told_of_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
         view = store.view()
         found = archive_of(chosen, view)
         broken = find_break(view, found)
