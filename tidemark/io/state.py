@@ -22,7 +22,7 @@ from tidemark.model.relation import Relation
 from tidemark.wire.envelope import unseal
 from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import Scope, named
-from tidemark.wire.state import IDENTITY, LEDGER, CopyProgress, Identity, OutboxLedger, Owner
+from tidemark.wire.state import IDENTITY, LEDGER, MARKER_KEYS, CopyProgress, Identity, MarkerKeys, OutboxLedger, Owner
 
 _OID_BYTES = 4
 
@@ -81,6 +81,18 @@ class StateStore(OpenedState):
         """Read how far everything is."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marks()
+
+    def marker_keys(self) -> MarkerKeys:
+        """Read which daemon has which key of the markers."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).marker_keys()
+
+    def note_marker_key(self, role: str, name: str) -> None:
+        """Write down by which key a daemon writes and reads markers from now on."""
+        known = self.marker_keys().names
+        if known.get(role) != name:
+            with self.transaction(None) as moving:
+                moving.put(MARKER_KEYS, MarkerKeys({**moving.marker_keys().names, role: name}))
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
         """Read how far the first copy of one table is."""

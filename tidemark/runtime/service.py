@@ -35,6 +35,7 @@ from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.wire.control import Json
+from tidemark.wire.marker import key_name
 from tidemark.wire.state import Owner
 
 
@@ -93,6 +94,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
+        store.note_marker_key(role.value, key_name(key))
         markers = MarkerReader(around, key)
         work = make_work(Means(around, lock.owner, NodeErrands(around, key), markers))
         daemon = Daemon(work, beat, slot, metrics, log)
