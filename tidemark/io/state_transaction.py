@@ -179,7 +179,7 @@ class StateTransaction:
             self._check_room(group, ledger)
             ledger = self.outbox.append(ledger, group, self._version_of)
             self.put(LEDGER, ledger)
-        latest = max(group.commit_time_us, before.commit_time_us if before else 0)
+        latest = group.commit_time_us or (before.commit_time_us if before else 0)
         delivered = Watermark(group.last, ledger.head, latest)
         self.put(DELIVERED, delivered)
         if not group.values and self._is_read_to(ledger.head):
