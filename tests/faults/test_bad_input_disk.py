@@ -115,10 +115,15 @@ def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why
         assert sidecar.stop() == ExitCode.SUCCESS
         disk.set_writable(writable=False)
         place = ("--state", sidecar.folder.root)
-        for asked in (("status",), ("realtime", "status"), ("reader", "list"), ("archive", "status")):
-            succeeded(cdcctl(*asked, *place, **sidecar.options))
-        for asked in (("reader", "drop", "nobody", "--yes"), ("realtime", "off"), ("archive", "repair", "--yes")):
-            refused(cdcctl(*asked, *place, **sidecar.options), ExitCode.STATE, "Read-only file system", str(disk.root))
+        for asked in ("status", "realtime status", "reader list", "archive status"):
+            succeeded(cdcctl(*asked.split(), *place, **sidecar.options))
+        for asked in ("reader drop nobody --yes", "realtime off", "archive repair --yes"):
+            refused(
+                cdcctl(*asked.split(), *place, **sidecar.options),
+                ExitCode.STATE,
+                "Read-only file system",
+                str(disk.root),
+            )
         sidecar.refuses(ExitCode.STATE, "Read-only file system", str(disk.root))
         disk.set_writable(writable=True)
         sidecar.start()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
-from tests.support.failover import QUICK, Pair
+from tests.support.failover import Pair
 from tests.support.small_disk import SmallDisk, needs_mount, small_disk
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
@@ -20,7 +20,7 @@ ROWS = 2000
 @contextmanager
 def beside(disk: SmallDisk, node: Archiving) -> Iterator[Pair]:
     """Run both processes over a state on `disk`; their logs are beside it."""
-    pair = Pair(node, disk.root, **QUICK)
+    pair = Pair(node, disk.root)
     for process in (pair.sidecar, pair.archiver):
         process.log_path = disk.root.parent / f"{process.role}.log"
     pair.sidecar.init()
