@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tidemark.io.ending import tell_ending
+from tidemark.io.environment import WritePoint
 from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        arm_from_environment(Failpoint)
+        arm_from_environment(Failpoint, WritePoint)
         _run(given, stop, log)
     except SparkGone as error:
         log.warning("spark died", **describe_error(error))
