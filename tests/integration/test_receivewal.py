@@ -21,9 +21,9 @@ MB = 1 << 20
 @contextmanager
 def receiving(node: Cluster, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run pg_receivewal, from the node's flushed WAL on."""
-    place = ["--host", node.folder, "--port", str(node.port), "--username", SUPERUSER]
+    place = ["--host", str(node.folder), "--port", str(node.port), "--username", SUPERUSER]
     program = node.server.client("pg_receivewal")
-    with subprocess.Popen([program, *place, "--directory", folder, *options]) as process:
+    with subprocess.Popen([program, *place, "--directory", str(folder), *options]) as process:
         try:
             yield process
         finally:
