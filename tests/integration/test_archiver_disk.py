@@ -55,7 +55,7 @@ def test_an_active_archiver_waits_for_room_and_goes_on_by_itself(node: Archiving
         pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_ends_by_name_or_waits_and_loses_nothing(
+def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_ends_by_name_and_loses_nothing(
     node: Archiving, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as disk, beside(disk, node) as pair:
