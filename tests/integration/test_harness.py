@@ -1,9 +1,11 @@
 """The test harness itself: what every other integration test stands on."""
 
+import psycopg
 import pytest
 
 from tests.conftest import NewCluster
 from tests.support.postgres import HBA, Cluster, StopMode, sql
+from tests.support.random_sessions.session import is_mistake
 from tests.support.servers import MAJORS
 
 
@@ -50,3 +52,20 @@ def test_settings_and_clients_work(new_cluster: NewCluster) -> None:
     assert "15" in made.client("psql", "-d", "postgres", "-Atc", "SHOW server_version")
     made.client("pgbench", "-i", "-q", "postgres")
     assert made.sql("SELECT count(*) FROM pgbench_accounts") == [(100_000,)]
+
+
+@pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1 FROM", "DO $$ BEGIN EXECUTE 'DROP TABLES'; END $$"])
+def test_a_statement_that_is_none_is_a_mistake_of_the_generators(cluster: Cluster, statement: str) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        cluster.sql(statement)
+    assert is_mistake(raised.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["'{\"(0,1)\"}'::regtype[]", "'lax'::jsonpath", "'$[1'::jsonpath", "'a &'::tsquery", "'a b'::regprocedure"],
+)
+def test_a_value_that_is_none_of_its_type_is_no_mistake_of_the_generators(cluster: Cluster, value: str) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        cluster.sql(f"SELECT {value}")
+    assert not is_mistake(raised.value)
