@@ -54,6 +54,7 @@ class Archived:
             view = store.view()
         wanted = LsnRange(parse_lsn(from_lsn), parse_lsn(to_lsn))
         start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES)
+        start.decoding.decoder.keep_names()
         dialects = {oid: mirror.dialect for oid, mirror in start.mirrors.items()}
         renderer = TestDecodingRenderer(view.identity.server_major, dialects, (FENCE,))
         decoded = singly(decode_archive(ArchiveFolder(self.archive), start, wanted, lambda _: None))
