@@ -45,7 +45,6 @@ SQL_ASCII = "SQL_ASCII"  # the encoding that is none: text is whatever bytes som
 NAME_TYPES = "reg(?:proc|procedure|oper|operator|role|config|dictionary|collation)"
 OTHER_TYPES = re.compile(rf"({NAME_TYPES}|aclitem|raw_[a-z]+)((?:\[\])?)")
 _OTHER_VALUE = re.compile(rf"\[{OTHER_TYPES.pattern}\]:(?:'(?:[^']|'')*')")
-_BEHIND_ZERO = re.compile(r"\0(?:[^']|'')*")  # in a text, where the server's strings end
 
 _fences = count(1)
 
@@ -302,5 +301,5 @@ def assert_same_lines(what: str, expected: Sequence[str], found: Sequence[str]) 
 
 
 def without_other_values(line: str) -> str:
-    """Leave out what is on the closed list: values of some types, NULL or not, and in a text what is behind a zero."""
-    return _OTHER_VALUE.sub(r"[\1\2]:other", _BEHIND_ZERO.sub("", line))
+    """Leave out what is on the closed list: values of some types, NULL or not."""
+    return _OTHER_VALUE.sub(r"[\1\2]:other", line)
