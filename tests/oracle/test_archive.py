@@ -28,7 +28,7 @@ from tidemark.runtime.offline import decode_archive
 
 TIMEOUT_S = 120
 MEMORY_BYTES = 64 << 20
-SCRIPTS = ("after_seed", "ddl", "toast")
+SCRIPTS = ("after_seed", "ddl", "toast", "names")
 
 
 @dataclass(frozen=True, slots=True)

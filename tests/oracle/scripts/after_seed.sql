@@ -10,7 +10,7 @@ UPDATE called SET id = 10 WHERE id = 1;
 ALTER TYPE feeling RENAME VALUE 'ok' TO 'fine';
 UPDATE called SET id = 20 WHERE id = 2;
 ALTER TABLE called RENAME TO called_otherwise;
-ALTER TYPE feeling RENAME TO mood;
+ALTER TYPE feeling RENAME TO sense;
 UPDATE called_otherwise SET id = 30 WHERE id = 3;
 UPDATE before SET id = id + 100;
 ALTER TABLE before DROP COLUMN a, ADD COLUMN b int DEFAULT 3;
