@@ -130,7 +130,7 @@ def arrow_value(column: Column, value: Datum) -> ArrowValue:
 @given(tables())
 def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
-    rows = RowSpans()
+    rows = RowSpans(bytearray())
     for at, packed in enumerate(tuples):
         add(rows, packed if at % 2 else None, None if at % 3 == 2 else packed)
     (batch,) = BatchBuilder(Oid(5), relation).build(rows)
