@@ -169,7 +169,16 @@ class BatchBuilder:
 
     def _locate(self, side: "_Side") -> None:
         odd = places.locate(
-            side.data, side.at, side.length, self._lengths, self._aligns, self._slots, side.places, side.sizes
+            side.data,
+            side.at,
+            side.length,
+            self._lengths,
+            self._aligns,
+            self._slots,
+            side.places,
+            side.sizes,
+            side.absent,
+            side.kinds,
         )
         if odd == DONE:
             return
@@ -190,7 +199,7 @@ class BatchBuilder:
         """Put decompressed and missing values behind the arena's end, until the batch is built."""
         expanded = bytearray()
         end = len(side.data)
-        cell = places.next_compressed(side.places, side.sizes, 0)
+        cell = places.next_compressed(side.places, side.sizes, 0) if side.kinds[places.COMPRESSED] else DONE
         while cell != DONE:
             place = side.places[cell]
             try:
@@ -203,11 +212,13 @@ class BatchBuilder:
             if len(expanded) > self._expanded_bytes_max and side.rows > 1:
                 raise TooLong
             cell = places.next_compressed(side.places, side.sizes, cell + 1)
-        for slot, missing in enumerate(self._missing):
+        for slot, missing in enumerate(self._missing if side.kinds[places.MISSING] else ()):
             if isinstance(missing, bytes):
                 place = end + len(expanded)
-                if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing)):
+                filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
+                if filled:
                     expanded += missing
+                    side.absent[slot] -= filled
         side.data += expanded
 
     def _struct(self, side: "_Side") -> pa.StructArray:
@@ -224,7 +235,7 @@ class BatchBuilder:
 
     def _column(self, side: "_Side", slot: int) -> pa.Array:
         codec = self._codecs[slot]
-        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows)
+        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows, side.absent[slot])
         missing = self._missing[slot]
         # NB: a missing value that is known by its text alone has no payload that a kernel could take.
         try:
@@ -238,7 +249,20 @@ class BatchBuilder:
 class _Side:
     """The old or the new tuples of some rows, and where their values are."""
 
-    __slots__ = ("at", "data", "length", "lsn", "nulls", "places", "rows", "sizes", "slots", "validity")
+    __slots__ = (
+        "absent",
+        "at",
+        "data",
+        "kinds",
+        "length",
+        "lsn",
+        "nulls",
+        "places",
+        "rows",
+        "sizes",
+        "slots",
+        "validity",
+    )
 
     def __init__(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]", slots: int) -> None:
         self.data = data
@@ -252,6 +276,8 @@ class _Side:
         cells = self.rows * slots if self.any_tuple else 0
         self.places = zeros("q", cells)
         self.sizes = zeros("q", cells)
+        self.absent = zeros("q", slots)
+        self.kinds = zeros("q", places.KINDS)
 
     @property
     def any_tuple(self) -> bool:
@@ -260,7 +286,7 @@ class _Side:
 
     def unchanged(self) -> pa.Array:
         """Return the bitmaps of the columns that are external, NULL for rows without one."""
-        if not self.any_tuple:
+        if not self.kinds[places.EXTERNAL]:
             return pa.nulls(self.rows, pa.binary())
         validity = bytearray(self.rows + 7 >> 3)
         offsets = zeros("i", self.rows + 1)

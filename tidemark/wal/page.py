@@ -308,8 +308,8 @@ class Framer:
         block = RecordBlock(self._format, bytearray()) if self._block is None else self._block
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
         if len(block.linear) - scanner.used < wanted:
-            linear = block.linear
-            linear.extend(bytes(max(wanted, scanner.used // 4)))
+            linear = bytearray(scanner.used + max(wanted, scanner.used // 4))
+            linear[: scanner.used] = memoryview(block.linear)[: scanner.used]
             block = RecordBlock(self._format, linear)
         self._block = block
         return block
