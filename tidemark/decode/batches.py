@@ -235,7 +235,7 @@ class BatchBuilder:
 
     def _column(self, side: "_Side", slot: int) -> pa.Array:
         codec = self._codecs[slot]
-        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows, side.absent[slot])
+        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows, absent=side.absent[slot])
         missing = self._missing[slot]
         # NB: a missing value that is known by its text alone has no payload that a kernel could take.
         try:

@@ -51,6 +51,7 @@ class Cells:
         sizes: "memoryview[int]",
         first: int,
         rows: int,
+        *,
         absent: int | None = None,
     ) -> None:
         """`absent`: how many rows have no value, where that is known."""

@@ -10,7 +10,7 @@ its words. `DONE` means that there was none.
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: C901, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
 from __future__ import annotations
