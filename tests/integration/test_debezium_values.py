@@ -84,7 +84,10 @@ EXPECTED: dict[str, tuple[str, list[str] | None]] = {
     "bytea[]": (EACH.format(form=BASE64.format(v="u"), v="{v}"), ['{"\\\\x00ff",NULL,""}']),
     "mood": ("{v}::text", ["sad", "so so"]),
     "small": ("{v}::integer", ["5", "0"]),
-    "hstore": ("replace(hstore_to_json({v})::text, '": ', '":')", ["", "a=>1", '"a b"=>"quote \\\\\\" x"', "k=>NULL"]),
+    "hstore": (
+        "replace(hstore_to_json({v})::text, '\": ', '\":')",
+        ["", "a=>1", '"a b"=>"quote \\\\\\" x"', "k=>NULL"],
+    ),
     "citext": ("{v}::text", ["MiXeD"]),
 }
 MADE = """CREATE EXTENSION hstore; CREATE EXTENSION citext; CREATE TYPE mood AS ENUM ('sad', 'so so');

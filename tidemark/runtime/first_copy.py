@@ -242,36 +242,24 @@ class FirstCopy:
         )
         begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
         self._hand_over(place, [begin], 0, 0, (*key, progress))
-        for lines, byte_count in self._slices(spool.lines()):
+        limits = self._config.deliver
+        for lines, count in self._until_stopped(spool.blocks(limits.group_rows_max, limits.group_bytes_max)):
             first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
-            progress = replace(progress, row_count=progress.row_count + len(lines))
+            progress = replace(progress, row_count=progress.row_count + count)
             batch = builder.build(lines, first, snapshot.time_us)
             last = replace(place, ordinal=place.ordinal + progress.row_count)
-            self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
-            self._metrics.copy_rows.inc(len(lines))
+            self._hand_over(last, [batch], count, len(lines), (*key, progress), first=first)
+            self._metrics.copy_rows.inc(count)
         last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
         done = replace(progress, phase=CopyPhase.DONE)
         self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
         self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
 
-    def _until_stopped(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        for line in lines:
+    def _until_stopped(self, blocks: Iterator[Result]) -> Iterator[Result]:
+        for block in blocks:
             if self._stopping.is_set():
                 raise Stopped
-            yield line
-
-    def _slices(self, lines_left: Iterator[bytes]) -> Iterator[tuple[list[bytes], int]]:
-        lines: list[bytes] = []
-        byte_count = 0
-        limits = self._config.deliver
-        for line in self._until_stopped(lines_left):
-            lines.append(line)
-            byte_count += len(line)
-            if len(lines) >= limits.group_rows_max or byte_count >= limits.group_bytes_max:
-                yield lines, byte_count
-                lines, byte_count = [], 0
-        if lines:
-            yield lines, byte_count
+            yield block
 
     def _hand_over(
         self,
