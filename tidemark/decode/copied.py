@@ -5,10 +5,9 @@ backslash, and the N of a NULL. The settings of the copying session must be the 
 """
 
 import re
-from array import array
 from importlib import import_module
-from itertools import repeat
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, TextCodec
@@ -113,12 +112,11 @@ class CopyBatchBuilder:
         else:
             texts, count = [pa.array([], pa.string())] * len(self._codecs), lines.count(b"\n")
         children = [parse_column(codec, column) for codec, column in zip(self._codecs, texts, strict=True)]
-        ordinals = array("q", range(first.ordinal, first.ordinal + count))
         meta = [
-            pa.array(repeat(Op.COPY.value, count), pa.string()),
+            pa.repeat(pa.scalar(Op.COPY.value, pa.string()), count),
             _constant(first.timeline, count, pa.int32()),
             _constant(first.commit_lsn, count, pa.int64()),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(ordinals)]),
+            pa.array(np.arange(first.ordinal, first.ordinal + count, dtype=np.int64)),
             _constant(first.commit_lsn, count, pa.int64()),
             _constant(0, count, pa.int64()),
             _constant(time_us, count, pa.timestamp("us", tz="UTC")),
@@ -147,4 +145,4 @@ class CopyBatchBuilder:
 
 
 def _constant(value: int, count: int, arrow_type: pa.DataType) -> pa.Array:
-    return pa.array(repeat(int(value), count), arrow_type)
+    return pa.repeat(pa.scalar(int(value), arrow_type), count)
