@@ -14,6 +14,7 @@ round: above 1, ours was faster. CPU seconds of Debezium are all of its process,
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -131,7 +132,7 @@ def show(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> None:
         wall, cpu = (spread([getattr(cost, what) for cost in own]) for what in ("wall_s", "cpu_s"))
         wall_ratio = spread(ratios(theirs, own, "wall_s"))
         cpu_ratio = spread(ratios(theirs, own, "cpu_s"))
-        speed = f"{recording.rows / wall.median:,.0f}"
+        speed = "-" if math.isnan(wall.median) else f"{recording.rows / wall.median:,.0f}"
         told = (f"{wall:.2f}", f"{cpu:.2f}", speed, f"{wall_ratio:.1f}", f"{cpu_ratio:.1f}")
         print(line.format(name, *told), flush=True)
 
