@@ -70,8 +70,8 @@ def show(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> None:
     for name, found in costs.items():
         wall, cpu = (spread([getattr(cost, what) for cost in found]) for what in ("wall_s", "cpu_s"))
         speeds = (f"{rows / wall.median:,.0f}", f"{rows / max(cpu.median, 1e-3):,.0f}")
-        ratios = (f"{spread(ratios(base, found, what)):.2f}" for what in ("wall_s", "cpu_s"))
-        print(line.format(name, f"{wall:.2f}", f"{cpu:.2f}", *speeds, *ratios), flush=True)
+        against = (f"{spread(ratios(base, found, what)):.2f}" for what in ("wall_s", "cpu_s"))
+        print(line.format(name, f"{wall:.2f}", f"{cpu:.2f}", *speeds, *against), flush=True)
 
 
 def main() -> None:

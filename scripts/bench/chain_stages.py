@@ -48,6 +48,7 @@ OUTBOX_BYTES = 4 << 30
 OWNER = Owner("sidecar", "bench", "boot", 1, 1)
 SLICE_ROWS = 65536
 READER = "bench"
+GONE_S, POLL_S = 10.0, 0.005
 
 
 def measured(work: Callable[[], int], rows: int) -> Cost:
@@ -61,14 +62,19 @@ def measured(work: Callable[[], int], rows: int) -> Cost:
 
 
 def _cpu_s() -> float:
-    """Return the CPU seconds of this process and its descendants; of those that ended, if they were waited for."""
+    """Return the CPU seconds of this process and what it started, but the servers of the measurement."""
     own = os.times()
-    total = own.user + own.system + own.children_user + own.children_system
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.Error):
-            times = child.cpu_times()
-            total += times.user + times.system
-    return total
+    started = (child for child in psutil.Process().children() if child.name() != "postgres")
+    return own.user + own.system + own.children_user + own.children_system + sum(map(_cpu_s_of, started))
+
+
+def _cpu_s_of(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process and its descendants; of those that ended, if they were waited for."""
+    with suppress(psutil.Error):
+        times = process.cpu_times()
+        own = times.user + times.system + times.children_user + times.children_system
+        return float(own) + sum(map(_cpu_s_of, process.children()))
+    return 0.0
 
 
 def decoded(recording: Recording) -> list[ChangeGroup]:
@@ -188,6 +194,7 @@ class Copying:
         self._table = table
         self._model = folder / "copy-model"
         self._config = config_for(cluster, database, copy=True)
+        self._others = {child.pid for child in psutil.Process(cluster.pid).children()}
         initialise(self._config, StateFolder(self._model))
 
     def server(self) -> Cost:
@@ -243,8 +250,12 @@ class Copying:
                 yield store
 
     def _server_cpu_s(self) -> float:
-        """Return the CPU seconds of the server's processes that have ended."""
-        times = psutil.Process(self._cluster.pid).cpu_times()
+        """Return the CPU seconds of the server's processes that have ended, once all sessions are among them."""
+        postmaster = psutil.Process(self._cluster.pid)
+        deadline = time.monotonic() + GONE_S
+        while {child.pid for child in postmaster.children()} - self._others and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        times = postmaster.cpu_times()
         return float(times.children_user + times.children_system)
 
 

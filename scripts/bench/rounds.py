@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from scripts.bench.decode_contestants import Cost
 
+LEAST_S = 1e-3
 Turn = Callable[[], Cost]
 
 
@@ -40,7 +41,7 @@ def number(value: float) -> float | None:
 def ratios(base: Sequence[Cost], own: Sequence[Cost], what: str) -> list[float]:
     """Return what those of `base` took by what others took in the same round; `what` is wall_s or cpu_s."""
     pairs = zip(base, own, strict=True)
-    return [float(getattr(theirs, what)) / float(getattr(ours, what)) for theirs, ours in pairs]
+    return [float(getattr(theirs, what)) / max(float(getattr(ours, what)), LEAST_S) for theirs, ours in pairs]
 
 
 def take_turns(turns: Mapping[str, Turn], rounds: int, deadline_s: float = math.inf) -> dict[str, list[Cost]]:
