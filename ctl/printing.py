@@ -1,6 +1,7 @@
 """What `tail` and `decode` print: decoded transactions in one of the formats, onto one binary stream.
 
     jsonl          one JSON object an item, in stream order
+    debezium       row changes as Debezium's PostgreSQL connector gives them in JSON without a schema
     test_decoding  what PostgreSQL's test_decoding prints with include-xids on, skip-empty-xacts on, timestamps off
     arrow          one Arrow IPC stream a batch, end to end; what is no batch comes as a stream without rows
     null           nothing; decodes all the way to batches and counts them
@@ -10,15 +11,17 @@ In `arrow`, each stream's schema carries metadata: `tidemark.database` and `tide
 """
 
 import resource
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from importlib.metadata import version
 from typing import BinaryIO, Protocol, Self
 
 import pyarrow as pa
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
-from tidemark.decode.codecs.codec import Dialect, without_escapes
+from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.committed_run import CommittedRun, singly
 from tidemark.decode.decoder import DecodedRun, Decoder
 from tidemark.decode.grouping import Grouper
@@ -31,13 +34,14 @@ from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.relation import Relation
 
-FORMATS = ("jsonl", "test_decoding", "arrow", "null")
+FORMATS = ("jsonl", "debezium", "test_decoding", "arrow", "null")
 
 
 class Format(Enum):
     """A format of output."""
 
     JSONL = "jsonl"
+    DEBEZIUM = "debezium"
     TEST_DECODING = "test_decoding"
     ARROW = "arrow"
     NULL = "null"
@@ -48,7 +52,7 @@ class Databases:
     """What is needed to print the changes of a capture's databases."""
 
     major: int
-    dialects: Mapping[Oid, Dialect]
+    dialects: MappedDialects
     names: Mapping[Oid, str]
 
     @classmethod
@@ -121,6 +125,8 @@ def printer(
     """Return the printer of a format; `counting`: transactions come with their counts."""
     if form is Format.TEST_DECODING:
         return _TestDecodingPrinter(databases, output, selection.selects)
+    if form is Format.DEBEZIUM:
+        return _debezium_printer(databases, output, selection, counting=counting)
     return _GroupPrinter(databases, selection, _writers(form, databases, output), counting=counting)
 
 
@@ -226,6 +232,23 @@ def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[
         """Drop the group."""
 
     return {Format.JSONL: write_jsonl, Format.ARROW: write_arrow, Format.NULL: write_nothing}[form]
+
+
+def _debezium_printer(
+    databases: Databases, output: BinaryIO, selection: Selection, *, counting: bool
+) -> "_GroupPrinter":
+    # What it needs takes as long to load as a small file to decode: no other format pays for it.
+    from tidemark.decode.render.debezium import DebeziumLines  # noqa: PLC0415
+    from tidemark.decode.render.debezium_values import MAPPING  # noqa: PLC0415
+
+    lines = DebeziumLines(databases.names, version=version("tidemark"), now_ns=time.time_ns)
+
+    def write(group: ChangeGroup) -> None:
+        output.writelines(lines.lines(group))
+        output.flush()
+
+    own = replace(databases, dialects=databases.dialects.mapped(MAPPING))
+    return _GroupPrinter(own, selection, write, counting=counting)
 
 
 def _write_stream(output: BinaryIO, schema: pa.Schema, rows: pa.RecordBatch | None) -> None:

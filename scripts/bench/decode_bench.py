@@ -13,7 +13,6 @@ mean anything on a shared machine.
 import argparse
 import json
 import math
-import statistics
 import sys
 import tempfile
 import time
@@ -21,37 +20,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bench.decode_contestants import OURS, STARTING, Contestant, Cost, contestants, init_state
+from scripts.bench.decode_contestants import OURS, STARTING, Contestant, Cost, contestants, init_state, without_start
 from scripts.bench.decode_workloads import SETTINGS, WORKLOADS, Recording, node, record
 from scripts.bench.machine import machine
+from scripts.bench.rounds import Spread, number, spread, take_turns
 
 NET = "tidemark, less its start"
 QUICK_ROWS = 100_000
 QUICK_ROUNDS = 2
 SECONDS = 150
 LEAST_S = 1e-3
-LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The median of some rounds, and how far they go apart."""
-
-    median: float
-    least: float
-    most: float
-
-    def __format__(self, digits: str) -> str:
-        if math.isnan(self.median):
-            return "-"
-        return f"{self.median:{digits}} ({self.least:{digits}}-{self.most:{digits}})"
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Return median, least and most; all nan where one is."""
-    if any(map(math.isnan, values)):
-        return Spread(math.nan, math.nan, math.nan)
-    return Spread(statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +58,13 @@ class Result:
 
 def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[Result]:
     """Let everybody have a turn in every round, each beginning with another; after one round, until `deadline_s`."""
-    costs: dict[str, list[Cost]] = {entrant.name: [] for entrant in entrants}
-    for number in range(rounds):
-        if number and time.monotonic() > deadline_s:
-            break
-        first = number % len(entrants)
-        for entrant in (*entrants[first:], *entrants[:first]):
-            costs[entrant.name].append(entrant.turn())
+    costs = take_turns({entrant.name: entrant.turn for entrant in entrants}, rounds, deadline_s)
     own, starts = Result(OURS, costs.pop(OURS)), costs.pop(STARTING)
     net = [
-        Cost(_without(whole.wall_s, start.wall_s), max(whole.inner_cpu_s, LEAST_S))
+        Cost(without_start(whole.wall_s, start.wall_s), max(whole.inner_cpu_s, LEAST_S))
         for whole, start in zip(own.costs, starts, strict=True)
     ]
     return [own, Result(NET, net), *(Result(name, values) for name, values in costs.items())]
-
-
-def _without(whole_s: float, start_s: float) -> float:
-    """Return the difference; nan where it is so small that it is noise."""
-    left_s = whole_s - start_s
-    return left_s if left_s > LEAST_SHARE * whole_s else math.nan
 
 
 def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object]:
@@ -111,22 +77,17 @@ def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object
         "wal_bytes": recording.wal_bytes,
         "contestants": {
             result.name: {
-                "wall_s": [_number(cost.wall_s) for cost in result.costs],
-                "cpu_s": [_number(cost.cpu_s) for cost in result.costs],
-                "mb_per_s": _number(recording.wal_bytes / 1e6 / result.wall().median),
-                "rows_per_s": _number(recording.rows / result.wall().median),
-                "rows_per_cpu_s": _number(recording.rows / result.cpu().median),
-                "wall_ratio": _number(result.wall_by(own).median),
-                "cpu_ratio": _number(result.cpu_by(own).median),
+                "wall_s": [number(cost.wall_s) for cost in result.costs],
+                "cpu_s": [number(cost.cpu_s) for cost in result.costs],
+                "mb_per_s": number(recording.wal_bytes / 1e6 / result.wall().median),
+                "rows_per_s": number(recording.rows / result.wall().median),
+                "rows_per_cpu_s": number(recording.rows / result.cpu().median),
+                "wall_ratio": number(result.wall_by(own).median),
+                "cpu_ratio": number(result.cpu_by(own).median),
             }
             for result in results
         },
     }
-
-
-def _number(value: float) -> float | None:
-    """Return what JSON can say."""
-    return None if math.isnan(value) else round(value, 4)
 
 
 def show(recording: Recording, results: Sequence[Result]) -> None:

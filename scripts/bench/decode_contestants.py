@@ -36,6 +36,7 @@ PLUGIN_OPTIONS: dict[str, tuple[str, ...]] = {
 OURS = "tidemark"
 STARTING = "tidemark, start only"
 WALDUMP = "pg_waldump --quiet"
+LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +76,27 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
         "-e",
         end,
     ]
-    _timed([*ours, "--to", begin])  # as an installed program, it has its byte code from now on
+    timed([*ours, "--to", begin])  # as an installed program, it has its byte code from now on
     peers = [_Receiver(cluster, session, recording, plugin) for plugin in PLUGINS]
     for peer in peers:
         if peer.plugin == "test_decoding":
             _check_rows(peer.name, recording, peer.count_rows())
     return [
         Contestant(OURS, lambda: _our_turn([*ours, "--to", end], recording)),
-        Contestant(STARTING, lambda: _timed([*ours, "--to", begin])),
-        Contestant(WALDUMP, lambda: _timed(waldump)),
+        Contestant(STARTING, lambda: timed([*ours, "--to", begin])),
+        Contestant(WALDUMP, lambda: timed(waldump)),
         *(Contestant(peer.name, peer.turn) for peer in peers),
     ]
+
+
+@contextmanager
+def copied_slot(session: Session, source: str, slot: str) -> Iterator[None]:
+    """Let a copy of a slot be there."""
+    sql(session, f"SELECT pg_copy_logical_replication_slot('{source}', '{slot}')")
+    try:
+        yield
+    finally:
+        sql(session, f"SELECT pg_drop_replication_slot('{slot}')")
 
 
 class _Receiver:
@@ -104,27 +115,19 @@ class _Receiver:
         self._command += ["--no-loop", "--endpos", format_lsn(recording.end), "-f", "-", *options]
 
     def turn(self) -> Cost:
-        with self._copied_slot():
+        with copied_slot(self._session, self._source, self._slot):
             others, before_s = self._server_pids(), self._server_cpu_s()
-            cost = _timed(self._command)
+            cost = timed(self._command)
             self._wait_for_walsender(others)
             return Cost(cost.wall_s, cost.cpu_s + self._server_cpu_s() - before_s)
 
     def count_rows(self) -> int:
         """Return how many rows test_decoding prints."""
-        with self._copied_slot():
+        with copied_slot(self._session, self._source, self._slot):
             others = self._server_pids()
             lines = _run(self._command).split(b"\n")
             self._wait_for_walsender(others)
         return sum(line.startswith(b"table ") for line in lines)
-
-    @contextmanager
-    def _copied_slot(self) -> Iterator[None]:
-        sql(self._session, f"SELECT pg_copy_logical_replication_slot('{self._source}', '{self._slot}')")
-        try:
-            yield
-        finally:
-            sql(self._session, f"SELECT pg_drop_replication_slot('{self._slot}')")
 
     def _server_cpu_s(self) -> float:
         """Return the CPU seconds of the server's processes that have ended."""
@@ -143,6 +146,12 @@ class _Receiver:
             time.sleep(POLL_S)
 
 
+def without_start(whole_s: float, start_s: float) -> float:
+    """Return the difference; nan where it is so small that it is noise."""
+    left_s = whole_s - start_s
+    return left_s if left_s > LEAST_SHARE * whole_s else math.nan
+
+
 def _check_rows(name: str, recording: Recording, found: int) -> None:
     if found != recording.rows:
         raise SystemExit(f"{recording.name}: {name} found {found} rows, {recording.rows} were changed")
@@ -158,14 +167,14 @@ def _run(command: Sequence[str]) -> bytes:
 def _our_turn(command: Sequence[str], recording: Recording) -> Cost:
     """Run ours, whose output is a line of counts."""
     with tempfile.TemporaryFile() as counts:
-        cost = _timed(command, counts)
+        cost = timed(command, counts)
         counts.seek(0)
         said = json.load(counts)
     _check_rows(OURS, recording, int(said["rows"]))
     return replace(cost, inner_cpu_s=float(said["cpu_s"]))
 
 
-def _timed(command: Sequence[str], output: IO[bytes] | None = None) -> Cost:
+def timed(command: Sequence[str], output: IO[bytes] | None = None, timeout_s: float = TURN_TIMEOUT_S) -> Cost:
     """Run a process, its output dropped unless told otherwise; it must be the only child that ends meanwhile."""
     before = _children_cpu_s()
     started = time.perf_counter()
@@ -176,7 +185,7 @@ def _timed(command: Sequence[str], output: IO[bytes] | None = None) -> Cost:
         env=_environment(),
         stdout=stdout,
         stderr=subprocess.PIPE,
-        timeout=TURN_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     wall_s = time.perf_counter() - started

@@ -25,7 +25,7 @@ def test_a_copied_row_equals_the_streamed_one(
     load_values(session, "one_type", declaration, [None, *SAMPLES[declaration], None])
     relation = describe_relation(session, "one_type")
     with session.cursor().copy("COPY (SELECT number, value FROM one_type) TO STDOUT") as copy:
-        lines = [bytes(line) for line in copy]
+        lines = b"".join(bytes(line) for line in copy)
     copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
     copied.rows.validate(full=True)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "one_type")))
@@ -49,7 +49,7 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
     ) as source:
         table = next(table for table in source.tables() if table.name == "named")
         with source.held(table) as snapshot:
-            relation, lines = snapshot.relation, list(source.rows(snapshot.relation))
+            relation, lines = snapshot.relation, b"".join(source.rows(snapshot.relation))
     copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "named")))
     assert copied.rows.column("_after").equals(streamed.rows.column("_after"))

@@ -5,13 +5,12 @@ backslash, and the N of a NULL. The settings of the copying session must be the 
 """
 
 import re
-from array import array
-from collections.abc import Sequence
-from itertools import repeat
+from importlib import import_module
 
+import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect
+from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, TextCodec
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import BeforeKind, ChangeBatch, Op, batch_schema
@@ -21,35 +20,78 @@ from tidemark.model.relation import Relation
 
 DELIMITER = "\t"
 NULL_FIELD = "\\N"
-ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+ESCAPE = b"\\"
+ESCAPED_BYTES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+TRUE = "t"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ESCAPED_BYTE = re.compile(rb"\\(.)", re.DOTALL)
 # What Arrow reads from PostgreSQL's text as we would; what it refuses (infinity, BC, NaN) takes the codec's way.
 CAST_BY_ARROW = frozenset(
     {ColumnKind.DATE, ColumnKind.FIXED, ColumnKind.NUMERIC, ColumnKind.TIMESTAMP, ColumnKind.UNSIGNED4}
 )
 
 
-def copy_fields(line: bytes) -> list[str | None]:
-    """Return the fields of one line of COPY's text format; its newline is optional."""
-    fields: list[str | None] = []
-    for field in line.decode("utf-8", "surrogateescape").removesuffix("\n").split(DELIMITER):
-        if "\\" not in field:
-            fields.append(field)
-        elif field == NULL_FIELD:
-            fields.append(None)
-        else:
-            fields.append(_ESCAPE.sub(lambda found: ESCAPES.get(found[1], found[1]), field))
-    return fields
+def column_texts(lines: bytes, columns: int) -> list[pa.Array]:
+    """Return the fields of lines of COPY's text format, column by column: text, NULL where a field is.
+
+    Raises `pa.ArrowInvalid` for a line of another number of fields. Bytes that are no UTF-8 stay as they are.
+    """
+    names = [str(number) for number in range(columns)]
+    csv = import_module("pyarrow.csv")  # NB: there is a first copy once; every other start does without
+    table = csv.read_csv(
+        pa.py_buffer(BYTE_ORDER_MARK + lines),  # one is skipped; a value may begin with another
+        read_options=csv.ReadOptions(column_names=names, block_size=len(lines) + len(BYTE_ORDER_MARK) + 1),
+        parse_options=csv.ParseOptions(
+            delimiter=DELIMITER, quote_char=False, double_quote=False, escape_char=False, ignore_empty_lines=False
+        ),
+        convert_options=csv.ConvertOptions(
+            check_utf8=False,
+            column_types=dict.fromkeys(names, pa.string()),
+            null_values=[NULL_FIELD],
+            strings_can_be_null=True,
+        ),
+    )
+    return [_unescaped(column.combine_chunks()) for column in table.columns]
 
 
-def parse_column(codec: Codec, texts: Sequence[str | None]) -> pa.Array:
+def _unescaped(texts: pa.Array) -> pa.Array:
+    """Return the fields without escapes; most have none."""
+    buffer = texts.buffers()[2]
+    if buffer is None or ESCAPE not in bytes(buffer):
+        return texts
+    pc = import_module("pyarrow.compute")
+    escaped = pc.fill_null(pc.greater_equal(pc.find_substring(texts.view(pa.binary()), ESCAPE), 0), fill_value=False)
+    plain = [_plain(field) for field in texts.view(pa.binary()).filter(escaped).to_pylist()]
+    return pc.replace_with_mask(texts.view(pa.binary()), escaped, pa.array(plain, pa.binary())).view(pa.string())
+
+
+def _plain(field: bytes) -> bytes:
+    return _ESCAPED_BYTE.sub(lambda found: ESCAPED_BYTES.get(found[1], found[1]), field)
+
+
+def parse_column(codec: Codec, texts: pa.Array) -> pa.Array:
     """Return the Arrow column of values that are given by their texts."""
+    try:
+        texts.validate(full=True)
+        made = _parse_whole(codec, texts)
+    except pa.ArrowInvalid:
+        made = None  # what Arrow reads otherwise than PostgreSQL, or text that is no UTF-8
+    if made is not None:
+        return made
+    fields = texts.view(pa.binary()).to_pylist()
+    values = [None if field is None else codec.parse_text(field.decode("utf-8", "surrogateescape")) for field in fields]
+    return pa.array(values, codec.arrow_type)
+
+
+def _parse_whole(codec: Codec, texts: pa.Array) -> pa.Array | None:
+    """Return the column without an object a value; None where that cannot be."""
     if codec.kind in CAST_BY_ARROW:
-        try:
-            return pa.array(texts, pa.string()).cast(codec.arrow_type)
-        except pa.ArrowInvalid:
-            pass
-    return pa.array([None if text is None else codec.parse_text(text) for text in texts], codec.arrow_type)
+        return texts.cast(codec.arrow_type)
+    if codec.kind is ColumnKind.BOOL:
+        return import_module("pyarrow.compute").equal(texts, TRUE)
+    if isinstance(codec, TextCodec) and type(codec).parse_text is TextCodec.parse_text:
+        return texts  # it is sound UTF-8: there is nothing to replace
+    return None
 
 
 class CopyBatchBuilder:
@@ -62,24 +104,19 @@ class CopyBatchBuilder:
         self._struct_type: pa.StructType = arrow_struct(relation, dialect)
         self._schema: pa.Schema = batch_schema(self._struct_type)
 
-    def build(self, lines: Sequence[bytes], first: Position, time_us: int) -> ChangeBatch:
+    def build(self, lines: bytes, first: Position, time_us: int) -> ChangeBatch:
         """Return the rows of `lines`, which hold the live columns in order, at positions from `first` on."""
-        rows = [copy_fields(line) for line in lines]
-        count = len(rows)
-        fields = max(1, len(self._codecs))  # NB: a row without columns is an empty line, which splits to one field
-        for number, row in enumerate(rows, first.ordinal):
-            if len(row) != fields:
-                raise BadDatum(
-                    f"{self._relation.qualified_name}: copied row {number} has {len(row)} fields, not {fields}",
-                    hint="the table changed while it was copied: copy it again",
-                )
-        children = [parse_column(codec, [row[at] for row in rows]) for at, codec in enumerate(self._codecs)]
-        ordinals = array("q", range(first.ordinal, first.ordinal + count))
+        if self._codecs and lines:
+            texts = self._texts(lines, first)
+            count = len(texts[0])
+        else:
+            texts, count = [pa.array([], pa.string())] * len(self._codecs), lines.count(b"\n")
+        children = [parse_column(codec, column) for codec, column in zip(self._codecs, texts, strict=True)]
         meta = [
-            pa.array(repeat(Op.COPY.value, count), pa.string()),
+            pa.repeat(pa.scalar(Op.COPY.value, pa.string()), count),
             _constant(first.timeline, count, pa.int32()),
             _constant(first.commit_lsn, count, pa.int64()),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(ordinals)]),
+            pa.array(np.arange(first.ordinal, first.ordinal + count, dtype=np.int64)),
             _constant(first.commit_lsn, count, pa.int64()),
             _constant(0, count, pa.int64()),
             _constant(time_us, count, pa.timestamp("us", tz="UTC")),
@@ -91,6 +128,21 @@ class CopyBatchBuilder:
         ]
         return ChangeBatch(self._database, self._relation, pa.RecordBatch.from_arrays(meta, schema=self._schema))
 
+    def _texts(self, lines: bytes, first: Position) -> list[pa.Array]:
+        """Return the fields, column by column; name the row that has too many or too few."""
+        try:
+            return column_texts(lines, len(self._codecs))
+        except pa.ArrowInvalid:
+            for number, line in enumerate(lines.splitlines(), first.ordinal):
+                fields = line.count(DELIMITER.encode()) + 1
+                if fields != len(self._codecs):
+                    raise BadDatum(
+                        f"{self._relation.qualified_name}: copied row {number} has {fields} fields, "
+                        f"not {len(self._codecs)}",
+                        hint="the table changed while it was copied: copy it again",
+                    ) from None
+            raise
+
 
 def _constant(value: int, count: int, arrow_type: pa.DataType) -> pa.Array:
-    return pa.array(repeat(int(value), count), arrow_type)
+    return pa.repeat(pa.scalar(int(value), arrow_type), count)

@@ -19,6 +19,7 @@ from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
+from tidemark.io.copy_stream import copied_blocks
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.io.standby_snapshot import ReplayWindow
@@ -227,7 +228,7 @@ class CopySource:
         return None if window.holds_commit(self._dsn, self._look.facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
     def rows(self, relation: Relation) -> Generator[bytes]:
-        """Give the rows of the table that is held, those of its partitions too, as lines of COPY's text format.
+        """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
 
         Raises `TableChanging` behind the last one where they were another table's, or other partitions'.
         """
@@ -240,9 +241,8 @@ class CopySource:
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
-        with self._node.translated() as session, session.cursor().copy(statement) as copy:
-            for line in copy:
-                yield bytes(line)
+        with self._node.translated() as session:
+            yield from copied_blocks(session, statement)
         self._check_locked(relation)
 
     def _check_locked(self, relation: Relation) -> None:

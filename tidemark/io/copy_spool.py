@@ -14,10 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
+
 from tidemark.io.disk import writing
 from tidemark.model.errors import ConfigError
 
 BUFFER_BYTES = 1 << 20
+NEWLINE = 0x0A
 _MODE = 0o600
 
 
@@ -46,17 +49,29 @@ class CopySpool:
         with suppress(OSError):  # a full disk once more, at what was buffered
             self._file.close()
 
-    def fill(self, lines: Iterable[bytes], table: str) -> None:
-        """Take all lines; raise `TableTooLarge` where they are over the bound."""
+    def fill(self, blocks: Iterable[bytes], table: str) -> None:
+        """Take all lines, in blocks; raise `TableTooLarge` where they are over the bound."""
         write = self._file.write
         with writing(self._path):
-            for line in lines:
-                self.byte_count += len(line)
+            for block in blocks:
+                self.byte_count += len(block)
                 if self.byte_count > self._bytes_max:
                     raise TableTooLarge(f"the rows of {table} have over {self._bytes_max} bytes (copy.spool_bytes)")
-                write(line)
+                write(block)
             self._file.seek(0)
 
-    def lines(self) -> Iterator[bytes]:
-        """Give the lines back. NB: COPY writes a newline inside a value as a backslash and an n."""
-        yield from self._file
+    def blocks(self, rows_max: int, bytes_max: int) -> Iterator[tuple[bytes, int]]:
+        """Give the lines back in blocks of so many rows, or about so many bytes, with how many lines each has.
+
+        NB: COPY writes a newline inside a value as a backslash and an n.
+        """
+        left = b""
+        while read := self._file.read(max(bytes_max - len(left), len(left), BUFFER_BYTES)):
+            left += read
+            ends = np.flatnonzero(np.frombuffer(left, np.uint8) == NEWLINE)
+            at = 0
+            for first in range(0, len(ends), rows_max):
+                lines = ends[first : first + rows_max]
+                yield left[at : int(lines[-1]) + 1], len(lines)
+                at = int(lines[-1]) + 1
+            left = left[at:]

@@ -35,8 +35,8 @@ from tidemark.pipeline.positions import Positions, TablePosition, TableState
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyProgress
 
-LINES_MAX = 50_000  # of COPY, turned into Arrow at once
 POLL_S = 0.2
+ROWS_MAX = 50_000  # of COPY, turned into Arrow at once
 _NOWHERE = Position(TimelineId(0), Lsn(0), 0)  # compared rows carry no position
 
 
@@ -95,7 +95,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
     with source.held(known) as snapshot:
         relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
-        batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in _slices(source.rows(relation))]
+        batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in source.rows(relation)]
     expected = _source_table(relation, batches, builder)
     found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
     return Compared(
@@ -118,20 +118,9 @@ def _count_events(uri: str) -> tuple[int, int]:
     return places.num_rows, places.num_rows - distinct
 
 
-def _slices(lines: Iterator[bytes]) -> Iterator[list[bytes]]:
-    gathered: list[bytes] = []
-    for line in lines:
-        gathered.append(line)
-        if len(gathered) >= LINES_MAX:
-            yield gathered
-            gathered = []
-    if gathered:
-        yield gathered
-
-
 def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
     """Return the source's rows with the columns that the lake keeps, named as there."""
-    structs = batches or [builder.build([], _NOWHERE, 0).rows.column(AFTER)]
+    structs = batches or [builder.build(b"", _NOWHERE, 0).rows.column(AFTER)]
     columns = lake_columns(relation)
     arrays = [pa.chunked_array([struct.field(column.place) for struct in structs]) for column in columns]
     return pa.table(arrays, names=[column.name for column in columns])
@@ -152,7 +141,7 @@ def _hash(table: pa.Table, key: Sequence[str]) -> str:
 
 
 def _texts(table: pa.Table) -> Iterator[str]:
-    for batch in table.to_batches(max_chunksize=LINES_MAX):
+    for batch in table.to_batches(max_chunksize=ROWS_MAX):
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             yield repr(values)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import ColumnProperties, DeltaTable, Field, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError
@@ -20,6 +20,7 @@ from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
 
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 days"}  # of commits: some a second make many in 30 days
 FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
+DIFFERENCES = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
 
 
 class TableFenced(Fenced):
@@ -114,8 +115,12 @@ class LakeTable:
             )
         self.held = held
 
-    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
-        """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
+    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False, ascending: Sequence[str] = ()) -> None:
+        """Add `rows`; with `merge_schema` new columns and fields of structs come with them.
+
+        Of integer columns that are `ascending` the differences are written: a dictionary of them would be as long.
+        """
+        properties = dict.fromkeys(ascending, DIFFERENCES)
         with _translated(self.uri):
             write_deltalake(
                 self.delta,
@@ -123,6 +128,7 @@ class LakeTable:
                 mode="append",
                 schema_mode="merge" if merge_schema else None,
                 target_file_size=FILE_BYTES,
+                writer_properties=WriterProperties(compression="SNAPPY", column_properties=properties),
                 commit_properties=commit_properties(self.app, held),
             )
         self.held = held

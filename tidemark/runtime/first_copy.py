@@ -15,6 +15,7 @@ empty it first. Which tables are due is planned in `tidemark.runtime.copy_plan`.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypeVar
@@ -31,7 +32,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
 from tidemark.io.node_errors import RecoveryConflict
 from tidemark.io.state import StateStore
-from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
+from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
 from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
@@ -229,36 +230,40 @@ class FirstCopy:
         )
         begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
         self._hand_over(place, [begin], 0, 0, (*key, progress))
-        for lines, byte_count in self._slices(spool.lines()):
-            first = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
-            progress = replace(progress, row_count=progress.row_count + len(lines))
-            batch = builder.build(lines, first, snapshot.time_us)
+        for first, batch, byte_count in self._built(spool, builder, place, snapshot.time_us):
+            count = batch.rows.num_rows
+            progress = replace(progress, row_count=progress.row_count + count)
             last = replace(place, ordinal=place.ordinal + progress.row_count)
-            self._hand_over(last, [batch], len(lines), byte_count, (*key, progress), first=first)
-            self._metrics.copy_rows.inc(len(lines))
+            self._hand_over(last, [batch], count, byte_count, (*key, progress), first=first)
+            self._metrics.copy_rows.inc(count)
         last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
         done = replace(progress, phase=CopyPhase.DONE)
         self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
         self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
 
-    def _until_stopped(self, lines: Iterator[bytes]) -> Iterator[bytes]:
-        for line in lines:
+    def _built(
+        self, spool: CopySpool, builder: CopyBatchBuilder, place: Position, time_us: int
+    ) -> Iterator[tuple[Position, ChangeBatch, int]]:
+        """Give batches with their first positions and bytes; the next one is built while one is handed over."""
+        limits = self._config.deliver
+        ahead: Future[ChangeBatch] | None = None
+        first, size, row_count = place, 0, 0
+        with ThreadPoolExecutor(1, "tidemark-copy") as pool:
+            for lines, count in self._until_stopped(spool.blocks(limits.group_rows_max, limits.group_bytes_max)):
+                at = replace(place, ordinal=place.ordinal + 1 + row_count)
+                following = pool.submit(builder.build, lines, at, time_us)
+                row_count += count
+                if ahead is not None:
+                    yield first, ahead.result(), size
+                ahead, first, size = following, at, len(lines)
+            if ahead is not None:
+                yield first, ahead.result(), size
+
+    def _until_stopped(self, blocks: Iterator[Result]) -> Iterator[Result]:
+        for block in blocks:
             if self._stopping.is_set():
                 raise Stopped
-            yield line
-
-    def _slices(self, lines_left: Iterator[bytes]) -> Iterator[tuple[list[bytes], int]]:
-        lines: list[bytes] = []
-        byte_count = 0
-        limits = self._config.deliver
-        for line in self._until_stopped(lines_left):
-            lines.append(line)
-            byte_count += len(line)
-            if len(lines) >= limits.group_rows_max or byte_count >= limits.group_bytes_max:
-                yield lines, byte_count
-                lines, byte_count = [], 0
-        if lines:
-            yield lines, byte_count
+            yield block
 
     def _hand_over(
         self,

@@ -108,12 +108,16 @@ def encode_item(item: GroupItem) -> tuple[ValueKind, pa.Buffer | bytes]:  # noqa
             return ValueKind.COPY, _COPY.write((item,))
 
 
-def decode_item(kind: ValueKind, payload: bytes) -> GroupItem:  # noqa: PLR0911 - one a kind
-    """Return the item that `encode_item` wrote; `ValueKind.TRANSACTIONS` has its own function."""
+def decode_item(kind: ValueKind, stored: bytes | pa.Buffer) -> GroupItem:  # noqa: PLR0911 - one a kind
+    """Return the item that `encode_item` wrote; `ValueKind.TRANSACTIONS` has its own function.
+
+    The columns of a batch stay where they are stored.
+    """
+    if kind is ValueKind.BATCH:
+        return _decode_batch(stored)
+    payload = bytes(stored)
     try:
         match kind:
-            case ValueKind.BATCH:
-                return _decode_batch(payload)
             case ValueKind.SCHEMA:
                 return _SCHEMA.read(payload)[0]
             case ValueKind.PARTITION:
@@ -156,7 +160,7 @@ def _encode_batch(batch: ChangeBatch) -> pa.Buffer:
     return sink.getvalue()
 
 
-def _decode_batch(payload: bytes) -> ChangeBatch:
+def _decode_batch(payload: bytes | pa.Buffer) -> ChangeBatch:
     try:
         with pa.ipc.open_stream(payload) as stream:
             rows = stream.read_next_batch()

@@ -348,6 +348,7 @@ class MappedDialects(Mapping[Oid, Dialect]):
     """The dialects of all databases that are or were mirrored, with the Arrow forms of one mapping."""
 
     def __init__(self, mirrors: DatabaseMirrors, mapping: TypeMapping, major: int) -> None:
+        self._mirrors = mirrors
         self._encodings = mirrors.encodings
         self._mapping = mapping
         self._major = major
@@ -359,6 +360,10 @@ class MappedDialects(Mapping[Oid, Dialect]):
         if known is None:
             known = self._known[encoding] = Dialect.of(encoding, self._major, self._mapping)
         return known
+
+    def mapped(self, mapping: TypeMapping) -> "MappedDialects":
+        """Return the dialects with other Arrow forms."""
+        return MappedDialects(self._mirrors, mapping, self._major)
 
     def __iter__(self) -> Iterator[Oid]:
         return iter(self._encodings)

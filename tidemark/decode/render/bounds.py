@@ -5,7 +5,7 @@ last; one that goes on over several groups, or over a restart, has one of each a
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from tidemark.decode.codecs.codec import without_escapes
@@ -16,11 +16,18 @@ Line = tuple[int, int, str]  # commit LSN, ordinal, text
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class TransactionBounds:
-    """Puts begins and ends around lines; `databases` are the names of the databases, by OID."""
+def is_counted(group: ChangeGroup) -> bool:
+    """Tell if the group comes with its transactions' counts: all of them or none."""
+    first = next(iter(group.transactions), None)
+    return bool(group.begun) or (first is not None and first.tables is not None)
 
-    def __init__(self, databases: Mapping[Oid, str]) -> None:
-        self._databases = databases
+
+class TransactionBounds:
+    """Puts begins and ends around lines, as `bound` writes them."""
+
+    def __init__(self, bound: Callable[[str, TransactionEnd], str]) -> None:
+        """`bound` is told which of the two it is, begin or end."""
+        self._bound = bound
         self._waiting: dict[Lsn, TransactionEnd] = {}  # begun, and nothing of them given out so far
         self._open: set[Lsn] = set()  # told of
 
@@ -48,22 +55,24 @@ class TransactionBounds:
             self._open.discard(end.commit_lsn)
             yield self._bound("end", end)
 
-    def _bound(self, op: str, end: TransactionEnd) -> str:
-        told: dict[str, object] = {
-            "op": op,
-            "database": self._databases.get(end.database, str(end.database)),
-            "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == 'begin' else end.item_count}",
-            "xid": end.xid,
-            "full_xid": end.full_xid,
-            "commit_time": (_EPOCH + timedelta(microseconds=end.commit_time_us)).isoformat().replace("+00:00", "Z"),
-            "items": end.item_count,
-        }
-        if end.origin:
-            told["origin"] = end.origin
-        if end.gid is not None:
-            told["gid"] = end.gid
-        if op == "end":
-            told["tables"] = [
-                {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
-            ]
-        return without_escapes(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
+
+def bound_line(databases: Mapping[Oid, str], op: str, end: TransactionEnd) -> str:
+    """Return begin or end as a JSON line; `databases` are the names of the databases, by OID."""
+    told: dict[str, object] = {
+        "op": op,
+        "database": databases.get(end.database, str(end.database)),
+        "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == 'begin' else end.item_count}",
+        "xid": end.xid,
+        "full_xid": end.full_xid,
+        "commit_time": (_EPOCH + timedelta(microseconds=end.commit_time_us)).isoformat().replace("+00:00", "Z"),
+        "items": end.item_count,
+    }
+    if end.origin:
+        told["origin"] = end.origin
+    if end.gid is not None:
+        told["gid"] = end.gid
+    if op == "end":
+        told["tables"] = [
+            {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
+        ]
+    return without_escapes(json.dumps(told, ensure_ascii=False, separators=(",", ":")))

