@@ -19,6 +19,7 @@ class Stuck(WalReader):
 
     def __init__(self) -> None:
         self.inside, self.leave = threading.Event(), threading.Event()
+        self.cpu_s = 0.0
 
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         self.inside.set()
