@@ -77,6 +77,7 @@ class WalReader:
         self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
         self._metrics = metrics
         self._log = log
+        self._records_told = 0
         self.cpu_s = 0.0  # processor time taken so far, as the owner counts it
         self._segment_began_s = 0.0  # of it
         self._spilled_bytes = 0
@@ -88,7 +89,6 @@ class WalReader:
 
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
-        records_before = self._decoding.records
         for decoded in self._decoding.feed_runs(segment):
             if isinstance(decoded, CommittedRun):
                 yield from map(self._with_databases, self._grouper.add_run(decoded))
@@ -96,8 +96,6 @@ class WalReader:
                 yield from map(self._with_databases, self._grouper.add_transaction(decoded))
             else:
                 yield from map(self._with_databases, self._grouper.add_message(decoded, self.decoder.restart_lsn))
-        self._metrics.records.inc(self._decoding.records - records_before)
-        self._after_slice(segment)
 
     @property
     def open_transactions(self) -> int:
@@ -191,8 +189,11 @@ class WalReader:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
 
-    def _after_slice(self, segment: ReadSegment) -> None:
+    def tend(self, segment: ReadSegment) -> None:
+        """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
         self._log_databases()
+        self._metrics.records.inc(self._decoding.records - self._records_told)
+        self._records_told = self._decoding.records
         segment_bytes = self._decoding.framer.segment_bytes
         if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
             self._metrics.segments.inc(read)
@@ -200,11 +201,12 @@ class WalReader:
             self._segment_began_s = self.cpu_s
         self._open_transactions = self.decoder.transactions.open_count
         self._metrics.open_transactions.set(self._open_transactions)
-        spilled = self.decoder.transactions.spilled_bytes
-        self._metrics.spilled.inc(spilled - self._spilled_bytes)
-        self._spilled_bytes = spilled
-        self._metrics.journal_bytes.inc(self._history.written_bytes - self._journal_bytes)
-        self._journal_bytes = self._history.written_bytes
+        if spilled := self.decoder.transactions.spilled_bytes - self._spilled_bytes:
+            self._metrics.spilled.inc(spilled)
+            self._spilled_bytes += spilled
+        if written := self._history.written_bytes - self._journal_bytes:
+            self._metrics.journal_bytes.inc(written)
+            self._journal_bytes += written
         # NB: until then some of what is open would be told with a later first LSN than it has.
         due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
         if due and self.decoder.has_reached_wanted and not self._mirrors.is_growing:
@@ -332,6 +334,7 @@ class DecodeThread:
                 if self._handoff.is_wanted and (waiting := self.reader.flush(also_empty=False)) is not None:
                     yield self._handed_over(waiting)
                 if segment is not None:
+                    self.reader.tend(segment)
                     yield _Pause.SLICE
                     continue
                 if (idle := self._idle_group()) is not None:
