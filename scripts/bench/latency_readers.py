@@ -46,7 +46,10 @@ POLL_S = 0.2
 STOP_S = 10
 TURN_S_MAX = 120.0
 PIPE_BYTES = 1 << 16
-TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the table's first two columns, as they are stored
+TURN_COLUMN, ROW_COLUMN = (
+    struct.Struct("<i4x"),
+    struct.Struct("<q"),
+)  # the table's first two columns, as they are stored
 # pgoutput, version 1 of its protocol: bytes of a message by its letter, and of an INSERT before its columns
 BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
 
@@ -180,9 +183,7 @@ def read_stream(arrivals: Arrivals, dsn: str) -> None:
                 _take_records(block, uncommitted, arrivals, arrived_ns)
 
 
-def _take_records(
-    block: RecordBlock, uncommitted: dict[int, list[int]], arrivals: Arrivals, arrived_ns: int
-) -> None:
+def _take_records(block: RecordBlock, uncommitted: dict[int, list[int]], arrivals: Arrivals, arrived_ns: int) -> None:
     """Find the turn's rows by their bytes, and give them out with their transaction's end."""
     begins_row = TURN_COLUMN.pack(arrivals.turn)
     for index in range(len(block)):

@@ -1,7 +1,7 @@
 """A consumer of one's own (I34, I35) as the target of the application thread.
 
-The position, and how far a first copy is, follow once `on_events` returned true: at least once. They are made durable by
-a thread of their own (`confirming`), so that the next changes need not wait for the disk. How far a consumer may be
+The position, and how far a first copy is, follow once `on_events` returned true: at least once. They are made durable
+by a thread of their own (`confirming`), so that the next changes need not wait for the disk. How far a consumer may be
 ahead of what it confirmed, and of what is durable of that, is bounded in bytes; beyond that it is asked again, or the
 disk waited for, and nothing more is offered.
 """
