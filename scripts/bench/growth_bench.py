@@ -189,9 +189,8 @@ def _peak_kib(pid: int) -> int:
 
 def show(kind: str, turns: Sequence[Turn]) -> None:
     """Print a table."""
-    print(
-        f"\n{kind:>16}{'WAL MB':>10}{'rows':>12}{'wall s':>10}{'CPU s':>10}{'CPU s a GB':>12}{'peak MB':>10}{'start MB':>10}"
-    )
+    heads = ("WAL MB", "rows", "wall s", "CPU s", "CPU s a GB", "peak MB", "start MB")
+    print("\n{:>16}{:>10}{:>12}{:>10}{:>10}{:>12}{:>10}{:>10}".format(kind, *heads))
     for turn in turns:
         per_gb = turn.cpu_s / turn.wal_bytes * (1 << 30)
         print(
