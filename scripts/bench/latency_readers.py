@@ -46,10 +46,7 @@ POLL_S = 0.2
 STOP_S = 10
 TURN_S_MAX = 120.0
 PIPE_BYTES = 1 << 16
-TURN_COLUMN, ROW_COLUMN = (
-    struct.Struct("<i4x"),
-    struct.Struct("<q"),
-)  # the table's first two columns, as they are stored
+TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two, as they are stored
 # pgoutput, version 1 of its protocol: bytes of a message by its letter, and of an INSERT before its columns
 BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
 

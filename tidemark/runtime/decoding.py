@@ -347,8 +347,8 @@ class DecodeThread:
     def _let_go(self, segment: ReadSegment) -> None:
         """Give a slice back, all of whose groups were taken."""
         self._slices.release(len(segment.data))
-        decoder = self.reader.decoder
         if self.reader.last_record_lsn:
+            decoder = self.reader.decoder
             # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
             end_lsn = segment.end_lsn
             self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
