@@ -17,7 +17,8 @@ from tidemark.io.locks import RoleLock
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.lsn import format_lsn
-from tidemark.runtime.rewinding import RewindPlan, RewindPoint, plan_rewind
+from tidemark.runtime.rewind_plan import RewindPlan, plan_rewind
+from tidemark.runtime.rewinding import RewindPoint
 from tidemark.runtime.rewinding import rewind as go_back
 
 
@@ -55,8 +56,11 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
 
 def _told(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
     """Say what is dead, where delivering goes on, and what is done to the tables."""
-    yield f"delivered, and not part of the node's history: {plan.branch}"
-    if plan.restart_lsn is not None:
+    given = "delivered" if plan.is_delivered else "shown by first copies, though not delivered by the stream"
+    yield f"{given}, and not part of the node's history: {plan.branch}"
+    if not plan.is_delivered:
+        yield "the stream goes on where it is"
+    elif plan.restart_lsn is not None:
         yield (
             f"all that commits from {format_lsn(plan.branch.fork_lsn)} on, on timeline {plan.branch.next_timeline}, is "
             f"delivered: decoding begins again at {format_lsn(plan.restart_lsn)}"

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from psycopg import Connection
 
 from tests.support.branches import DATABASE, Branches, Change, branching, of_archive
 from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.failover import QUICK, Archiver, archiving_node
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.postgres import SUPERUSER, Cluster, new_cluster
 from tests.support.standby import wait_until_replayed
 from tidemark.io.control import request
 from tidemark.io.locks import RoleLock
@@ -258,9 +259,13 @@ def mark_the_segment(branches: Branches) -> None:
     wait_until_replayed(branches.standby, branches.primary)
 
 
-def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_go_of(branches: Branches) -> None:
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_go_of(
+    branches: Branches, *, is_killed: bool
+) -> None:
     primary, sidecar = branches.primary, branches.sidecar
     sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
+    sidecar.options["TIDEMARK_CAPTURE__DSN"] = either_of(primary, branches.standby)
     sidecar.init()
     sidecar.start()
     primary.sql("INSERT INTO quiet VALUES (4, 'both')")
@@ -274,10 +279,12 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
         primary.sql("CHECKPOINT")  # and what was written is flushed
         flushed = parse_lsn(primary.flush_lsn())
         sidecar.wait_until(lambda: parse_lsn(str(sidecar.status()["decoded_lsn"])) >= flushed, "the dead branch")
-        sidecar.kill()
+        if is_killed:
+            sidecar.kill()
         session.rollback()
     branches.lose_primary()
-    sidecar.start()
+    if is_killed:
+        sidecar.start()
     branches.standby.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
     branches.standby.sql("INSERT INTO fresh VALUES (1, 'new')")
     sidecar.catch_up()
@@ -290,7 +297,70 @@ def test_catalogs_of_a_dead_branch_that_were_decoded_and_not_delivered_are_let_g
     assert branches.changes("fresh", 2) == [("i", 1, "new"), ("i", 2, "new")]
 
 
-def test_a_table_whose_copy_saw_the_dead_branch_is_copied_again_though_none_touched_it(branches: Branches) -> None:
+def either_of(*nodes: Cluster) -> str:
+    """Return a DSN of whichever node is written to."""
+    folders, ports = ",".join(str(node.folder) for node in nodes), ",".join(str(node.port) for node in nodes)
+    return f"host={folders} port={ports} dbname={DATABASE} user={SUPERUSER} target_session_attrs=read-write"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_table_whose_copy_saw_the_dead_branch_misses_nothing_of_the_new_one_though_none_touched_it(
+    branches: Branches, *, again: bool
+) -> None:
+    copy_a_dead_branch(branches)
+    branches.sidecar.catch_up(alive=False)
+    branches.sidecar.stop()
+    branches.lose_primary()
+    check_copies_show_the_dead_branch(branches)
+    branches.sidecar.options["TIDEMARK_COPY__ENABLED"] = str(again)
+    branches.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
+    succeeded(branches.rewind("--dead-wal", str(branches.primary.data / "pg_wal")))
+    check_quiet_is_right(branches)
+
+
+def test_a_dead_branch_that_first_copies_alone_show_ends_the_sidecar_and_is_rewound(branches: Branches) -> None:
+    branches.sidecar.options["TIDEMARK_DELIVER__IDLE_POINTER_S"] = "600"  # or delivered would follow what is decoded
+    copy_a_dead_branch(branches)
+    branches.sidecar.wait_for_event("spool is caught up")
+    branches.sidecar.stop()
+    rewind_copies(branches, "the first copy of 5 tables shows")
+    check_quiet_is_right(branches)
+    branches.check_replica("busy")
+
+
+def test_a_first_copy_that_is_killed_behind_the_fork_is_rewound_with_the_ddl_that_it_saw(branches: Branches) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
+    primary.sql("INSERT INTO last VALUES (1, 'kept')")
+    with primary.connect(autocommit=False) as holder:
+        copy_a_dead_branch(branches, holder)
+        sidecar.kill()
+    rewind_copies(branches, "the first copy of 5 tables shows")
+    check_quiet_is_right(branches)
+    for table in ("busy", "altered", "retyped", "dropped", "last"):
+        branches.check_replica(table)
+
+
+def rewind_copies(branches: Branches, refused_as: str) -> None:
+    """Lose the primary where copies alone show the dead branch; rewind."""
+    branches.lose_primary()
+    before = branches.view
+    assert before.delivered is not None
+    assert before.delivered.pointer.position.commit_lsn < branches.fork_lsn
+    check_copies_show_the_dead_branch(branches)
+    branches.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
+    for _ in range(2):
+        last = branches.sidecar.refuses(ExitCode.CORRUPT_WAL, refused_as)
+        assert "cdcctl rewind" in str(last["hint"])
+    branches.sidecar.options.pop("TIDEMARK_DELIVER__IDLE_POINTER_S", None)
+    done = succeeded(branches.rewind())
+    assert "shown by first copies" in done.err
+    assert branches.view.rewinds.count == 1
+    refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
+
+
+def copy_a_dead_branch(branches: Branches, holder: Connection[object] | None = None) -> None:
+    """Have a first copy of what the primary alone has; with a `holder` also of DDL, and `last` is not copied."""
     primary, sidecar = branches.primary, branches.sidecar
     sidecar.init()
     with primary.connect(autocommit=False) as older:
@@ -303,15 +373,24 @@ def test_a_table_whose_copy_saw_the_dead_branch_is_copied_again_though_none_touc
         branches.keep_standby_back()
         for number in range(20):  # transactions whose numbers are given out again
             primary.sql(f"INSERT INTO busy VALUES ({10 + number}, 'dead')")
+        if holder is not None:
+            holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
+            primary.sql("ALTER TABLE altered ADD COLUMN extra int DEFAULT 7")
+            primary.sql("ALTER TABLE retyped ALTER note TYPE text USING 'dead ' || note")
+            primary.sql("DROP TABLE dropped")
         older.rollback()
-    sidecar.wait_until(lambda: branches.is_copied, "the first copy")
-    sidecar.catch_up(alive=False)
-    sidecar.stop()
-    branches.lose_primary()
-    copies = branches.view.copies.values()
+    left = 1 if holder is not None else 0
+    sidecar.wait_until(lambda: sum(copy.is_open for copy in branches.view.copies.values()) == left, "the first copy")
+
+
+def check_copies_show_the_dead_branch(branches: Branches) -> None:
+    copies = [copy for copy in branches.view.copies.values() if not copy.is_open]
+    assert copies
     assert all(copy.lx < branches.fork_lsn < copy.seen_lsn for copy in copies), (branches.fork_lsn, copies)
-    branches.standby.sql("INSERT INTO quiet VALUES (4, 'new')")
-    succeeded(branches.rewind("--dead-wal", str(primary.data / "pg_wal")))
+
+
+def check_quiet_is_right(branches: Branches) -> None:
+    sidecar = branches.sidecar
     sidecar.start()
     sidecar.wait_until(lambda: branches.is_copied, "the copies")
     branches.standby.sql("INSERT INTO quiet VALUES (5, 'new')")

@@ -304,7 +304,7 @@ def test_a_record_of_which_the_lost_primary_sent_a_part_is_let_go_of_at_the_fork
         sidecar.written_to = standby
         standby.sql("INSERT INTO account VALUES (-2, 'behind')")
         items = sidecar.catch_up()
-        told = sidecar.wait_for_event("a part of a record is let go of: the timeline ended before it")
+        told = sidecar.wait_for_event("WAL is let go of that was not delivered: the timeline ended before it")
         assert parse_lsn(str(told["at_lsn"])) < torn_lsn == parse_lsn(str(told["received_lsn"]))
         standby.sql("INSERT INTO account VALUES (-3, 'and on')")
         items = sidecar.catch_up()
@@ -381,7 +381,7 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
             restored.sql("INSERT INTO account VALUES (2)")
             with switching(Archiving(restored, archiving.spool)):
                 assert list(replayed(change_log(pair.catch_up(), "account"))) == [1, 2]
-            told = pair.archiver.wait_for_event("a part of a record is let go of: the timeline ended before it")
+            told = pair.archiver.wait_for_event("WAL is let go of that was not delivered: the timeline ended before it")
             assert parse_lsn(str(told["at_lsn"])) < read_lsn
 
 

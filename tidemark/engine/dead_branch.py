@@ -26,7 +26,7 @@ class OtherBranch(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class DeadBranch:
-    """[fork_lsn, delivered] of a timeline: delivered, and no part of the node's history."""
+    """[fork_lsn, delivered] of a timeline: delivered, or shown by first copies, and no part of the node's history."""
 
     timeline: TimelineId
     fork_lsn: Lsn

@@ -23,7 +23,7 @@ from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, Xid
+from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Column, Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat
@@ -92,6 +92,7 @@ class TableSnapshot:
     snapshot: str
     time_us: int
     seen_lsn: Lsn = INVALID_LSN  # all that the snapshot shows is flushed, and stands before
+    timeline: TimelineId = NO_TIMELINE  # that the node was on then
 
 
 class _Taken(NamedTuple):
@@ -263,9 +264,10 @@ class CopySource:
         if now is not None and now.stamp != self._stamps.get(relation.oid):
             raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")
 
-    def flush(self) -> Lsn:
+    def flush(self) -> tuple[TimelineId, Lsn]:
         """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
-        return self._look.flush_all()
+        seen_lsn = self._look.flush_all()
+        return self._look.timeline(), seen_lsn
 
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)

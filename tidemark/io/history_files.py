@@ -97,10 +97,14 @@ def before_fork(
             journals.append(told)
             continue
         path = folder / told.file
-        ends = [entry.end_lsn for entry in _entries_of(told, _read_journal(path)) if entry.end_lsn <= fork_lsn]
-        if ends:
+        journal = _read_journal(path)
+        ends = [entry.end_lsn for entry in _entries_of(told, journal)]
+        reached = ends[-1] if ends else told.start_lsn
+        check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
+        before = [end_lsn for end_lsn in ends if end_lsn <= fork_lsn]
+        if before:
             sync(path)
-            journals.append(replace(told, end_lsn=ends[-1]))
+            journals.append(replace(told, end_lsn=before[-1]))
     end_lsn = max((journal.end_lsn for journal in journals), default=INVALID_LSN)
     return HistoryIndex(bases, tuple(journals)), JournalMark(min(mark.end_lsn, end_lsn))
 

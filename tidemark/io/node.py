@@ -248,6 +248,19 @@ class Node:
         self.query("SELECT pg_logical_emit_message(true, %s, '')", (MARKER_PREFIX,))
         return self.flush_lsn()
 
+    def timeline(self) -> TimelineId:
+        """Return the timeline that the node writes; on a standby the latest of which it has replayed WAL.
+
+        NB: the control file's checkpoint is behind after a promotion, until the next one.
+        """
+        ((timeline,),) = self.query(
+            "SELECT CASE WHEN pg_is_in_recovery()"
+            " THEN greatest(timeline_id, min_recovery_end_timeline, (SELECT received_tli FROM pg_stat_wal_receiver))"
+            " ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int END"
+            " FROM pg_control_checkpoint(), pg_control_recovery()"
+        )
+        return TimelineId(int(timeline))
+
     def insert_lsn(self) -> Lsn:
         """Return where the next record will stand: all that has committed so far stands before.
 

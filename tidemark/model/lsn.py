@@ -17,6 +17,7 @@ SegmentNo = NewType("SegmentNo", int)
 BlockNumber = NewType("BlockNumber", int)
 
 INVALID_LSN = Lsn(0)
+NO_TIMELINE = TimelineId(0)
 INVALID_OID = Oid(0)
 INVALID_XID = Xid(0)
 _HALF_BITS = 32

@@ -30,10 +30,11 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
+from tidemark.runtime.copies import Copies
 from tidemark.runtime.copy_plan import is_due, takes_time, waits_for
 from tidemark.runtime.decoding import DecodeThread, WalReader
 from tidemark.runtime.delivery import ApplicationThread
-from tidemark.runtime.first_copy import Copies, FirstCopy
+from tidemark.runtime.first_copy import FirstCopy
 from tidemark.runtime.fixed_types import check_types
 from tidemark.runtime.following import AskLeader
 from tidemark.runtime.handoff import Handoff
@@ -117,6 +118,7 @@ class Capture:
         self.progress.delivered = start
         self._start = start
         self._copies_wait_for = waits_for(view)
+        self._fills_outbox = consumer is None and ask_leader is None and config.deliver.consumer == "outbox"
         self._is_restored = False
         self._error: BaseException | None = None
         self._history = self._make_history(config, view)
@@ -203,6 +205,13 @@ class Capture:
         if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:
             return False
         return self.progress.lag_bytes <= self._store.identity.segment_bytes
+
+    def may_have_given_out(self, fork_lsn: Lsn) -> bool:
+        """Tell, once it is stopped, if somebody may have been given what commits behind a fork."""
+        delivered = self._store.marks().delivered
+        if self._fills_outbox and delivered is not None:
+            return delivered.pointer.position.commit_lsn >= fork_lsn
+        return self.decoded_lsn > fork_lsn
 
     @property
     def halted_at(self) -> Pointer | None:
@@ -331,6 +340,7 @@ class Capture:
             grouper,
             self._history,
             base.mirrors,
+            check_fork=copies.check_fork,
             base_every_bytes=config.history.base_every_bytes,
             metrics=self._metrics,
             log=self._log,

@@ -14,6 +14,7 @@ from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import ReadSegment
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
+OnFork = Callable[[Lsn, TimelineId], None]  # where a timeline was left, and for which
 
 
 class InvalidWal(CorruptWal):
@@ -39,9 +40,9 @@ class WalDecoding:
         decoder: Decoder,
         timeline: TimelineId,
         journal: Journal | None = None,
-        on_fork: Callable[[Lsn], None] | None = None,
+        on_fork: OnFork | None = None,
     ) -> None:
-        """`on_fork` is told where a timeline was left, before anything of the next one is decoded."""
+        """`on_fork` is told where a timeline was left for which, before anything of the next one is decoded."""
         self.framer = framer
         self.decoder = decoder
         self.timeline = timeline
@@ -60,7 +61,7 @@ class WalDecoding:
         if segment.timeline != self.timeline:
             self._follow(segment)
             if self._on_fork is not None:
-                self._on_fork(segment.start_lsn)
+                self._on_fork(segment.start_lsn, segment.timeline)
             self.timeline = self.decoder.timeline = segment.timeline
         self.framer.feed(segment.start_lsn, segment.data)
         while not isinstance(block := self.framer.next_block(), NeedMore):

@@ -11,7 +11,7 @@ thread makes the journal durable before it delivers.
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from enum import Enum
 
@@ -27,7 +27,7 @@ from tidemark.io.history_files import HistoryWriter
 from tidemark.io.logs import Log
 from tidemark.io.metrics import Metrics
 from tidemark.model.change import ChangeGroup
-from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.decode_run import InvalidWal, WalDecoding
 from tidemark.runtime.handoff import Handoff
@@ -39,6 +39,7 @@ from tidemark.wal.segments import ReadSegment
 
 QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks at its clock
 STOP_S = 10.0
+CheckFork = Callable[[TimelineId, Lsn, TimelineId], None]  # the timeline that is left, where, and for which
 LEFT_OUT_HINT = (
     "capture it by a state folder of its own (cdcctl init --database NAME --state OTHER); a state that is made with "
     "its former name in seed.databases follows it through such a rename"
@@ -63,11 +64,13 @@ class WalReader:
         history: HistoryWriter,
         mirrors: DatabaseMirrors,
         *,
+        check_fork: CheckFork,
         base_every_bytes: int,
         metrics: Metrics,
         log: Log,
     ) -> None:
         self.decoder = decoder
+        self._check_fork = check_fork
         self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
         self._decoding = WalDecoding(framer, decoder, decoder.timeline, self._journal, self._leave_timeline)
         self._grouper = grouper
@@ -170,8 +173,9 @@ class WalReader:
         self._base_lsn = base.lsn
         self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
 
-    def _leave_timeline(self, fork_lsn: Lsn) -> None:
+    def _leave_timeline(self, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
         """Cut off what an earlier run decoded of the timeline behind the fork: it was not delivered, and is dead."""
+        self._check_fork(self.decoder.timeline, fork_lsn, next_timeline)
         if self._history.cut_behind(fork_lsn):
             self._base_lsn = max((base.lsn for base in self._history.index.bases), default=INVALID_LSN)
             self._log.warning("the catalog history is cut at a fork that was decoded beyond", at_lsn=fork_lsn)

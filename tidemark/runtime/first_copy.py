@@ -14,7 +14,7 @@ empty it first. Which tables are due is planned in `tidemark.runtime.copy_plan`.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TypeVar
@@ -31,13 +31,11 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
 from tidemark.io.node_errors import RecoveryConflict
 from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
-from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem, TransactionEnd
+from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
-from tidemark.model.snapshot import Visibility, parse_visibility
 from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
@@ -57,23 +55,6 @@ class CopyConflicts(NodeUnfit):
 
 
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
-
-
-class Copies:
-    """Tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
-
-    NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
-    """
-
-    def __init__(self, view: StateView) -> None:
-        self.snapshots: dict[TableKey, Visibility] = {
-            key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot
-        }
-
-    def have(self, relation: Oid, end: TransactionEnd) -> bool:
-        """Tell if the copy of `relation` has what a transaction changed."""
-        snapshot = self.snapshots.get((end.database, relation))
-        return snapshot is not None and snapshot.shows(end.full_xid, end.commit_lsn)
 
 
 class FirstCopy:
@@ -136,8 +117,9 @@ class FirstCopy:
             # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
             self._wait_for(node, self._beginning.complete_from)
             plan = plan_copies(self._config, self._store.view(), node)
+            moves = _seen_now(node, plan.moves)
         with self._store.transaction(self._epoch) as moving:
-            for key, progress in plan.moves.items():
+            for key, progress in moves.items():
                 moving.put_copy(*key, progress)
             moving.put(FINGERPRINT, Fingerprint(selection_told(self._config)))
         self._log.info("first copy planned", tables=len(plan.tasks))
@@ -188,12 +170,12 @@ class FirstCopy:
         assert before is not None, "noted when it was planned"
         table = source.table(task.relation)
         if table is None:  # dropped meanwhile: the stream says so
-            self._finish(key, replace(before, phase=CopyPhase.DONE))
+            self._finish(key, source, replace(before, phase=CopyPhase.DONE))
             return
         with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool:
             snapshot = self._spool(source, table, spool)
             if snapshot is None:
-                self._finish(key, replace(before, phase=CopyPhase.LEFT))
+                self._finish(key, source, replace(before, phase=CopyPhase.LEFT))
                 return
             dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
             builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
@@ -212,11 +194,11 @@ class FirstCopy:
             if relation is None:
                 return None
             rows = stack.enter_context(closing(source.rows(relation)))
-            seen_lsn = source.flush()
+            timeline, seen_lsn = source.flush()
             spool.fill(self._until_stopped(rows), relation.qualified_name)
         source.close()
         self._log.info("table read", relation_oid=table.oid, spooled_bytes=spool.byte_count)
-        return replace(snapshot, relation=relation, seen_lsn=seen_lsn)
+        return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline)
 
     def _shown(self, relation: Relation) -> Relation | None:
         """Return the version as which a table's rows are given out; None: not under its own name, or not at all."""
@@ -238,7 +220,12 @@ class FirstCopy:
     ) -> None:
         """Hand the rows over, between a begin and an end that tell the generation."""
         progress = CopyProgress(
-            CopyPhase.COPYING, generation, snapshot.snapshot, place.commit_lsn, seen_lsn=snapshot.seen_lsn
+            CopyPhase.COPYING,
+            generation,
+            snapshot.snapshot,
+            place.commit_lsn,
+            seen_lsn=snapshot.seen_lsn,
+            timeline=snapshot.timeline,
         )
         begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
         self._hand_over(place, [begin], 0, 0, (*key, progress))
@@ -286,6 +273,18 @@ class FirstCopy:
         # The restart LSN is the stream's: a copied row is never where a restart begins.
         self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
 
-    def _finish(self, key: TableKey, progress: CopyProgress) -> None:
+    def _finish(self, key: TableKey, source: CopySource, progress: CopyProgress) -> None:
+        timeline, seen_lsn = source.flush()
         with self._store.transaction(self._epoch) as moving:
-            moving.put_copy(*key, progress)
+            moving.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
+
+
+def _seen_now(node: Node, moves: Mapping[TableKey, CopyProgress]) -> dict[TableKey, CopyProgress]:
+    """Return moves with how far the node was when its catalogs decided them, where no snapshot is to come."""
+    if all(progress.is_open for progress in moves.values()):
+        return dict(moves)
+    seen_lsn, timeline = node.flush_all(), node.timeline()
+    return {
+        key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
+        for key, progress in moves.items()
+    }

@@ -115,7 +115,8 @@ class SpooledInput:
         try:
             spooling = True
             while not self._stopping.is_set():
-                if self._move():
+                # NB: the spool may reach behind a fork, and the node alone knows: that would be decoded, and delivered.
+                if self._network.is_located and self._move():
                     continue
                 if self._ring.write_lsn < self._spool.write_lsn:
                     self._stopping.wait(ROOM_S)  # the ring is full

@@ -17,7 +17,7 @@ from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.model.errors import Disposition, NodeUnreachable, TidemarkError
-from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.signal import Signal
@@ -50,9 +50,9 @@ class Reached(NamedTuple):
     @classmethod
     def by_delivering(cls, delivered: Position | None) -> "Reached":
         """Return what a delivered position tells: its record has begun there. None: it tells nothing."""
-        return (
-            cls(TimelineId(0), Lsn(0)) if delivered is None else cls(delivered.timeline, Lsn(delivered.commit_lsn + 1))
-        )
+        if delivered is None:
+            return cls(NO_TIMELINE, INVALID_LSN)
+        return cls(delivered.timeline, Lsn(delivered.commit_lsn + 1))
 
 
 class WalSink(Protocol):
@@ -117,6 +117,7 @@ class NetworkThread(SourceThread):
         self._overflows = overflows
         self._refuses_standby = refuses_standby
         self._restored_lsn = restored_lsn
+        self.is_located = False  # the sink's end was found in the node's history, by any connection so far
         self._clock = SystemClock()
 
     def _work(self) -> None:
@@ -131,6 +132,7 @@ class NetworkThread(SourceThread):
         try:
             with WalStream(self._dsn) as stream:
                 self._locate(stream)
+                self.is_located = True
                 self._stream(stream)
         except TidemarkError as error:
             if error.disposition is not Disposition.RETRY:

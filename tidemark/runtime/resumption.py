@@ -82,7 +82,7 @@ class Tables:
     @property
     def count(self) -> int:
         """How many are copied again."""
-        return len(self.copies)
+        return sum(copy.is_open for copy in self.copies.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
                 items.append(_schema_event(at, key[0], SchemaChange.CREATE, None, shown))
                 copies[key] = CopyProgress(CopyPhase.WAITING, 0, after_lsn=wrong.after_lsn)
         elif copy.phase is CopyPhase.LEFT and not (shown is not None and _is_copied(shown, selection)):
-            continue  # one that is selected there has left it by what is given up
+            copies[key] = copy.blind()  # one that is selected there has left it by what is given up
         elif shown is not None and told is not None and told != shown:
             generation = copy.generation + 1
             items.append(CopyBoundary(at.place(), key[0], shown, generation, True, ""))
@@ -140,8 +140,14 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
             )
         else:
             # NB: without the old snapshot: it may have seen what never happened, by xids that are given out again.
-            copies[key] = replace(copy, phase=CopyPhase.WAITING, snapshot="", after_lsn=wrong.after_lsn)
+            copies[key] = replace(copy.blind(), phase=CopyPhase.WAITING, after_lsn=wrong.after_lsn)
     return Tables(items, copies, gone)
+
+
+def left_wrong(view: StateView, wrong: Wrong) -> Tables:
+    """Return the copies that are `wrong`, left as they are, but that they hide nothing of the stream any more."""
+    known = view.copies.items()
+    return Tables(copies={key: copy.blind() for key, copy in known if wrong.only is None or key in wrong.only})
 
 
 def go_on(
@@ -154,13 +160,17 @@ def go_on(
     tables: Tables,
     messages: Iterable[Message],
     note: Callable[[StateTransaction], None],
+    moves: bool = True,
 ) -> None:
     """Move the delivered pointer to `at` under a new epoch of `owner`, and tell; `note`: what else is put there.
+
+    `moves`: False, it stays where it is, and what is told stands at `at` all the same.
 
     Raise `Fenced`, with nothing written, where the state is not as it was seen `before`.
     """
     store.learn_versions()
-    group = _group(config, at, [*_messages(at, messages), *tables.items])
+    told = _group(config, at, [*_messages(at, messages), *tables.items])
+    group = replace(told, moves_delivered=moves)
     with store.transaction(None) as moving:
         if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
             raise Fenced("another process went on meanwhile", hint="see `cdcctl status`, then try again")

@@ -61,19 +61,19 @@ class Turn:
         return True
 
     def goes_back(self, error: BaseException) -> bool:
-        """Let go of a capture that received WAL which never happened; tell if it may begin anew, having decoded none.
+        """Let go of a capture that received WAL which never happened; tell if it may begin anew, having given out none.
 
-        Of its last record a lost server may have sent a part: the next timeline begins before that.
+        A server that is lost may have sent what its standby never had; of its last record perhaps a part.
         """
         capture = self.capture
         if capture is None or not isinstance(error, WalDiverged) or error.fork_lsn is None:
             return False
         self.let_go()
-        if capture.decoded_lsn > error.fork_lsn:
+        if capture.may_have_given_out(error.fork_lsn):
             return False
         cut_spool(self._around, error.fork_lsn)
         self._around.log.warning(
-            "a part of a record is let go of: the timeline ended before it",
+            "WAL is let go of that was not delivered: the timeline ended before it",
             at_lsn=error.fork_lsn,
             received_lsn=capture.progress.received_lsn,
         )

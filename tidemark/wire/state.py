@@ -5,11 +5,11 @@ looked at by hand. The outbox's values have a form of their own (`tidemark.wire.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
-from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
@@ -20,7 +20,6 @@ FORMAT_VERSION = 1
 SWITCHES_KEPT = 100
 LOSSES_KEPT = 100
 REWINDS_KEPT = 100
-NO_TIMELINE = TimelineId(0)
 
 
 class DamagePolicy(Enum):
@@ -272,7 +271,8 @@ class CopyProgress:
     lx: Lsn = INVALID_LSN
     row_count: int = 0
     after_lsn: Lsn = INVALID_LSN  # not before so much is delivered: what the stream gives until then is a change
-    seen_lsn: Lsn = INVALID_LSN  # all that the snapshot shows stands before; 0: nobody noted it, and `lx` has to do
+    seen_lsn: Lsn = INVALID_LSN  # all that snapshot or catalogs showed stands before; 0: not noted, `lx` has to do
+    timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
 
     def is_due(self, delivered_lsn: Lsn) -> bool:
         """Tell if the table is to be copied now that all that commits up to `delivered_lsn` is delivered."""
@@ -284,6 +284,17 @@ class CopyProgress:
         NB: `lx` is taken once for many tables, so a snapshot is hours younger perhaps.
         """
         return self.lx >= fork_lsn or self.seen_lsn > fork_lsn
+
+    @property
+    def shown_to(self) -> Position | None:
+        """Return the last position by which the copy may be as it is; None where that was not noted."""
+        if not self.timeline or not self.seen_lsn:
+            return None
+        return Position(self.timeline, Lsn(self.seen_lsn - 1), 0)
+
+    def blind(self) -> "CopyProgress":
+        """Return it without what was seen: it hides nothing of the stream."""
+        return replace(self, snapshot="", seen_lsn=INVALID_LSN, timeline=NO_TIMELINE)
 
     @property
     def is_open(self) -> bool:

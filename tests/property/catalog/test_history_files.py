@@ -1,5 +1,6 @@
 """A journal whose writer dies at any moment, and what the next writer makes of it: the same records, each once."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -160,6 +161,15 @@ def test_a_journal_that_is_cut_at_a_fork_goes_on_along_the_other_branch(
     writer.close()
     assert disk.read() == [*kept, *others]
     assert before_fork(disk.folder, disk.index, disk.mark, fork_lsn)[0].bases == disk.index.bases
+
+
+def test_a_journal_that_damage_cut_short_is_not_taken_for_one_that_ends_at_a_fork(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "history", HistoryIndex((), ()))
+    disk.write(LSNS, 1 << 20)
+    (journal,) = disk.folder.glob("journal-*")
+    os.truncate(journal, journal.stat().st_size - 4 * ENTRY_BYTES)
+    with pytest.raises(DamagedHistory, match="was durable up to"):
+        before_fork(disk.folder, disk.index, JournalMark(Lsn(LSNS[-1] + RECORD_BYTES)), LSNS[-2])
 
 
 @pytest.mark.parametrize("file_bytes_max", [1, HEAD_BYTES + 2 * ENTRY_BYTES, 1 << 20])
