@@ -1,8 +1,8 @@
 """The confirm thread: makes durable what a consumer of one's own has confirmed, while the next changes go to it.
 
-A transaction takes as long as the disk does, and no commit waits for it: what is confirmed meanwhile goes into the next
-one. After a crash all that is not durable yet comes again (at least once), which is what one transaction and
-`PAUSE_S` take; a stop loses nothing. How much that may be is bounded in bytes as well.
+A transaction takes as long as the disk does, and no change waits for it: what is confirmed meanwhile goes into the next
+one. After a crash all that is not durable yet comes again (at least once): what came in while one transaction and
+`PAUSE_S` passed. After a stop nothing does. How much that may be is bounded in bytes as well.
 """
 
 import threading

@@ -1,8 +1,8 @@
 """The queue of decoded groups, bounded in bytes: from the decode thread to the application thread.
 
 A taker that finds nothing does not only wait: where nobody else decodes, it takes what has come and decodes it itself
-(`turns`), since every hand-over from thread to thread costs a commit more time than its decoding. Whoever decodes has
-the turn, so that there is one order; what is in the queue precedes whatever is decoded.
+(`turns`): a hand-over from thread to thread costs a commit some tens of microseconds. Whoever decodes has the turn, so
+that there is one order; what is in the queue precedes whatever is decoded.
 """
 
 import threading
