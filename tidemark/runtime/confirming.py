@@ -26,7 +26,9 @@ class Confirming(Generic[CONFIRMED]):
         self._is_storing = False
         self._is_hurried = False
         self._is_over = False
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._hurried = threading.Condition(lock)  # of its own: what is confirmed in a pause does not end that
         self._thread = threading.Thread(target=self._run, name="confirm", daemon=True)
 
     def confirm(self, confirmed: Sequence[CONFIRMED], byte_count: int) -> None:
@@ -55,7 +57,7 @@ class Confirming(Generic[CONFIRMED]):
         """Wait until at most `bytes_max` are not durable, by default until all is."""
         with self._changed:
             self._is_hurried = True
-            self._changed.notify_all()
+            self._hurried.notify_all()
             self._changed.wait_for(lambda: self._error is not None or self._is_below(bytes_max))
             self._is_hurried = False
         self.check()
@@ -68,6 +70,7 @@ class Confirming(Generic[CONFIRMED]):
             with self._changed:
                 self._is_over = True
                 self._changed.notify_all()
+                self._hurried.notify_all()
             if self._thread.ident is not None:
                 self._thread.join()
 
@@ -86,7 +89,7 @@ class Confirming(Generic[CONFIRMED]):
                 self._changed.notify_all()
                 if self._error is not None:
                     return
-                self._changed.wait_for(lambda: self._is_over or self._is_hurried, PAUSE_S)
+                self._hurried.wait_for(lambda: self._is_over or self._is_hurried, PAUSE_S)
 
     def _next(self) -> Sequence[CONFIRMED] | None:
         with self._changed:

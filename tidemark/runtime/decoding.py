@@ -332,6 +332,7 @@ class DecodeThread:
                     for group in self.reader.feed(segment):
                         yield self._handed_over(group)
                     if self.reader.is_halted:
+                        self.reader.tend(segment)
                         yield from self._last_groups()
                         return
                     self._let_go(segment)
