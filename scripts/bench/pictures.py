@@ -159,7 +159,7 @@ def throughput(said: Said) -> Picture:
             if "waldump" not in name
         ]
         groups.append((f"{workload['what']}: {rows:,} rows", bars))
-    return Picture("Decoding", f"rows a CPU second, logarithmic; {_about(said)}", groups, logarithmic=True)
+    return Picture("Decoding", f"rows a CPU second; {_about(said)}", groups)
 
 
 def time_by_wal(said: Said) -> Picture:
