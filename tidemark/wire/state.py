@@ -314,6 +314,18 @@ class Fingerprint:
     selection: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class MarkerKeys:
+    """By which key each daemon writes and reads markers, since it was started last."""
+
+    names: Mapping[str, str] = field(default_factory=dict)  # of the keys (`wire.marker.key_name`), by role
+
+    @property
+    def are_one(self) -> bool:
+        """Tell if each daemon reads what the other writes, as far as they have ever been started."""
+        return len(set(self.names.values())) <= 1
+
+
 ValueT = TypeVar("ValueT")
 
 
@@ -355,6 +367,7 @@ HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
 JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)
 COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
 FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
+MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 
 READER_NAME_BYTES_MAX = 63
 
