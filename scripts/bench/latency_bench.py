@@ -1,11 +1,12 @@
 """Commit-to-consumer latency of our capture beside pg_recvlogical (pgoutput), turn by turn on one node in one run.
 
-A writer commits one-row INSERTs at a rate. Ours is the sidecar's capture (network, decode and application thread, the
-confirmed position in LMDB after every group) with a consumer that notes when it is called; the peer is
-pg_recvlogical's output, read from a pipe. Each reads alone in its turn, unless --together. Latency is arrival less
-the commit's return at the writer, and can be below zero: a stream may be faster than the answer to the writer. "From
-stamp" counts from before the INSERT: the commit itself is in it. CPU time is the reader's, without the walsender's.
-Only the comparison means anything on a shared machine.
+A writer commits one-row INSERTs at a rate. Ours is the sidecar's capture (network, decode, application and confirm
+thread, the confirmed position in LMDB) with a consumer of its own; the peer is pg_recvlogical's output, read from a
+pipe; "stream" receives the physical stream and decodes nothing, which is the least that ours could take. All use the
+same unix socket and clock. Each reads alone in its turn, unless --together. Latency is arrival, with the row's number
+taken out, less the commit's return at the writer, and can be below zero: a stream may be faster than the answer to the
+writer. "From stamp" counts from before the INSERT: the commit itself is in it. CPU time is the reader's, without the
+walsender's. Only the comparison means anything on a shared machine.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from tidemark.runtime.initialise import initialise
 ROOT = Path(__file__).resolve().parents[2]
 MAJOR = 15
 SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "wal_keep_size": "2GB"}
-READERS = ("tidemark", "pg_recvlogical")
+READERS = ("tidemark", "pg_recvlogical", "stream")
 RATES = (200, 2_000)
 COMMITS_PER_WRITER = 1_000  # a second, at most
 QUICK_S, QUICK_TURNS = 2.0, 1
@@ -124,8 +125,8 @@ def run_turn(
 
 
 def _how(cluster: Cluster, state: Path, reader: str) -> list[str]:
-    if reader == "tidemark":
-        return [cluster.dsn(DATABASE), str(state)]
+    if reader != "pg_recvlogical":
+        return [cluster.dsn(DATABASE), *([str(state)] if reader == "tidemark" else [])]
     where = ["-h", str(cluster.folder), "-p", str(cluster.port), "-U", SUPERUSER, "-d", DATABASE]
     options = ["-o", "proto_version=1", "-o", f"publication_names={PUBLICATION}"]
     command = [str(cluster.server.client("pg_recvlogical")), *where, "--slot", SLOT, "--start", "--no-loop"]
@@ -185,7 +186,7 @@ def show(turns: Sequence[Turn]) -> None:
 
 
 def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool) -> list[Turn]:
-    """Run all turns: at each rate the readers take turns, and the other begins each time."""
+    """Run all turns: at each rate the readers take turns, and another begins each time."""
     measured: list[Turn] = []
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, SETTINGS) as cluster:
         cluster.sql(
@@ -199,7 +200,7 @@ def measure(rates: Sequence[int], seconds: float, turns: int, *, together: bool)
         number = 0
         for rate in rates:
             for turn in range(turns):
-                order = READERS[:: 1 if turn % 2 == 0 else -1]
+                order = READERS[turn % len(READERS) :] + READERS[: turn % len(READERS)]
                 for readers in (order,) if together else tuple((reader,) for reader in order):
                     number += 1
                     measured += run_turn(cluster, state, readers, number, rate=rate, seconds=seconds)

@@ -1,17 +1,21 @@
-"""The two readers, each a process of its own: they tell when which row arrived.
+"""The readers, each a process of its own: they tell when which row arrived.
 
     python -m scripts.bench.latency_readers tidemark TURN DSN STATE   the sidecar's capture with a consumer of its own
     python -m scripts.bench.latency_readers pg_recvlogical TURN COMMAND...           its standard output, from a pipe
+    python -m scripts.bench.latency_readers stream TURN DSN                  our client of the walsender, and no more
 
-Both say "ready" when they see the row READY of their turn, and end when they see END, with a line of JSON: row
+All say "ready" when they see the row READY of their turn, and end when they see END, with a line of JSON: row
 numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is when the
-consumer is called, or when the read from the pipe returns.
+row's number is there as an integer of Python's: taken out of the consumer's record batch, or out of pgoutput's message.
+That of "stream" is when the WAL that holds the row's commit has come, before anything is decoded: nothing that reads
+the physical stream in this process can be sooner.
 """
 
 import json
 import os
 import resource
 import select
+import struct
 import subprocess
 import sys
 import time
@@ -23,12 +27,17 @@ from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import configure_logs, get_log
 from tidemark.io.metrics import Metrics
+from tidemark.io.replication import WalStream
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
 from tidemark.runtime.inflow import Surroundings, from_node
+from tidemark.runtime.interpreter import put_latency_first
+from tidemark.wal.page import Framer, RecordBlock
+from tidemark.wal.rmgr import RM_HEAP, RM_XACT
+from tidemark.wal.segments import ReadSegment, first_page_lsn
 
 TABLE = "stamps"
 DATABASE = "postgres"
@@ -37,6 +46,7 @@ POLL_S = 0.2
 STOP_S = 10
 TURN_S_MAX = 120.0
 PIPE_BYTES = 1 << 16
+TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two, as they are stored
 # pgoutput, version 1 of its protocol: bytes of a message by its letter, and of an INSERT before its columns
 BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
 
@@ -85,11 +95,12 @@ class ArrivalConsumer(NullConsumer):
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
         """Note the rows of all groups that are there."""
         for group in groups:
-            arrived_ns = time.monotonic_ns()
             for item in group.items:
                 if isinstance(item, ChangeBatch) and item.relation.name == TABLE:
                     after = item.rows.column("_after")
-                    for turn, row in zip(after.field("turn").to_pylist(), after.field("id").to_pylist(), strict=True):
+                    turns, rows = after.field("turn").to_pylist(), after.field("id").to_pylist()
+                    arrived_ns = time.monotonic_ns()
+                    for turn, row in zip(turns, rows, strict=True):
                         self._arrivals.take(turn, row, arrived_ns)
         return True
 
@@ -112,6 +123,7 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
         around = Surroundings(config_of(dsn), store, metrics, get_log("bench"))
         capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
         capture.start()
+        put_latency_first()
         deadline = time.monotonic() + TURN_S_MAX
         try:
             while not arrivals.ended:
@@ -135,11 +147,10 @@ def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
                 if not select.select([process.stdout], [], [], max(deadline - time.monotonic(), 0))[0]:
                     raise SystemExit("the turn did not end")
                 chunk = os.read(process.stdout.fileno(), PIPE_BYTES)
-                arrived_ns = time.monotonic_ns()
                 if not chunk:
                     raise SystemExit("pg_recvlogical ended early")
                 pending += chunk
-                del pending[: _take_messages(pending, arrivals, arrived_ns)]
+                del pending[: _take_messages(pending, arrivals)]
         finally:
             process.terminate()
             process.stdout.close()
@@ -149,7 +160,42 @@ def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
                 process.kill()
 
 
-def _take_messages(pending: bytearray, arrivals: Arrivals, arrived_ns: int) -> int:
+def read_stream(arrivals: Arrivals, dsn: str) -> None:
+    """Receive WAL until the turn has ended; what is in it is looked at behind the clock."""
+    with WalStream(dsn) as stream:
+        here = stream.identify()
+        framer = Framer(stream.format)
+        stream.start(first_page_lsn(here.flush_lsn), here.timeline)
+        uncommitted: dict[int, list[int]] = {}
+        deadline = time.monotonic() + TURN_S_MAX
+        while not arrivals.ended:
+            if time.monotonic() > deadline:
+                raise SystemExit("the turn did not end")
+            event = stream.read(POLL_S)
+            arrived_ns = time.monotonic_ns()
+            if not isinstance(event, ReadSegment):
+                continue
+            framer.feed(event.start_lsn, event.data)
+            while isinstance(block := framer.next_block(), RecordBlock):
+                _take_records(block, uncommitted, arrivals, arrived_ns)
+
+
+def _take_records(block: RecordBlock, uncommitted: dict[int, list[int]], arrivals: Arrivals, arrived_ns: int) -> None:
+    """Find the turn's rows by their bytes, and give them out with their transaction's end."""
+    begins_row = TURN_COLUMN.pack(arrivals.turn)
+    for index in range(len(block)):
+        xid, begin = block.xids[index], block.offsets[index]
+        if block.rmgrs[index] == RM_XACT:
+            for row in uncommitted.pop(xid, ()):
+                arrivals.take(arrivals.turn, row, arrived_ns)
+        elif block.rmgrs[index] == RM_HEAP:
+            at = block.linear.find(begins_row, begin, begin + block.lengths[index])
+            if at >= 0:
+                (row,) = ROW_COLUMN.unpack_from(block.linear, at + TURN_COLUMN.size)
+                uncommitted.setdefault(xid, []).append(row)
+
+
+def _take_messages(pending: bytearray, arrivals: Arrivals) -> int:
     """Take the whole messages, each followed by a newline; return how many bytes they are."""
     at = 0
     while True:
@@ -160,7 +206,7 @@ def _take_messages(pending: bytearray, arrivals: Arrivals, arrived_ns: int) -> i
             raise SystemExit(f"pgoutput message {pending[at:end]!r} was misread")
         if pending[at] == ord("I"):
             turn, row = (int(value) for value in _columns(pending, at + INSERT_BYTES, 2))
-            arrivals.take(turn, row, arrived_ns)
+            arrivals.take(turn, row, time.monotonic_ns())
         at = end + 1
 
 
@@ -216,6 +262,8 @@ def main() -> None:
     if reader == "tidemark":
         dsn, state = rest
         read_ours(arrivals, dsn, Path(state))
+    elif reader == "stream":
+        read_stream(arrivals, *rest)
     else:
         read_peer(arrivals, rest)
     arrivals.report()

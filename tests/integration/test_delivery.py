@@ -242,9 +242,75 @@ def test_true_confirms_what_was_taken_and_false_goes_on_unconfirmed(
         target.deliver(group(lsn))
         assert store.view().start == START
     target.deliver(group(300))
+    target.close()
     view = store.view()
     assert view.start == group(300).last
     assert view.confirmed == view.delivered
+
+
+@pytest.mark.feature("I34")
+def test_changes_go_on_while_what_was_confirmed_waits_for_the_disk(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Scripted([])
+    target = consumer_target(consumer, store, epoch, progress, stopping)
+    with store.transaction(epoch):  # nobody else's comes to its end
+        for lsn in (100, 200, 300):
+            target.deliver(group(lsn))
+        assert consumer.seen == [100, 200, 300]
+        assert store.view().start == START
+        assert progress.delivered == START
+    target.close()
+    assert store.view().start == group(300).last == progress.confirmed
+
+
+@pytest.mark.feature("I34")
+def test_what_is_confirmed_and_not_durable_is_bounded(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Scripted([])
+    target = consumer_target(consumer, store, epoch, progress, stopping)
+
+    def deliver_all() -> None:
+        for lsn in range(100, 130):  # 100 bytes each, of 1000
+            target.deliver(group(lsn))
+
+    worker = threading.Thread(target=deliver_all)
+    with store.transaction(epoch):
+        worker.start()
+        eventually(lambda: len(consumer.seen) > 10)
+        worker.join(0.05)
+        assert len(consumer.seen) == 11
+    worker.join(DEADLINE_S)
+    assert consumer.seen == list(range(100, 130))
+    target.close()
+    assert store.view().start == group(129).last
+
+
+@pytest.mark.feature("I21")
+def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Scripted([])
+    target = consumer_target(consumer, store, epoch, progress, stopping)
+    store.take_epoch(OWNER)
+    target.deliver(group(100))
+
+    def is_refused() -> bool:
+        try:
+            target.idle()
+        except Fenced:
+            return True
+        return False
+
+    eventually(is_refused)
+    with pytest.raises(Fenced):
+        target.deliver(group(200))
+    with pytest.raises(Fenced):
+        target.close()
+    assert store.view().start == START
+    assert consumer.seen == [100]
+    assert consumer.calls[-2:] == ["revoked", "stop"]
 
 
 @pytest.mark.feature("I34")

@@ -87,9 +87,7 @@ def _finish(
     if bitmap is None:
         bitmap, nulls = cells.validity()
     valid = pa.py_buffer(bitmap) if nulls else None
-    return pa.Array.from_buffers(
-        arrow_type, cells.rows, [valid, *(pa.py_buffer(buffer) for buffer in buffers)], null_count=nulls
-    )
+    return pa.Array.from_buffers(arrow_type, cells.rows, [valid, *map(pa.py_buffer, buffers)], nulls)
 
 
 def _bools(codec: Codec, cells: Cells) -> pa.Array:

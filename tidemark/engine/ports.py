@@ -34,6 +34,7 @@ class Consumer(Protocol):
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
         """Take groups from the iterator, all or some. True confirms what was taken, false goes on unconfirmed.
 
+        What is confirmed becomes durable behind the call, while the next groups come: a crash may bring it again.
         Nothing is taken for confirmed that was not drawn from the iterator.
         """
 

@@ -1,12 +1,14 @@
 """A consumer of one's own (I34, I35) as the target of the application thread.
 
-The position, and how far a first copy is, follow once `on_events` returned true: at least once. How far a consumer may
-be ahead of what it confirmed is bounded in bytes; beyond that it is asked again, and nothing more is offered.
+The position, and how far a first copy is, follow once `on_events` returned true: at least once. They are made durable
+by a thread of their own (`confirming`), so that the next changes need not wait for the disk. How far a consumer may be
+ahead of what it confirmed, and of what is durable of that, is bounded in bytes; beyond that it is asked again, or the
+disk waited for, and nothing more is offered.
 """
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from tidemark.model.errors import ConsumerFailed
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
+from tidemark.runtime.confirming import Confirming
 from tidemark.runtime.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep, Stopped
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.whole_tables import WholeTables
@@ -35,6 +38,11 @@ class _Offered(NamedTuple):
 
     group: ChangeGroup
     copying: CopyKeep | None = None
+
+    def without_rows(self) -> "_Offered":
+        """Return what the state has to know of it: rows are not held until that is durable."""
+        others = [item for item in self.group.items if not isinstance(item, ChangeBatch)]
+        return self._replace(group=replace(self.group, items=others))
 
 
 class ConsumerTarget:
@@ -68,6 +76,7 @@ class ConsumerTarget:
         self._announced: Announced = {}
         self._waiting: deque[_Offered] = deque()
         self._taken: list[_Offered] = []
+        self._confirming = Confirming(self._store_confirmed)
         self._partition = Partition(store.identity.system_identifier)
 
     def begin(self) -> None:
@@ -88,18 +97,23 @@ class ConsumerTarget:
             with self._store.transaction(self._epoch) as moving:
                 moving.put_copy(*progress)
         self._offer_until_taken(_Offered(replace(group, last=start), progress))
+        self._confirming.wait()  # what is copied is asked of the state
 
     def idle(self) -> None:
         """Ask for a confirmation of what was taken."""
+        self._confirming.check()
         if self._taken:
             self._offer()
 
     def close(self) -> None:
-        """Take the partition back and stop the consumer."""
+        """Make durable what is confirmed, take the partition back and stop the consumer."""
         self._liveness.stop()
         try:
-            with self._liveness.calling("on_revoked"):
-                self._consumer.on_revoked(self._partition)
+            try:
+                self._confirming.close()
+            finally:
+                with self._liveness.calling("on_revoked"):
+                    self._consumer.on_revoked(self._partition)
         finally:
             with self._liveness.calling("stop"):
                 self._consumer.stop()
@@ -109,11 +123,14 @@ class ConsumerTarget:
         return sum(offered.group.byte_count for offered in self._taken)
 
     def _offer_until_taken(self, offered: _Offered) -> None:
+        self._confirming.check()
         self._waiting.append(offered)
         refused = 0
         while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
             if self._offer():
                 refused = 0
+                if self._confirming.byte_count > self._unconfirmed_bytes_max:
+                    self._confirming.wait(self._unconfirmed_bytes_max)
                 continue
             refused += 1
             if refused > UNTAKEN_MAX:
@@ -133,7 +150,7 @@ class ConsumerTarget:
         if not alive:
             raise ConsumerFailed("the consumer says that it is not alive")
         if confirmed and self._taken:
-            self._confirm()
+            self._confirming.confirm([offered.without_rows() for offered in self._taken], self._unconfirmed_bytes)
             self._taken.clear()
             return True
         return len(self._waiting) < before
@@ -158,16 +175,17 @@ class ConsumerTarget:
                     self._announced[key] = item.relation
                     self._consumer.on_schema(_introduction(group, item))
 
-    def _confirm(self) -> None:
-        last = self._taken[-1].group
+    def _store_confirmed(self, confirmed: Sequence[_Offered]) -> None:
+        """Make durable what the consumer has confirmed; the confirm thread does so."""
+        last = confirmed[-1].group
         latest = max((end.commit_time_us for end in last.transactions), default=0)
         with self._store.transaction(self._epoch) as moving:
-            for offered in self._taken:
+            for offered in confirmed:
                 if offered.copying is not None:
                     moving.put_copy(*offered.copying)
             moving.rely_on_journal(self._history.durable_lsn)
-            self._whole.note(moving, [offered.group for offered in self._taken])
-            for offered in self._taken:
+            self._whole.note(moving, [offered.group for offered in confirmed])
+            for offered in confirmed:
                 moving.learn_databases(offered.group.databases)
             delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
             moving.put(CONFIRMED, delivered)

@@ -2,7 +2,8 @@
 
 It drains the ring whether or not the consumer keeps up, until the queue to the application thread is full. A group is
 handed over when it is full, or when the application thread has nothing else to do: so a quiet stream has the latency of
-one delivery, and a busy one batches as large as the deliveries let it.
+one delivery, and a busy one batches as large as the deliveries let it. In a quiet stream the application thread, which
+has nothing to do, decodes by itself; the decode thread goes on as soon as that is busy with a delivery.
 
 Order: a catalog-relevant record is in the journal before anything that it explains is handed over; the application
 thread makes the journal durable before it delivers.
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from enum import Enum
 
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
@@ -44,6 +46,13 @@ LEFT_OUT_HINT = (
 )
 
 
+class _Pause(Enum):
+    """Where decoding may be left to another thread, or waits."""
+
+    SLICE = "slice"  # one is done with
+    EMPTY = "empty"  # there is none
+
+
 class WalReader:
     """Slices of WAL in, groups of changes out; keeps the journal and the bases. No thread of its own."""
 
@@ -71,7 +80,9 @@ class WalReader:
         self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
         self._metrics = metrics
         self._log = log
-        self._segment_began_s = 0.0  # processor time of the thread that decodes
+        self._records_told = 0
+        self.cpu_s = 0.0  # processor time taken so far, as the owner counts it
+        self._segment_began_s = 0.0  # of it
         self._spilled_bytes = 0
         self._open_transactions = 0
         self._journal_bytes = 0
@@ -81,7 +92,6 @@ class WalReader:
 
     def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
-        records_before = self._decoding.records
         for decoded in self._decoding.feed_runs(segment):
             if isinstance(decoded, CommittedRun):
                 yield from map(self._with_databases, self._grouper.add_run(decoded))
@@ -89,8 +99,6 @@ class WalReader:
                 yield from map(self._with_databases, self._grouper.add_transaction(decoded))
             else:
                 yield from map(self._with_databases, self._grouper.add_message(decoded, self.decoder.restart_lsn))
-        self._metrics.records.inc(self._decoding.records - records_before)
-        self._after_slice(segment)
 
     @property
     def open_transactions(self) -> int:
@@ -101,6 +109,11 @@ class WalReader:
         """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
         group = self._grouper.flush() if self._grouper.byte_count or also_empty else None
         return group and self._with_databases(group)
+
+    @property
+    def is_gathering(self) -> bool:
+        """Tell if there are changes that no group was given out with."""
+        return self._grouper.byte_count > 0
 
     @property
     def record_bytes(self) -> int:
@@ -180,21 +193,24 @@ class WalReader:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
 
-    def _after_slice(self, segment: ReadSegment) -> None:
+    def tend(self, segment: ReadSegment) -> None:
+        """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
         self._log_databases()
+        self._metrics.records.inc(self._decoding.records - self._records_told)
+        self._records_told = self._decoding.records
         segment_bytes = self._decoding.framer.segment_bytes
         if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
             self._metrics.segments.inc(read)
-            now_s = time.thread_time()
-            self._metrics.segment_seconds.observe(now_s - self._segment_began_s)
-            self._segment_began_s = now_s
+            self._metrics.segment_seconds.observe(self.cpu_s - self._segment_began_s)
+            self._segment_began_s = self.cpu_s
         self._open_transactions = self.decoder.transactions.open_count
         self._metrics.open_transactions.set(self._open_transactions)
-        spilled = self.decoder.transactions.spilled_bytes
-        self._metrics.spilled.inc(spilled - self._spilled_bytes)
-        self._spilled_bytes = spilled
-        self._metrics.journal_bytes.inc(self._history.written_bytes - self._journal_bytes)
-        self._journal_bytes = self._history.written_bytes
+        if spilled := self.decoder.transactions.spilled_bytes - self._spilled_bytes:
+            self._metrics.spilled.inc(spilled)
+            self._spilled_bytes += spilled
+        if written := self._history.written_bytes - self._journal_bytes:
+            self._metrics.journal_bytes.inc(written)
+            self._journal_bytes += written
         # NB: until then some of what is open would be told with a later first LSN than it has.
         due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
         if due and self.decoder.has_reached_wanted and not self._mirrors.is_growing:
@@ -202,7 +218,11 @@ class WalReader:
 
 
 class DecodeThread:
-    """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it."""
+    """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
+
+    Two threads may do so, one at a time: its own, and the application thread while that has nothing else to do
+    (`Handoff`). Then a commit passes from the network thread to the consumer with one change of threads.
+    """
 
     def __init__(
         self,
@@ -228,88 +248,146 @@ class DecodeThread:
         self._handed = delivered
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
+        self._turn = threading.Lock()  # of who decodes
+        self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
     def start(self) -> None:
         """Start decoding."""
         self._thread.start()
+        self._handoff.turns = self
 
     def stop(self, timeout_s: float = STOP_S) -> bool:
         """Stop after the slice in hand; tell if that came to its end in time."""
+        until_s = self._clock.monotonic_s() + timeout_s
         self._stopping.set()
         self._arrived.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self._thread.is_alive() or not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
+            return False
+        self._turn.release()
+        return True
+
+    @property
+    def has_more(self) -> bool:
+        """Tell if more has come than was decoded."""
+        return self._progress.received_lsn > self.reader.read_lsn
+
+    def take_turn(self) -> ChangeGroup | None:
+        """Decode what is there up to the next group, in the application thread, unless the decode thread is at it."""
+        if not self._turn.acquire(blocking=False):
+            return None
+        try:
+            while not (self._handoff.byte_count or self._stopping.is_set()):  # what is in the queue comes first
+                found = self._next()
+                if isinstance(found, ChangeGroup):
+                    return found
+                if found is not _Pause.SLICE:
+                    break
+            return None
+        finally:
+            self._turn.release()
 
     def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._turn:
+                is_over = self._decode_into_queue()
+            if is_over:
+                return
+            if self._handoff.is_wanted and (self.reader.is_gathering or self.has_more):
+                self._handoff.wake_taker()  # it came while we had the turn
+            self._arrived.wait(QUIET_S)
+
+    def _decode_into_queue(self) -> bool:
+        """Hand over all that is there; tell if nothing more will come."""
+        while not self._stopping.is_set():
+            found = self._next()
+            if found is None:
+                return True
+            if isinstance(found, ChangeGroup):
+                if not self._handoff.put(found):
+                    self._stopping.set()  # nobody takes any more; the rest of a large transaction need not be read
+            elif found is _Pause.EMPTY:
+                return False
+        return True
+
+    def _next(self) -> "ChangeGroup | _Pause | None":
+        """Go on to the next group, or to a pause; None once there is nothing more. Whoever calls it has the turn."""
+        began_s = time.thread_time()
         try:
-            while not self._stopping.is_set() and self.halted_at is None:
-                if not self._step():
-                    self._arrived.wait(QUIET_S)
-        except InvalidWal as error:
-            self._deliver_what_precedes()
-            self.error = error
+            return next(self._groups, None)
         except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
             self.error = error
+            return None
+        finally:
+            self.reader.cpu_s += time.thread_time() - began_s
 
-    def _deliver_what_precedes(self) -> None:
+    def _decoded(self) -> "Iterator[ChangeGroup | _Pause]":
+        """Give out the groups, with a pause behind each slice and where there is none."""
+        try:
+            while self.halted_at is None:
+                segment = self._slices.peek()
+                if segment is not None:
+                    for group in self.reader.feed(segment):
+                        yield self._handed_over(group)
+                    if self.reader.is_halted:
+                        self.reader.tend(segment)
+                        yield from self._last_groups()
+                        return
+                    self._let_go(segment)
+                if self._handoff.is_wanted and (waiting := self.reader.flush(also_empty=False)) is not None:
+                    yield self._handed_over(waiting)
+                if segment is not None:
+                    self.reader.tend(segment)
+                    yield _Pause.SLICE
+                    continue
+                if (idle := self._idle_group()) is not None:
+                    yield self._handed_over(idle)
+                yield _Pause.EMPTY
+        except InvalidWal:
+            yield from self._what_precedes()
+            raise
+
+    def _let_go(self, segment: ReadSegment) -> None:
+        """Give a slice back, all of whose groups were taken."""
+        self._slices.release(len(segment.data))
+        if self.reader.last_record_lsn:
+            decoder = self.reader.decoder
+            # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
+            end_lsn = segment.end_lsn
+            self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
+
+    def _what_precedes(self) -> "Iterator[ChangeGroup | _Pause]":
         """Have delivered what stands before WAL that is none, if the consumer takes it in time.
 
         NB: only framing fails between two transactions; of any other error nobody knows what the grouper holds.
         """
         waiting = self.reader.flush(also_empty=False)
         if waiting is not None:
-            self._hand_over(waiting)
+            yield self._handed_over(waiting)
         until_s = self._clock.monotonic_s() + STOP_S
         while not (self._handoff.is_wanted or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
-            self._arrived.wait(QUIET_S)
+            yield _Pause.EMPTY
 
-    def _step(self) -> bool:
-        """Take one slice, or hand over what waits; tell if there was a slice."""
-        segment = self._slices.peek()
-        if segment is None:
-            self._hand_over_idle()
-        else:
-            for group in self.reader.feed(segment):
-                if not self._hand_over(group):
-                    self._stopping.set()  # nobody takes any more; the rest of a large transaction need not be read
-                    return True
-            if self.reader.is_halted:
-                self._hand_over_last()
-                return True
-            self._slices.release(len(segment.data))
-            decoder = self.reader.decoder
-            if self.reader.last_record_lsn:
-                # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
-                end_lsn = segment.end_lsn
-                self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
-        if self._handoff.is_wanted:
-            waiting = self.reader.flush(also_empty=False)
-            if waiting is not None:
-                self._hand_over(waiting)
-        return segment is not None
-
-    def _hand_over_last(self) -> None:
-        """Hand over all that commits before the marker, and then its place: a restart goes on behind it."""
+    def _last_groups(self) -> Iterator[ChangeGroup]:
+        """Give out all that commits before the marker, and then its place: a restart goes on behind it."""
         waiting = self.reader.flush(also_empty=True)
         if waiting is not None:
-            self._hand_over(waiting)
+            yield self._handed_over(waiting)
         here = self.reader.idle_group()
-        self._hand_over(here)
         self.halted_at = here.last
+        yield self._handed_over(here)
 
-    def _hand_over_idle(self) -> None:
+    def _idle_group(self) -> ChangeGroup | None:
         """Move the pointer over WAL that held nothing for us (DESIGN, section 3)."""
         if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
-            return
-        group = self.reader.flush(also_empty=True) or self.reader.idle_group()
-        if group.last.position > self._handed:
-            self._hand_over(group)
+            return None
         self._handed_s = self._clock.monotonic_s()
+        group = self.reader.flush(also_empty=True) or self.reader.idle_group()
+        return group if group.last.position > self._handed else None
 
-    def _hand_over(self, group: ChangeGroup) -> bool:
-        is_taken = self._handoff.put(group)
+    def _handed_over(self, group: ChangeGroup) -> ChangeGroup:
         self._handed = group.last.position
         self._handed_s = self._clock.monotonic_s()
-        return is_taken
+        return group

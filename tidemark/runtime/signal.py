@@ -1,22 +1,36 @@
 """A signal between two threads: set by one, waited for by the other, forgotten when it was seen."""
 
 import threading
+from contextlib import suppress
 
 
 class Signal:
-    """Like an event that clears itself."""
+    """Like an event that clears itself; one lock is all of it, since a thread that waits is woken at every commit."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self.stand_in: Signal | None = None  # it is woken in place of this one's waiter
+        self._is_set = False
+        self._unset = threading.Lock()
+        self._unset.acquire()
 
     def set(self) -> None:
         """Wake the waiter, now or when it comes."""
-        # NB: is_set first: setting takes a lock, and a busy stream sets thousands of times a second.
-        if not self._event.is_set():
-            self._event.set()
+        stand_in = self.stand_in
+        if stand_in is not None:
+            stand_in.set()
+        elif not self._is_set:
+            self._is_set = True
+            with suppress(RuntimeError):  # another thread has set it just now
+                self._unset.release()
+
+    @property
+    def is_set(self) -> bool:
+        """Tell if nobody has seen it yet."""
+        return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until set, or for `timeout_s`; the caller looks for work afterwards in any case."""
-        was_set = self._event.wait(timeout_s)
-        self._event.clear()
+        was_set = self._unset.acquire(timeout=timeout_s)
+        if was_set:
+            self._is_set = False
         return was_set

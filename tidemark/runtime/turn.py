@@ -11,6 +11,7 @@ from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.following import AskLeader
 from tidemark.runtime.inflow import MakeInflow, Surroundings, cut_spool
+from tidemark.runtime.interpreter import put_latency_first
 
 
 class Turn:
@@ -32,6 +33,7 @@ class Turn:
         self.epoch = epoch
         self.capture = Capture(self._around, epoch, make_inflow, on_marker=on_marker, ask_leader=ask_leader)
         self.capture.start()
+        put_latency_first()
 
     def let_go(self) -> None:
         """Stop the capture, if there is one; what it has in hand and cannot end comes again."""
@@ -47,6 +49,7 @@ class Turn:
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
             self._around.log.warning("the capture did not stop in order", **describe_error(error))
         del capture
+        gc.unfreeze()
         gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
 
     def copies_now(self) -> bool:

@@ -1,0 +1,102 @@
+"""The confirm thread: makes durable what a consumer of one's own has confirmed, while the next changes go to it.
+
+A transaction takes as long as the disk does, and no change waits for it: what is confirmed meanwhile goes into the next
+one. After a crash all that is not durable yet comes again (at least once): what came in while one transaction and
+`PAUSE_S` passed. After a stop nothing does. How much that may be is bounded in bytes as well.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+CONFIRMED = TypeVar("CONFIRMED")
+PAUSE_S = 0.01  # from one transaction to the next: each takes as much processor time as a small commit's decoding
+
+
+class Confirming(Generic[CONFIRMED]):
+    """One transaction after the other, each with all that has come since the last."""
+
+    def __init__(self, store: Callable[[Sequence[CONFIRMED]], None]) -> None:
+        """`store` runs the transaction, in the confirm thread."""
+        self._store = store
+        self._error: BaseException | None = None
+        self._waiting: list[CONFIRMED] = []
+        self._waiting_bytes = 0
+        self._storing_bytes = 0
+        self._is_storing = False
+        self._is_hurried = False
+        self._is_over = False
+        lock = threading.Lock()
+        self._changed = threading.Condition(lock)
+        self._hurried = threading.Condition(lock)  # of its own: what is confirmed in a pause does not end that
+        self._thread = threading.Thread(target=self._run, name="confirm", daemon=True)
+
+    def confirm(self, confirmed: Sequence[CONFIRMED], byte_count: int) -> None:
+        """Have something stored; raise what has kept earlier things from it."""
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            if self._thread.ident is None:
+                self._thread.start()
+            self._waiting += confirmed
+            self._waiting_bytes += byte_count
+            if not self._is_storing:
+                self._changed.notify_all()
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes that are confirmed and not durable."""
+        return self._waiting_bytes + self._storing_bytes
+
+    def check(self) -> None:
+        """Raise what keeps things from being stored."""
+        if self._error is not None:
+            raise self._error
+
+    def wait(self, bytes_max: int = -1) -> None:
+        """Wait until at most `bytes_max` are not durable, by default until all is."""
+        with self._changed:
+            self._is_hurried = True
+            self._hurried.notify_all()
+            self._changed.wait_for(lambda: self._error is not None or self._is_below(bytes_max))
+            self._is_hurried = False
+        self.check()
+
+    def close(self) -> None:
+        """Store all that was confirmed, and end."""
+        try:
+            self.wait()
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+                self._hurried.notify_all()
+            if self._thread.ident is not None:
+                self._thread.join()
+
+    def _is_below(self, bytes_max: int) -> bool:
+        return not (self._waiting or self._is_storing) or self.byte_count <= bytes_max
+
+    def _run(self) -> None:
+        while (confirmed := self._next()) is not None:
+            try:
+                self._store(confirmed)
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that confirms
+                self._error = error
+            with self._changed:
+                self._is_storing = False
+                self._storing_bytes = 0
+                self._changed.notify_all()
+                if self._error is not None:
+                    return
+                self._hurried.wait_for(lambda: self._is_over or self._is_hurried, PAUSE_S)
+
+    def _next(self) -> Sequence[CONFIRMED] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_over or bool(self._waiting))
+            if not self._waiting:
+                return None
+            confirmed, self._waiting = self._waiting, []
+            self._storing_bytes, self._waiting_bytes = self._waiting_bytes, 0
+            self._is_storing = True
+            return confirmed
