@@ -65,9 +65,12 @@ class Resumption:
     mirrors: DatabaseMirrors  # the catalogs at `lsn`
     databases: Collection[Oid]  # that are captured
     beginning: Beginning | None = None  # of a new seed; None: decoding goes on by the catalogs that were kept
+    after: Position | None = None  # delivering goes on right behind it, whatever `lsn` is; None: at `lsn`
 
     def place(self, ordinal: int = 0) -> Position:
         """Return a position before all that is given out: records stand at multiples of 8."""
+        if self.after is not None:
+            return replace(self.after, ordinal=self.after.ordinal + 1 + ordinal)
         return Position(self.timeline, Lsn(self.lsn - 1), ordinal)
 
 
@@ -160,17 +163,16 @@ def go_on(
     tables: Tables,
     messages: Iterable[Message],
     note: Callable[[StateTransaction], None],
-    moves: bool = True,
 ) -> None:
     """Move the delivered pointer to `at` under a new epoch of `owner`, and tell; `note`: what else is put there.
 
-    `moves`: False, it stays where it is, and what is told stands at `at` all the same.
+    Where delivering goes on behind what was given out last, the pointer stays.
 
     Raise `Fenced`, with nothing written, where the state is not as it was seen `before`.
     """
     store.learn_versions()
     told = _group(config, at, [*_messages(at, messages), *tables.items])
-    group = replace(told, moves_delivered=moves)
+    group = replace(told, moves_delivered=at.after is None)
     with store.transaction(None) as moving:
         if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
             raise Fenced("another process went on meanwhile", hint="see `cdcctl status`, then try again")
