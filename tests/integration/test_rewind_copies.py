@@ -1,14 +1,14 @@
-"""`cdcctl rewind` where first copies alone show a dead branch: what was written before them is still to be given out."""
+"""`cdcctl rewind` where first copies show a dead branch, and what precedes it is still to be given out."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.branches import Branches, branching
+from tests.support.branches import DATABASE, Branches, branching
 from tests.support.cdcctl import refused, succeeded
-from tests.support.postgres import Cluster, new_cluster
-from tests.support.standby import wait_until_replayed
+from tests.support.postgres import Cluster, StopMode, new_cluster
+from tests.support.standby import promote, wait_until_replayed
 from tidemark.model.change import REWIND_PREFIX
 from tidemark.model.errors import ExitCode
 
@@ -97,21 +97,46 @@ def go_on(branches: Branches, *, is_met: bool = True) -> None:
     branches.feed()
 
 
+@pytest.mark.parametrize("is_met", [True, False])
 def test_a_table_that_was_gone_when_the_copy_was_planned_is_copied_where_that_never_happened(
-    branches: Branches,
+    branches: Branches, *, is_met: bool
 ) -> None:
     primary, sidecar = branches.primary, branches.sidecar
     sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.hidden_*"
     primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
     sidecar.init()
-    lose(branches, "DROP TABLE dropped", "ALTER TABLE renamed RENAME TO hidden_renamed")
-    with primary.connect(autocommit=False) as holder:
-        holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
+    with primary.connect(autocommit=False) as older, primary.connect(autocommit=False) as holder:
+        older.execute("SELECT pg_current_xact_id()")
+        lose(branches, "DROP TABLE dropped", "ALTER TABLE renamed RENAME TO hidden_renamed")
         sidecar.start()
+        sidecar.wait_for_event("first copy waits for older transactions")
+        holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
+        older.rollback()
         kill_before_the_last(branches)
     branches.lose_primary()
     for table in ("dropped", "renamed"):
         branches.standby.sql(f"INSERT INTO {table} VALUES (4, 'new')")
-    go_on(branches)
+    go_on(branches, is_met=is_met)
     for table in (*TABLES, "last"):
         branches.check_replica(table)
+
+
+def test_rows_that_are_copied_right_behind_a_promotion_stand_on_the_new_timeline(branches: Branches) -> None:
+    primary, standby = branches.primary, branches.standby
+    # So much is to be written by the checkpoint behind the promotion that it lasts for as long as it may.
+    standby.configure(checkpoint_timeout="1h", shared_buffers="64MB")
+    standby.stop()
+    standby.start()
+    branches.sidecar.init()
+    primary.sql("CREATE TABLE filler AS SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n")
+    wait_until_replayed(standby, primary)
+    primary.stop(StopMode.IMMEDIATE)
+    promote(standby)
+    branches.sidecar.options["TIDEMARK_CAPTURE__DSN"] = standby.dsn(DATABASE)
+    branches.sidecar.options["TIDEMARK_SELECT__TABLES"] = "public.busy"
+    branches.sidecar.start()
+    branches.sidecar.wait_until(lambda: branches.is_copied, "the copy")
+    ((checkpointed,),) = standby.sql("SELECT timeline_id FROM pg_control_checkpoint()", DATABASE)
+    assert checkpointed == 1, "the checkpoint was over too soon to tell anything"
+    branches.feed()
+    assert {row["_tli"] for row in branches.log("busy")} == {2}

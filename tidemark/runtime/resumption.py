@@ -95,6 +95,7 @@ class Wrong:
     only: Collection[TableKey] | None  # None: all
     after_lsn: Lsn = INVALID_LSN  # so much is delivered before they are copied
     never_were: bool = False  # those that are gone: their rows are no table's that ever was
+    unknown_too: bool = False  # also those that are there and nobody knows of
 
 
 def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, snapshot: str) -> Resumption:
@@ -117,8 +118,9 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
     items: list[Told] = []
     copies: dict[TableKey, CopyProgress] = {}
     gone: list[TableKey] = []
-    for key in sorted(view.copies.keys() | latest.keys()):
-        if wrong.only is not None and key not in wrong.only:
+    unknown = set(_tables_of(at)) - view.copies.keys() if wrong.unknown_too else set()
+    for key in sorted(view.copies.keys() | latest.keys() | unknown):
+        if wrong.only is not None and key not in wrong.only and key not in unknown:
             continue
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
@@ -188,6 +190,12 @@ def go_on(
         if config.copy.enabled and at.beginning is not None:
             moving.put(FINGERPRINT, Fingerprint())  # so that planning looks at every table there is
         note(moving)
+
+
+def _tables_of(at: Resumption) -> Iterator[TableKey]:
+    """Give the tables of the captured databases."""
+    for database in at.mirrors.keys() & set(at.databases):
+        yield from ((database, relation.oid) for relation in at.mirrors[database].relations())
 
 
 def _is_copied(relation: Relation, selection: Selection) -> bool:

@@ -38,7 +38,7 @@ from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.resumption import Message, Resumption, Wrong, go_on, left_wrong, set_right
 from tidemark.runtime.rewind_plan import RewindPlan, kept_before
 from tidemark.runtime.seeding import SeedObserver
-from tidemark.wire.state import HAND_OVER, HandOver, Loss, Owner, Rewind
+from tidemark.wire.state import FINGERPRINT, HAND_OVER, Fingerprint, HandOver, Loss, Owner, Rewind
 
 
 class RewindPoint(Enum):
@@ -57,7 +57,8 @@ def rewind(
     selection = config.select.selection()
     if plan.restart_lsn is not None:
         at = _at_fork(store, kept, plan, selection)
-        wrong = Wrong(_wrong_tables(before, plan), _present_lsn(config, store), never_were=True)
+        only, present_lsn = _wrong_tables(before, plan), _present_lsn(config, store)
+        wrong = Wrong(only, present_lsn, never_were=True, unknown_too=plan.planned_dead)
     else:
         at = seeded(config, store, kept, observer)
         wrong = Wrong(None, never_were=True)
@@ -94,6 +95,7 @@ def _note(told: Rewind, loss: Loss | None, moving: StateTransaction) -> None:
     # NB: a marker that was met may stand on the dead branch; attempts are counted on.
     moving.put(HAND_OVER, HandOver(attempt=(moving.get(HAND_OVER) or HandOver()).attempt))
     moving.note_rewind(told)
+    moving.put(FINGERPRINT, Fingerprint((moving.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
         moving.note_loss(loss)
 
