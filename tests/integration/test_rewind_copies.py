@@ -1,5 +1,6 @@
 """`cdcctl rewind` where first copies show a dead branch, and what precedes it is still to be given out."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,10 @@ def go_on(branches: Branches, *, is_met: bool = True) -> None:
     """See that the dead branch is met, perhaps; rewind, and bring all into the lake."""
     if is_met:
         branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 1 was left at")
+    before = branches.view
+    for point in ("rewind-prepared", "write-inside"):
+        assert branches.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
+        assert branches.view == before, point
     succeeded(branches.rewind())
     refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
     branches.sidecar.start()
