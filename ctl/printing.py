@@ -20,7 +20,7 @@ import pyarrow as pa
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.committed_run import CommittedRun, singly
-from tidemark.decode.decoder import DecodedRun
+from tidemark.decode.decoder import DecodedRun, Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
@@ -96,6 +96,7 @@ class Printer(Protocol):
     """Takes what the decoder gives out, in order."""
 
     counts: Counts
+    prints_names: bool  # of relations, types and schemas, where a value is the OID of one
 
     def wants(self, relation: Relation) -> bool:
         """Tell if anything is printed of the rows of a relation version."""
@@ -105,6 +106,13 @@ class Printer(Protocol):
 
     def flush(self) -> None:
         """Print what was gathered so far: nothing more is there at the moment."""
+
+
+def keep_what_is_printed(decoder: Decoder, shown: Printer) -> None:
+    """Let a decoder keep of the rows what a printer needs, and no more."""
+    decoder.want_only(shown.wants)
+    if shown.prints_names:
+        decoder.keep_names()
 
 
 def printer(
@@ -118,6 +126,8 @@ def printer(
 
 class _TestDecodingPrinter:
     """Prints at once: the plugin's lines do not wait for a batch to fill."""
+
+    prints_names = True
 
     def __init__(self, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
         self.counts = Counts()
@@ -148,6 +158,8 @@ class _TestDecodingPrinter:
 
 class _GroupPrinter:
     """Gathers columnar groups and gives each to a writer."""
+
+    prints_names = False
 
     def __init__(
         self, databases: Databases, selection: Selection, write: Callable[[ChangeGroup], None], *, counting: bool

@@ -18,7 +18,7 @@ from ctl.options import (
     state_option,
     transactions_option,
 )
-from ctl.printing import FORMATS, Databases, Format, printer
+from ctl.printing import FORMATS, Databases, Format, keep_what_is_printed, printer
 from ctl.render import show
 from ctl.spill import spill_of_command
 from tidemark.decode.committed_run import singly
@@ -88,7 +88,7 @@ def decode(
             selection,
             counting=counting,
         )
-        start.decoding.decoder.want_only(shown.wants)
+        keep_what_is_printed(start.decoding.decoder, shown)
         only = _oid(database, start.databases) if database else None
         with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
             everything = decode_archive(segments, start, lsns, _tell_end, times)

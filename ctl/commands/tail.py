@@ -18,7 +18,7 @@ from ctl.options import (
     partition_root_option,
     transactions_option,
 )
-from ctl.printing import FORMATS, Databases, Format, Printer, printer
+from ctl.printing import FORMATS, Databases, Format, Printer, keep_what_is_printed, printer
 from ctl.spill import spill_of_command
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
@@ -108,6 +108,7 @@ def _tail_from_now(
     names = ", ".join(seed.databases.values())
     until = wanted.to_lsn
     with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator, away=narrator.away) as changes:
+        keep_what_is_printed(changes.decoding.decoder, shown)
         click.echo(f"catalogs of {names} seeded at {format_lsn(seed.lsn)}", err=True)
         told = False
         while until is None or changes.snapshot is None or changes.decoded_lsn < until:
@@ -130,7 +131,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
             view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill
         )
         shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types))
-        start.decoding.decoder.want_only(shown.wants)
+        keep_what_is_printed(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, Narrator().away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:

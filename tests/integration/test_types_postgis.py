@@ -12,6 +12,7 @@ from psycopg.rows import TupleRow
 
 from tests.support.extension_samples import POSTGIS_SAMPLES
 from tests.support.heap_pages import load_values, output_texts, stored_values
+from tests.support.postgis import need_postgis
 from tests.support.postgres import Cluster
 from tidemark.decode.codecs.registry import column_codec
 
@@ -20,12 +21,12 @@ RECORD = Path(__file__).parents[1] / "unit" / "decode_types" / "postgis.json"
 
 @pytest.fixture(scope="module")
 def session(cluster: Cluster, session: psycopg.Connection[TupleRow]) -> psycopg.Connection[TupleRow]:
-    if not cluster.sql("SELECT 1 FROM pg_available_extensions WHERE name = 'postgis'"):
-        pytest.skip("the server has no PostGIS: what it printed is held by tests/unit/decode_types/test_postgis.py")
+    need_postgis(cluster)
     session.execute("CREATE EXTENSION postgis")
     return session
 
 
+@pytest.mark.feature("P12")
 @pytest.mark.parametrize("declaration", POSTGIS_SAMPLES)
 def test_geometries_equal_the_servers_output_function(
     cluster: Cluster, session: psycopg.Connection[TupleRow], declaration: str

@@ -28,7 +28,7 @@ from tidemark.runtime.offline import decode_archive
 
 TIMEOUT_S = 120
 MEMORY_BYTES = 64 << 20
-SCRIPTS = ("after_seed", "ddl", "toast")
+SCRIPTS = ("after_seed", "ddl", "toast", "names")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Archived:
             view = store.view()
         wanted = LsnRange(parse_lsn(from_lsn), parse_lsn(to_lsn))
         start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES)
+        start.decoding.decoder.keep_names()
         dialects = {oid: mirror.dialect for oid, mirror in start.mirrors.items()}
         renderer = TestDecodingRenderer(view.identity.server_major, dialects, (FENCE,))
         decoded = singly(decode_archive(ArchiveFolder(self.archive), start, wanted, lambda _: None))

@@ -61,6 +61,7 @@ class AllDatabases(OurSide):
         self.seed = take_seed(self.dsn, user_databases, wait_s=DEADLINE_S)
         self.seed.mirrors.select(every_database)
         self.changes = LiveChanges(self.dsn, self.seed, wait_s=DEADLINE_S)
+        self.changes.decoding.decoder.keep_names()
         dialects = MappedDialects(self.seed.mirrors, DEFAULT_MAPPING, self.cluster.major)
         self.renderer = TestDecodingRenderer(self.cluster.major, dialects, (FENCE,))
         self.lines = defaultdict(list)

@@ -27,7 +27,8 @@ def database(oracle_cluster: Cluster) -> Iterator[str]:
 @pytest.mark.feature("P07")
 @pytest.mark.feature("P12")
 @pytest.mark.parametrize(
-    "script", ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values", "mapped", "types", "contrib"]
+    "script",
+    ["ddl", "catalogs", "toast", "two_phase", "edges", "missing_values", "mapped", "types", "names", "contrib"],
 )
 def test_scripts_print_the_same_lines(oracle_cluster: Cluster, database: str, script: str) -> None:
     with Oracle(oracle_cluster, database) as oracle:

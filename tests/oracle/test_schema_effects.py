@@ -26,6 +26,14 @@ SAVEPOINTS = """
     UPDATE item SET c_more = 'gone'; ROLLBACK TO s; UPDATE item SET c_more = c_more + 1 WHERE id < 10;
     ALTER TABLE item ALTER c_more TYPE text USING c_more || '!'; DELETE FROM item WHERE id = 11; COMMIT
 """
+FAILING = """
+    DO $$ BEGIN
+        ALTER TABLE item ALTER c_more TYPE int USING 1 / (id - 60);
+    EXCEPTION WHEN division_by_zero THEN
+        UPDATE item SET c_more = 'failed half-way' WHERE id < 5; ALTER TABLE item ALTER c_more TYPE varchar(20)
+            USING c_more || '?';
+    END $$
+"""
 STEPS: list[tuple[str, list[str]]] = [  # what is done, and the effects that are told
     (f"INSERT INTO item SELECT i, i * 10, 'note ' || i, {LONG.format('i')} FROM generate_series(1, 120) i", []),
     (
@@ -54,6 +62,7 @@ STEPS: list[tuple[str, list[str]]] = [  # what is done, and the effects that are
         SAVEPOINTS,
         ["item rewrite", "item rewrite"],
     ),
+    (FAILING, ["item rewrite"]),
     ("BEGIN; ALTER TABLE item ALTER c_more TYPE int USING 1; ROLLBACK", []),
     ("ALTER TABLE item ALTER c_more TYPE bigint USING seen(id)", ["item rewrite"]),
     (

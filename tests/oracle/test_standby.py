@@ -24,7 +24,7 @@ from tests.support.random_sessions.crew import Crew
 from tests.support.random_sessions.objects import load_for
 from tests.support.standby import promote, standby_of, wait_until_replayed
 from tests.support.workloads import run_script
-from tidemark.model.lsn import FullXid, Lsn
+from tidemark.model.lsn import FullXid, Lsn, parse_lsn
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.wal.versions import PAGE_BYTES
 
@@ -120,7 +120,10 @@ def test_a_record_that_was_sent_by_half_is_let_go_of_where_the_next_timeline_beg
         ours.read_until(emit_fence(primary, "postgres"))
         framer = ours.changes.decoding.framer
         sql(lost, "INSERT INTO lost SELECT n, repeat('x', 300) FROM generate_series(1, 3000) n")
-        while framer.fed_lsn is None or framer.fed_lsn % PAGE_BYTES:  # whole pages are flushed of what nobody commits
+        ((told,),) = primary.sql("SELECT pg_current_wal_insert_lsn()::text")
+        inserted = parse_lsn(told)
+        # Whole pages are flushed of what nobody commits: wait for the last of them.
+        while framer.fed_lsn is None or framer.fed_lsn < inserted - inserted % PAGE_BYTES:
             follow(ours, 0.1)
         primary.stop(StopMode.KILL)
         promote(standby)

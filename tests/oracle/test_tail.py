@@ -47,7 +47,7 @@ def test_tail_prints_the_same_lines_live(oracle_cluster: Cluster) -> None:
         ensure_role(oracle_cluster)
         server = ServerSide(oracle_cluster, "stranger")
         with tailing(oracle_cluster.dsn("stranger", ROLE), "--format", "test_decoding") as tail:
-            for script in ("ddl", "two_phase"):
+            for script in ("ddl", "two_phase", "names"):
                 run_script(oracle_cluster, "stranger", script)
             fence = emit_fence(oracle_cluster, "stranger")
             printed: list[str] = []

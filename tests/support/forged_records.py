@@ -7,6 +7,7 @@ from tests.support import wal as forged
 from tests.support.groups import DATABASE, TIMELINE
 from tests.support.wal import ForgedBlock
 from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.registry import REGCLASS
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.itemlog import Item
 from tidemark.decode.ports import Catalog, DatabaseTurn, SpillPort
@@ -127,6 +128,10 @@ class ScriptedCatalog:
         if top_xid is not None and oid in self.own.get(top_xid, {}):
             return self.own[top_xid][oid]
         return self.committed.get(oid)
+
+    def object_name(self, kind: Oid, oid: Oid, top_xid: Xid) -> str | None:
+        seen = self.relation(oid, top_xid)
+        return seen.name if kind == REGCLASS and seen is not None else None
 
     def take_touched(self, top_xid: Xid) -> Collection[Oid]:
         return self._touched.pop(top_xid, set())

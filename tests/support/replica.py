@@ -15,7 +15,7 @@ from psycopg import sql as quoting
 from tests.support.oracle import OTHER_TYPES, OurSide, emit_fence
 from tests.support.postgres import Cluster
 from tidemark.decode.codecs.codec import ArrowValue, Dialect
-from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.codecs.registry import column_codec, prints_names
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.decode.tuples import missing_value
@@ -314,7 +314,8 @@ def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
 def _is_comparable(column: Column) -> bool:
     """Tell if a value says the same as text and in WAL: not those of the closed list, and there has to be one."""
     shown = column.type.display_name if column.type is not None else ""
-    return column.generated != VIRTUAL and OTHER_TYPES.fullmatch(shown) is None
+    is_text = OTHER_TYPES.fullmatch(shown) is None and not prints_names(column.type)
+    return column.generated != VIRTUAL and is_text
 
 
 def source_rows(cluster: Cluster, database: str, relation: Relation, columns: list[Column]) -> Iterator[Row]:

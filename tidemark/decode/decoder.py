@@ -17,6 +17,7 @@ from functools import partial
 from tidemark.decode.committed_run import CommittedRun, singly
 from tidemark.decode.heap_changes import HeapChanges, Wants, tell_schema
 from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
+from tidemark.decode.object_names import NameKeeper
 from tidemark.decode.ports import Catalog, Databases, DatabaseTurn, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
 from tidemark.decode.skim import Skimmer
@@ -110,6 +111,11 @@ class Decoder:
         to leave out by the same rule what has no tuples.
         """
         self._changes.wants = wants
+        self._skimmer.forget_files()
+
+    def keep_names(self) -> None:
+        """Note beside rows what `regclass` and its like are called in them, from the next record on: it takes time."""
+        self._changes.names = NameKeeper()
         self._skimmer.forget_files()
 
     @property
@@ -281,7 +287,8 @@ class Decoder:
         restart_lsn = self.transactions.restart_lsn(ended.end_lsn)
         inner = min(transaction.first_lsn, restart_lsn)
         port = self.transactions.port
-        return CommittedTransaction(end, restart_lsn, inner, transaction.rows, transaction.between, port)
+        rows, between, names = transaction.rows, transaction.between, transaction.names
+        return CommittedTransaction(end, restart_lsn, inner, rows, between, port, names)
 
     def _message(self, record: Record, transaction: OpenTransaction | None) -> LogicalMessage | None:
         emitted = message.parse(record)

@@ -13,6 +13,8 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
+from tidemark.decode.codecs.registry import prints_names
+from tidemark.decode.object_names import NameKeeper, RowPlace
 from tidemark.decode.ports import Catalog, Databases
 from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
@@ -69,6 +71,11 @@ class _Table:
     def __init__(self, relation: Relation, role: _Role) -> None:
         self.relation = relation
         self.role = role
+
+    @cached_property
+    def prints_names(self) -> bool:
+        """Tell if values have names in them, so that its rows have to be looked at one by one."""
+        return any(prints_names(column.type) for column in self.relation.live_columns)
 
     @cached_property
     def layout(self) -> TupleLayout:
@@ -133,6 +140,7 @@ class HeapChanges:
 
     def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
         self.wants: Wants = every_relation
+        self.names: NameKeeper | None = None
         self._transactions = transactions
         self._skimmer = skimmer
         self._tables: dict[Relation, _Table] = {}
@@ -281,11 +289,19 @@ class HeapChanges:
             tell_schema(site.transaction)
         if not self.wants(relation):
             new = old = None
+        elif self.names is not None:
+            self._note_names(self.names, site, relation, new, old)
         rows, lsn = site.transaction.rows, site.record.lsn
         number = rows.versions.number(site.catalog.database, relation)
         origin = site.record.origin
         rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
         self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
+
+    def _note_names(self, names: NameKeeper, site: _Site, relation: Relation, *packed: bytes | None) -> None:
+        noted = site.transaction.names
+        before = noted.byte_count
+        names.note(RowPlace(site.catalog, site.transaction.xid, site.record.lsn, noted), relation, *packed)
+        self._transactions.grew(noted.byte_count - before)
 
     def _pass_over(self, site: _Site, locator: RelFileLocator) -> None:
         """Pass over a change without its new row: it has to be one of a relation that is not logged logically.
@@ -326,7 +342,7 @@ class HeapChanges:
     def _tell_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
         if table.role is _Role.IGNORED:
             self._skimmer.file_is_passed_over(locator)
-        elif table.role is _Role.ROWS:
+        elif table.role is _Role.ROWS and not (self.names is not None and table.prints_names):
             if len(self._transactions.versions) >= TABLES_MAX:
                 self._transactions.renew_versions()
                 self._skimmer.forget_all()

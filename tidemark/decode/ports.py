@@ -83,6 +83,9 @@ class Catalog(Protocol):
     def relation(self, oid: Oid, top_xid: Xid | None) -> Relation | None:
         """Return the version of a relation that `top_xid` sees, None seeing what is committed; None: no such OID."""
 
+    def object_name(self, kind: Oid, oid: Oid, top_xid: Xid) -> str | None:
+        """Return what the type `kind` (`regclass` or its like) prints for an OID, as `top_xid` sees it; None: none."""
+
     def take_touched(self, top_xid: Xid) -> Collection[Oid]:
         """Return, once, the relations that may look different to `top_xid` from when this was asked last."""
 

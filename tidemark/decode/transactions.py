@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.decode.itemlog import Item, ItemLog
+from tidemark.decode.object_names import NO_NAMES, NamesNoted
 from tidemark.decode.ports import Holder, SpillPort
 from tidemark.decode.row_entries import tuple_bytes
 from tidemark.decode.rowlog import RelationVersions, Row, RowChunk, RowLog
@@ -122,12 +123,13 @@ class OpenTransaction:
     between: ItemLog = field(default_factory=ItemLog)
     toast: dict[Xid, ToastChunks] = field(default_factory=dict)
     speculative: dict[SpeculativeKey, SpeculativeRow] = field(default_factory=dict)
+    names: NamesNoted = field(default_factory=NamesNoted)  # that its rows need, where they are kept
 
     @property
     def byte_count(self) -> int:
         """Memory taken, about."""
         chunks = sum(chunks.byte_count for chunks in self.toast.values())
-        return self.rows.byte_count + chunks + self.between.byte_count
+        return self.rows.byte_count + chunks + self.between.byte_count + self.names.byte_count
 
     @property
     def spillable_bytes(self) -> int:
@@ -162,6 +164,7 @@ class OpenTransaction:
         self.release(port)
         self.toast.clear()
         self.speculative.clear()
+        self.names = NamesNoted()
 
     def add_item(self, xid: Xid, item: Item) -> None:
         """Take an item that is no row."""
@@ -202,6 +205,7 @@ class CommittedTransaction:
     _rows: RowLog
     _between: ItemLog
     _port: SpillPort | None
+    names: NamesNoted = NO_NAMES  # that its rows need, if they were kept
 
     def items(self) -> Iterator[RowRun | Item]:
         """Give out the rows, in runs as long as possible, and what stands between them."""

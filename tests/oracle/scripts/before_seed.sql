@@ -11,3 +11,9 @@ CREATE TABLE parted (k int) PARTITION BY RANGE (k);
 CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (100);
 VACUUM FULL before;
 VACUUM FULL pg_class;
+-- rows that hold defaults which are called otherwise later
+CREATE DOMAIN mere_feeling AS feeling;
+CREATE TABLE called (id int PRIMARY KEY);
+INSERT INTO called SELECT generate_series(1, 4);
+ALTER TABLE called ADD m feeling DEFAULT 'ok', ADD n mere_feeling DEFAULT 'ok', ADD c regclass DEFAULT 'called', ADD t regtype DEFAULT 'feeling', ADD s regnamespace DEFAULT 'public', ADD z regclass DEFAULT 0;
+ALTER TABLE called REPLICA IDENTITY FULL;

@@ -61,3 +61,10 @@ INSERT INTO counted SELECT n % 7, n % 7 / 2, n % 3 FROM generate_series(1, 1000)
 CREATE STATISTICS together (ndistinct, dependencies, mcv) ON a, b, c FROM counted;
 ANALYZE counted;
 CREATE TABLE learnt AS SELECT stxdndistinct, stxddependencies, stxdmcv FROM pg_statistic_ext_data;
+-- A text with a zero byte ends there when it is printed, wherever it stands.
+CREATE CAST (bytea AS text) WITHOUT FUNCTION;
+CREATE CAST (bytea AS json) WITHOUT FUNCTION;
+CREATE CAST (bytea AS bpchar) WITHOUT FUNCTION;
+CREATE TABLE zeros (t text, v varchar, c char(5), j json, ts text[], p pair, w words);
+INSERT INTO zeros SELECT s, s, '\x61006220'::bytea::bpchar, '\x2261220063'::bytea::json, ARRAY[s, 'x y'], ROW('after', 1.5)::pair, words(s, 'z') FROM (SELECT '\x61002c620063'::bytea::text) made (s);
+UPDATE zeros SET p = ROW('\x610062'::bytea::text, 1)::pair, t = '\x0061'::bytea::text;

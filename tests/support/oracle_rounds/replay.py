@@ -47,7 +47,9 @@ def _decoded(wal: Path, seed: Seed) -> Iterator[Decoded]:
         timeline=seed.timeline,
         start_lsn=seed.lsn,
     )
-    decoding = WalDecoding(framer, decoder_of(seed, memory_bytes=MEMORY_BYTES_DEFAULT), seed.timeline)
+    decoder = decoder_of(seed, memory_bytes=MEMORY_BYTES_DEFAULT)
+    decoder.keep_names()
+    decoding = WalDecoding(framer, decoder, seed.timeline)
     try:
         for segment in ArchiveFolder(wal).read(Lsn(seed.lsn // PAGE_BYTES * PAGE_BYTES)):
             yield from decoding.feed(segment)

@@ -13,7 +13,8 @@ CLAIM_DELAY_S = 0.005  # between looking for a conflict and entering the index
 CLAIM_EVERY_S = 0.1  # so that sessions do it together: speculative inserts collide
 PREPARATION = (
     *TYPES_DDL,
-    "CREATE TYPE raw_pair AS (a int, b regclass)",
+    "CREATE TYPE raw_pair AS (a int, b regproc)",
+    "CREATE TYPE name_pair AS (a regclass, b regnamespace)",
     "CREATE SCHEMA other",
     (
         "CREATE FUNCTION noise(n int, seed int) RETURNS text LANGUAGE sql IMMUTABLE AS"

@@ -22,10 +22,11 @@ from tidemark.decode.catalog.layout import (
     data_at,
     name_text,
 )
-from tidemark.decode.catalog.names import PUBLIC, type_display_name
+from tidemark.decode.catalog.names import PUBLIC, type_display_name, visible_name
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import Subject
 from tidemark.decode.codecs.encodings import decode_text
+from tidemark.decode.keywords import quote_identifier
 from tidemark.model.lsn import INVALID_OID, Oid, Xid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 
@@ -34,6 +35,7 @@ ARRAY_SUBSCRIPT_HANDLER = 6179  # pg_proc.dat
 TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has no bound, people have
 _PLAIN_STORAGE = b"p"
 _ALIGNS = {align.value.encode("ascii"): align for align in Align}
+_NAME_OF = {PG_CLASS.oid: "relname", PG_TYPE.oid: "typname"}
 _INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, lower bound: 4 bytes each
 
 
@@ -111,6 +113,14 @@ class DescribedRelation:
     """A relation and what its description stands on."""
 
     relation: Relation
+    subjects: frozenset[Subject]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedName:
+    """What a relation is called, and what that stands on."""
+
+    text: str
     subjects: frozenset[Subject]
 
 
@@ -229,7 +239,7 @@ class Describer:
         packed = next(self._rows(PG_TYPE, "oid", oid), None)
         if packed is None or depth > TYPE_DEPTH_MAX:
             raise Incomplete(f"type {oid} is missing" if packed is None else f"type {oid} contains itself")
-        row = _TypeRow(*self._readers.type.unpack_from(packed, data_at(packed)))
+        row = self._type_row(packed)
         subjects = {Subject(PG_TYPE.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}
 
         def other(type_oid: Oid) -> TypeDescription:
@@ -237,13 +247,11 @@ class Describer:
             subjects.update(described.subjects)
             return described.type
 
-        name, namespace = self._name(row.name), self._namespace(row.namespace)
-        hidden = namespace == PUBLIC and self._is_hidden(row.name)
         described = TypeDescription(
             oid=oid,
-            namespace=namespace,
-            name=name,
-            display_name=type_display_name(oid, namespace, name, self._major, hidden=hidden),
+            namespace=self._namespace(row.namespace),
+            name=self._name(row.name),
+            display_name=self._type_name(oid, row),
             kind=TypeKind(row.kind.decode("ascii")),
             length=row.length,
             by_value=row.by_value,
@@ -273,6 +281,39 @@ class Describer:
                 subjects.add(Subject(PG_CLASS.oid, row.relation))
                 described = replace(described, attributes=attributes)
         return DescribedType(described, frozenset(subjects))
+
+    def _type_row(self, packed: bytes) -> _TypeRow:
+        return _TypeRow(*self._readers.type.unpack_from(packed, data_at(packed)))
+
+    def class_name(self, oid: Oid) -> DescribedName | None:
+        """Return what `regclass` prints for a relation; None if there is none."""
+        row = self.class_row(oid)
+        if row is None:
+            return None
+        namespace = self._namespace(row.namespace)
+        hidden = namespace == PUBLIC and self._is_catalogs(PG_CLASS, "relnamespace", row.name)
+        text = visible_name(namespace, self._name(row.name), self._major, hidden=hidden)
+        return DescribedName(text, frozenset({Subject(PG_CLASS.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}))
+
+    def type_name(self, oid: Oid) -> str | None:
+        """Return what `regtype` prints for a type; None if there is none."""
+        packed = next(self._rows(PG_TYPE, "oid", oid), None)
+        if packed is None:
+            return None
+        row = self._type_row(packed)
+        if row.element and row.subscript == ARRAY_SUBSCRIPT_HANDLER and row.storage != _PLAIN_STORAGE:
+            element = self.type_name(row.element)
+            return None if element is None else f"{element}[]"
+        return self._type_name(oid, row)
+
+    def namespace_name(self, oid: Oid) -> str:
+        """Return what `regnamespace` prints for a schema; `Incomplete` if there is none."""
+        return quote_identifier(self._namespace(oid), self._major)
+
+    def _type_name(self, oid: Oid, row: _TypeRow) -> str:
+        namespace = self._namespace(row.namespace)
+        hidden = namespace == PUBLIC and self._is_catalogs(PG_TYPE, "typnamespace", row.name)
+        return type_display_name(oid, namespace, self._name(row.name), self._major, hidden=hidden)
 
     def _columns(self, oid: Oid, count: int, subjects: set[Subject], depth: int) -> tuple[Column, ...]:
         columns: dict[int, Column] = {}
@@ -366,10 +407,11 @@ class Describer:
             raise Incomplete(f"namespace {oid} is missing")
         return self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0])
 
-    def _is_hidden(self, name: bytes) -> bool:
-        """Tell if pg_catalog has a type of that name, which is then found before one in public."""
-        catalog_types = self._rows(PG_TYPE, "typnamespace", PG_CATALOG_OID)
-        return any(self._readers.type.unpack_from(packed, data_at(packed))[0] == name for packed in catalog_types)
+    def _is_catalogs(self, catalog: Catalog, column: str, name: bytes) -> bool:
+        """Tell if pg_catalog has a type or a relation of that name, which is then found before one in public."""
+        at = self._store.heaps[catalog.oid].layout.offsets[_NAME_OF[catalog.oid]]
+        rows = self._rows(catalog, column, PG_CATALOG_OID)
+        return any(packed.startswith(name, data_at(packed) + at) for packed in rows)
 
     def _rows(self, catalog: Catalog, column: str, key: int) -> Iterator[bytes]:
         return self._store.heap(catalog, self._top_xid).find(column, key, self._sight)

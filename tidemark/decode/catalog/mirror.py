@@ -34,6 +34,7 @@ from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.decode.catalog.views import PrivateView, View
 from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.codecs.registry import REGNAMESPACE, REGTYPE
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator, TypeDescription
 from tidemark.wal.record import Record
@@ -163,6 +164,31 @@ class CatalogMirror:
                 return describer.type(oid).type
         except Incomplete:
             return None
+
+    def object_name(self, kind: Oid, oid: Oid, top_xid: Xid) -> str | None:
+        """Return what the type `kind` (`regclass`, `regtype` or `regnamespace`) prints for an OID; None: its number."""
+        changes = self.store.open.get(top_xid)
+        view = self._view if changes is None else self._private_view(changes)
+        describer = self._describer(None if changes is None else top_xid)
+        try:
+            with self._reading(f"object {oid}"):
+                if kind == REGTYPE:
+                    return describer.type_name(oid)
+                if kind == REGNAMESPACE:
+                    return describer.namespace_name(oid)
+                return self._class_name(view, describer, oid)
+        except Incomplete:
+            return None
+
+    @staticmethod
+    def _class_name(view: View, describer: Describer, oid: Oid) -> str | None:
+        described = view.class_names.get(oid)
+        if described is None:
+            described = describer.class_name(oid)
+            if described is None:
+                return None
+            view.class_names.keep(oid, described)
+        return described.text
 
     def take_touched(self, top_xid: Xid) -> frozenset[Oid]:
         """Return, once, the tables that may look different to the transaction from when this was asked last.

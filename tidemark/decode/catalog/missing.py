@@ -3,6 +3,8 @@
 The real value is an array of one element of the column's type. SQL gives only its text, so a seed makes an array of one
 text; its lower bound is 0, which the server never writes there, and tells the two apart. The real one comes with the
 first page image; it is the same value, since that of a column never changes.
+
+What an OID is called may change, a label of an enum say, or a table: of such a value the seed has the OID itself.
 """
 
 import struct
@@ -11,6 +13,7 @@ from dataclasses import replace
 from tidemark.model.relation import Relation
 
 TEXT_OID = 25
+OID_OID = 26
 _SEED_LOWER_BOUND = 0
 _HEAD = struct.Struct("<IiiIiii")  # varlena headers of 4 bytes have the length in the high 30 bits: array, then element
 
@@ -21,12 +24,19 @@ def missing_from_text(text: bytes) -> bytes:
     return _HEAD.pack(total << 2, 1, 0, TEXT_OID, 1, _SEED_LOWER_BOUND, (4 + len(text)) << 2) + text
 
 
+def missing_from_oid(oid: int) -> bytes:
+    """Return the array datum that stands for a missing value which is an OID."""
+    value = oid.to_bytes(4, "little")
+    head = _HEAD.size - len(value)
+    return _HEAD.pack(_HEAD.size << 2, 1, 0, OID_OID, 1, _SEED_LOWER_BOUND, 0)[:head] + value
+
+
 def is_from_seed(datum: bytes | None) -> bool:
-    """Tell if `datum` is of `missing_from_text`."""
+    """Tell if `datum` is of `missing_from_text` or of `missing_from_oid`."""
     if datum is None or len(datum) < _HEAD.size or datum[0] & 3:
         return False
     _total, dimensions, _offset, element, _count, lower_bound, _text = _HEAD.unpack_from(datum)
-    return (dimensions, element, lower_bound) == (1, TEXT_OID, _SEED_LOWER_BOUND)
+    return dimensions == 1 and element in (TEXT_OID, OID_OID) and lower_bound == _SEED_LOWER_BOUND
 
 
 def is_same_version(version: Relation, other: Relation) -> bool:

@@ -32,8 +32,11 @@ _SPECIAL = {
 
 def type_display_name(oid: Oid, namespace: str, name: str, major: int, *, hidden: bool) -> str:
     """Return what `format_type` prints for a type that is no array; `hidden`: pg_catalog has one of its name."""
-    if oid in _SPECIAL:
-        return _SPECIAL[oid]
+    return _SPECIAL[oid] if oid in _SPECIAL else visible_name(namespace, name, major, hidden=hidden)
+
+
+def visible_name(namespace: str, name: str, major: int, *, hidden: bool) -> str:
+    """Return a name with its schema in front where the path would not find it; `hidden`: pg_catalog has one as well."""
     if namespace == PG_CATALOG or (namespace == PUBLIC and not hidden):
         return quote_identifier(name, major)
     return f"{quote_identifier(namespace, major)}.{quote_identifier(name, major)}"

@@ -32,7 +32,7 @@ from tidemark.decode.catalog.layout import (
     CatalogLayout,
 )
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.decode.catalog.missing import missing_from_text
+from tidemark.decode.catalog.missing import missing_from_oid, missing_from_text
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
@@ -100,6 +100,16 @@ SESSION = (  # decides the text of missing values (WAL.md, section 10)
 _ENCODED = (
     "pg_catalog.convert_to({}, pg_catalog.getdatabaseencoding())"  # the database's own bytes, whatever the client
 )
+# A missing value that is an OID: of a label, or of what `regclass` and its like name. The latter stands in what
+# array_send gives behind 24 bytes: dimensions, flags, type, size, lower bound, length.
+_MISSING_OID = """
+    CASE WHEN atthasmissing THEN coalesce(
+        (SELECT pg_catalog.int4send(e.oid::int8::bit(32)::int4) FROM pg_catalog.pg_enum e, pg_catalog.pg_type t
+         WHERE t.oid = atttypid AND e.enumtypid IN (t.oid, t.typbasetype)
+           AND e.enumlabel::text = (attmissingval::text::text[])[1]),
+        CASE WHEN atttypid IN (24, 2202, 2203, 2204, 2205, 2206, 3734, 3769, 4089, 4096, 4191)
+        THEN pg_catalog.substring(pg_catalog.array_send(attmissingval), 25, 4) END) END
+"""
 _INT2_OID = 21
 _INT2VECTOR = struct.Struct("<IiiIii")
 _COPY_SIGNATURE = b"PGCOPY\n\xff\r\n\0"
@@ -205,7 +215,7 @@ def _row_query(layout: CatalogLayout) -> SeedQuery:
     names = [_ENCODED.format(f'"{column.name}"::text') for column in layout.fixed if column.type_oid == NAME_OID]
     more, where = [], ""
     if layout.catalog is PG_ATTRIBUTE:
-        more = [_ENCODED.format("(attmissingval::text::text[])[1]")]
+        more = [_MISSING_OID, _ENCODED.format("(attmissingval::text::text[])[1]")]
         where = " WHERE attnum > 0"
     elif layout.catalog is PG_INDEX:
         more = ["indkey::text"]
@@ -232,24 +242,28 @@ def _rows(copied: bytes, layout: CatalogLayout) -> Iterator[tuple[Tid, bytes]]:
     # The server's binary form is big-endian, each value after its length; our projection says which code a value has.
     codes = [layout.projection(column.name).format.lstrip("<").lstrip("0123456789x") for column in sized]
     reader = struct.Struct(">4xIH" + "".join(f"4x{code}" for code in codes))
-    has_more = layout.catalog in (PG_ATTRIBUTE, PG_INDEX)
+    more_count = {PG_ATTRIBUTE.oid: 2, PG_INDEX.oid: 1}.get(layout.catalog.oid, 0)
     pack = layout.fixed_struct.pack
     nothing: list[bytes | None] = [None] * (len(layout.columns) - len(layout.fixed))
-    for start in _row_starts(copied, reader.size, len(names) + has_more):
+    for start in _row_starts(copied, reader.size, len(names) + more_count):
         block, offset, *values = reader.unpack_from(copied, start)
         at = start + reader.size
         for _ in names:
             value, at = _field(copied, at)
             values.append(value or b"")
-        rest = None
-        if has_more:
+        more = []
+        for _ in range(more_count):
             value, at = _field(copied, at)
-            if value is not None:
-                rest = nothing.copy()
-                if layout.catalog is PG_INDEX:
-                    rest[0] = _int2vector(value)
-                else:
-                    rest[-1] = missing_from_text(value)
+            more.append(value)
+        rest = None
+        if more and more[-1] is not None:
+            rest = nothing.copy()
+            if layout.catalog is PG_INDEX:
+                rest[0] = _int2vector(more[-1])
+            elif more[0] is not None:
+                rest[-1] = missing_from_oid(int.from_bytes(more[0], "big"))
+            else:
+                rest[-1] = missing_from_text(more[-1])
         yield make_tid(block, offset), layout.form(pack(*permute(values)), rest)
 
 

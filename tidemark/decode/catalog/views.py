@@ -7,7 +7,7 @@ changes, not with what is there. What does not exist, or is half there, is not k
 from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
-from tidemark.decode.catalog.describe import DescribedRelation, DescribedType, DescribedTypes
+from tidemark.decode.catalog.describe import DescribedName, DescribedRelation, DescribedType, DescribedTypes
 from tidemark.decode.catalog.layout import PG_CLASS
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.model.lsn import Oid
@@ -15,7 +15,7 @@ from tidemark.model.relation import RelFileLocator
 
 OTHERS_MAX = 65536  # subjects; with more, all that the transaction itself changed is looked at again instead
 
-_Described = TypeVar("_Described", DescribedRelation, DescribedType)
+_Described = TypeVar("_Described", DescribedName, DescribedRelation, DescribedType)
 
 
 class Shelf(Generic[_Described]):
@@ -55,16 +55,17 @@ class Shelf(Generic[_Described]):
 class View:
     """What is committed: as everybody sees it who has changed no catalog."""
 
-    __slots__ = ("_files_of", "files", "relations", "types")
+    __slots__ = ("_files_of", "class_names", "files", "relations", "types")
 
     def __init__(self) -> None:
         self.relations: Shelf[DescribedRelation] = Shelf()
         self.types: Shelf[DescribedType] = Shelf()
+        self.class_names: Shelf[DescribedName] = Shelf()
         self.files: dict[RelFileLocator, Oid] = {}
         self._files_of: dict[Oid, list[RelFileLocator]] = {}
 
     def __len__(self) -> int:
-        return len(self.relations) + len(self.types) + len(self.files)
+        return len(self.relations) + len(self.types) + len(self.class_names) + len(self.files)
 
     def keep_file(self, locator: RelFileLocator, oid: Oid) -> None:
         """Keep whose file `locator` is."""
@@ -75,6 +76,7 @@ class View:
         """Drop what stands on `subjects`, which changed; tell if a relation or a file was among it."""
         forgot = self.relations.forget(subjects)
         self.types.forget(subjects)
+        self.class_names.forget(subjects)
         for subject in subjects:
             if subject.kind == PG_CLASS.oid:
                 for locator in self._files_of.pop(subject.oid, ()):

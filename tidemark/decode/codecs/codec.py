@@ -10,14 +10,16 @@ Parquet, gets U+FFFD in their place.
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from enum import Enum
+from typing import Protocol
 
 import pyarrow as pa
 
 from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS, UnsupportedEncoding, decode_text
 from tidemark.decode.varlena import BadDatum
+from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 
 ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | None
@@ -26,6 +28,13 @@ ArrowValue = bool | int | float | str | bytes | Decimal | list["ArrowValue"] | N
 NUMBER_BRACKETS_SINCE = 15  # jsonpath_out prints (1).type()
 CHAR_ESCAPES_SINCE = 15  # charout prints bytes over 7Fh as \ooo
 INFINITE_INTERVALS_SINCE = 17  # interval_out knows infinity
+
+
+class ObjectNames(Protocol):
+    """What relations, types and schemas are called."""
+
+    def name(self, kind: Oid, oid: Oid) -> str:
+        """Return what the type `kind` (`regclass` or its like) prints for an OID that is not 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,7 @@ class Dialect:
     char_escapes: bool = True
     infinite_intervals: bool = True
     mapping: TypeMapping = DEFAULT_MAPPING
+    names: ObjectNames | None = field(default=None, compare=False)  # None: OIDs come out as numbers
 
     @classmethod
     def of(cls, encoding: str, major: int, mapping: TypeMapping = DEFAULT_MAPPING) -> "Dialect":
@@ -54,6 +64,10 @@ class Dialect:
     def mapped(self, mapping: TypeMapping) -> "Dialect":
         """Return the dialect with other Arrow forms."""
         return replace(self, mapping=mapping)
+
+    def naming(self, names: ObjectNames) -> "Dialect":
+        """Return the dialect in which OIDs come out as names."""
+        return replace(self, names=names)
 
     def decode(self, data: bytes) -> str:
         """Return `data` as text; invalid bytes stay, as surrogate escapes."""

@@ -4,9 +4,10 @@ import struct
 
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import ArrowValue, ColumnKind, TextCodec, unpack_exactly
+from tidemark.decode.codecs.codec import ArrowValue, ColumnKind, Dialect, ObjectNames, TextCodec, unpack_exactly
 from tidemark.decode.codecs.numbers import IntegerCodec
 from tidemark.decode.varlena import BadDatum
+from tidemark.model.lsn import Oid
 
 _TID = struct.Struct("<HHH")  # BlockIdData's two halves, the high one first; offset
 _LSN = struct.Struct("<II")  # the low half first
@@ -47,9 +48,10 @@ class SnapshotCodec(TextCodec):
 
 
 class ObjectNameCodec(IntegerCodec):
-    """`regclass` and its like: an OID, which the server prints as a name; names of all kinds are not in WAL."""
+    """`regproc` and its like: an OID, which the server prints as a name that is not in WAL."""
 
     note = "the OID: what it is the name of is not in WAL"
+    has_name = False
 
     def __init__(self) -> None:
         super().__init__("<I", pa.int64(), ColumnKind.UNSIGNED4)
@@ -59,3 +61,27 @@ class ObjectNameCodec(IntegerCodec):
         if text == NO_OBJECT:
             return 0
         return int(text) if text.isdecimal() else None
+
+
+class CatalogNameCodec(ObjectNameCodec):
+    """`regclass`, `regtype` and `regnamespace`: names that stand in the catalogs which are followed."""
+
+    note = "the OID; the text form has the name"
+
+    def __init__(self, kind: Oid, names: ObjectNames | None) -> None:
+        super().__init__()
+        self._kind = kind
+        self._names = names
+        self.has_name = names is not None
+
+    @classmethod
+    def of(cls, kind: int, dialect: Dialect) -> "CatalogNameCodec":
+        """Return the codec of the type with that OID."""
+        return cls(Oid(kind), dialect.names)
+
+    def text(self, payload: bytes) -> str:
+        """Return the name, where names are known."""
+        oid = self.arrow_value(payload)
+        if self._names is None:
+            return str(oid)
+        return self._names.name(self._kind, Oid(oid)) if oid else NO_OBJECT

@@ -15,7 +15,7 @@ from tidemark.decode.codecs.composites import CompositeCodec
 from tidemark.decode.codecs.datetimes import TimetzCodec
 from tidemark.decode.codecs.extensions import CubeCodec, HstoreCodec, LtreeCodec
 from tidemark.decode.codecs.geometric import CircleCodec, FixedShapeCodec, LineCodec, PathCodec, PolygonCodec
-from tidemark.decode.codecs.internals import LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
+from tidemark.decode.codecs.internals import CatalogNameCodec, LsnCodec, ObjectNameCodec, SnapshotCodec, TidCodec
 from tidemark.decode.codecs.json_binary import JsonbCodec
 from tidemark.decode.codecs.json_path import JsonPathCodec
 from tidemark.decode.codecs.mapped import (
@@ -44,12 +44,15 @@ from tidemark.decode.codecs.strings import (
 from tidemark.decode.codecs.text_search import TsqueryCodec, TsvectorCodec
 from tidemark.decode.codecs.vectors import SparseVectorCodec, VectorCodec
 from tidemark.decode.codecs.xml_text import XmlCodec
+from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
 
 UTF8 = Dialect()
 VARLENA = -1
 NO_TYPMOD = -1
 NUMERIC = 1700
+REGCLASS, REGTYPE, REGNAMESPACE = Oid(2205), Oid(2206), Oid(4089)
+NAMED_IN_CATALOGS = frozenset({REGCLASS, REGTYPE, REGNAMESPACE})
 INT2VECTOR = 22
 OIDVECTOR = 30
 FIRST_USER_OID = 16384  # FirstNormalObjectId
@@ -101,8 +104,8 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     2202: ("regprocedure", lambda _: ObjectNameCodec()),
     2203: ("regoper", lambda _: ObjectNameCodec()),
     2204: ("regoperator", lambda _: ObjectNameCodec()),
-    2205: ("regclass", lambda _: ObjectNameCodec()),
-    2206: ("regtype", lambda _: ObjectNameCodec()),
+    2205: ("regclass", partial(CatalogNameCodec.of, REGCLASS)),
+    2206: ("regtype", partial(CatalogNameCodec.of, REGTYPE)),
     2950: ("uuid", lambda _: UuidCodec()),
     2970: ("txid_snapshot", lambda _: SnapshotCodec()),
     3220: ("pg_lsn", lambda _: LsnCodec()),
@@ -114,7 +117,7 @@ BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
     3769: ("regdictionary", lambda _: ObjectNameCodec()),
     3802: ("jsonb", JsonbCodec),
     4072: ("jsonpath", JsonPathCodec),
-    4089: ("regnamespace", lambda _: ObjectNameCodec()),
+    4089: ("regnamespace", partial(CatalogNameCodec.of, REGNAMESPACE)),
     4096: ("regrole", lambda _: ObjectNameCodec()),
     4191: ("regcollation", lambda _: ObjectNameCodec()),
     5038: ("pg_snapshot", lambda _: SnapshotCodec()),
@@ -161,7 +164,8 @@ def codec_for(description: TypeDescription, typmod: int = NO_TYPMOD, dialect: Di
 
 def _has_text(codec: Codec) -> bool:
     """Tell if the codec knows the text that the server prints, which is what rows and ranges consist of."""
-    return not isinstance(_innermost(codec), RawCodec | ObjectNameCodec)
+    inner = _innermost(codec)
+    return inner.has_name if isinstance(inner, ObjectNameCodec) else not isinstance(inner, RawCodec)
 
 
 def _innermost(codec: Codec) -> Codec:
@@ -198,6 +202,14 @@ def fits_key(column: Column) -> bool:
     """Tell if rows can be told apart by a live column: not by lists, nor by bytes that nobody can read."""
     codec = column_codec(column)
     return not isinstance(codec, RawCodec) and not pa.types.is_list(codec.arrow_type)
+
+
+def prints_names(description: TypeDescription | None) -> bool:
+    """Tell if values of a type have names in them that stand in the catalogs which are followed."""
+    if description is None:
+        return False
+    inner = (description.element, description.base, description.subtype, *(at.type for at in description.attributes))
+    return description.oid in NAMED_IN_CATALOGS or any(map(prints_names, inner))
 
 
 def holds_oids(column: Column) -> bool:

@@ -5,7 +5,15 @@ from struct import Struct
 
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import ArrowValue, Codec, ColumnKind, Dialect, TextCodec, unpack_exactly
+from tidemark.decode.codecs.codec import (
+    ArrowValue,
+    Codec,
+    ColumnKind,
+    Dialect,
+    TextCodec,
+    unpack_exactly,
+    without_escapes,
+)
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.relation import EnumLabel
 
@@ -15,7 +23,10 @@ BYTEA_ESCAPE = re.compile(rb"\\([0-7]{3}|\\)")
 
 
 class StringCodec(TextCodec):
-    """`text`, `varchar`, `bpchar` (blanks included), `json`: stored as they print."""
+    """`text`, `varchar`, `bpchar` (blanks included), `json`: stored as they print, but for a zero byte.
+
+    Only functions in C and casts without a function bring one in: the server prints what stands before it.
+    """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -23,8 +34,12 @@ class StringCodec(TextCodec):
             self.kind = ColumnKind.TEXT
 
     def text(self, payload: bytes) -> str:
-        """Return the text."""
-        return self._dialect.decode(payload)
+        """Return the text before the first zero byte."""
+        return self._dialect.decode(payload.partition(b"\0")[0])
+
+    def arrow_value(self, payload: bytes) -> ArrowValue:
+        """Return all of the text, U+FFFD in place of what is invalid."""
+        return without_escapes(self._dialect.decode(payload))
 
 
 class NameCodec(TextCodec):

@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.decode.keywords import quote_identifier
+from tidemark.decode.object_names import NamesThen
 from tidemark.decode.rowlog import Row
 from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.tuples import Datum, TupleLayout, deform
 from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.change import LogicalMessage, Op, Truncation
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation
 
 MESSAGES_WRAPPED_SINCE = 17  # before, a transactional message neither begins a transaction nor counts as its change
@@ -127,6 +128,7 @@ class TestDecodingRenderer:
         self._dialects = dialects
         self._hidden_prefixes = frozenset(hidden_prefixes)
         self._tables: dict[tuple[str, Relation], _Table] = {}
+        self._names = NamesThen()
 
     def transaction(self, transaction: CommittedTransaction) -> Iterator[str]:
         """Give out the lines of a transaction; none if the plugin would call it empty."""
@@ -151,7 +153,7 @@ class TestDecodingRenderer:
                 if self._table(item.relation, item.database).is_selected:
                     statement.append(item)
             elif isinstance(item, RowRun):
-                for line in self._rows(item, transaction.end.database):
+                for line in self._rows(item, transaction):
                     yield True, line
             elif isinstance(item, LogicalMessage) and self.shows(item):
                 yield self._major >= MESSAGES_WRAPPED_SINCE, self.message(item)
@@ -168,9 +170,11 @@ class TestDecodingRenderer:
         """Tell if the message is not one of ours."""
         return message.prefix not in self._hidden_prefixes
 
-    def _rows(self, run: RowRun, database: Oid) -> Iterator[str]:
+    def _rows(self, run: RowRun, transaction: CommittedTransaction) -> Iterator[str]:
+        self._names.noted = transaction.names
         for row in run.rows():
-            table = self._table(run.versions.relations[row.relation], database)
+            table = self._table(run.versions.relations[row.relation], transaction.end.database)
+            self._names.lsn = Lsn(row.lsn)
             if row.op != _REWRITE and table.is_selected:
                 yield table.line(row)
 
@@ -187,6 +191,6 @@ class TestDecodingRenderer:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
             selected = self._selected(relation)
-            table = _Table(relation, self._major, dialect, is_selected=selected)
+            table = _Table(relation, self._major, dialect.naming(self._names), is_selected=selected)
             self._tables[key] = table
         return table
