@@ -46,7 +46,13 @@ def kernels() -> list[Extension]:
             )
             for name in KERNELS
         ],
-        compiler_directives={"language_level": 3, "annotation_typing": False, "boundscheck": True},
+        compiler_directives={
+            "language_level": 3,
+            "annotation_typing": False,
+            "boundscheck": True,
+            "wraparound": False,  # a negative index is out of bounds
+            "initializedcheck": False,  # every view is set by __init__
+        },
         build_dir="build/cython",
     )
 

@@ -4,9 +4,12 @@ No command catches an error of ours to print it: that happens here, in one place
 output is its result; messages, progress and errors go to standard error.
 """
 
+import gc
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 import click
@@ -15,6 +18,7 @@ from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
 COMMANDS = ("archive", "check", "decode", "init", "reader", "realtime", "rewind", "run", "spark", "status", "tail")
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class _ReaderGone(Exception):
@@ -37,7 +41,8 @@ class _Commands(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        found = getattr(import_module(f"ctl.commands.{cmd_name}"), cmd_name)
+        with _loading():
+            found = getattr(import_module(f"ctl.commands.{cmd_name}"), cmd_name)
         assert isinstance(found, click.Command), cmd_name
         return found
 
@@ -47,6 +52,25 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise _ReaderGone from None
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Load modules without what costs more than it brings: nothing of them is garbage, then or later.
+
+    pyarrow loads numpy, whose library starts a thread a processor for algebra, which we have none of.
+    """
+    is_ours = BLAS_THREADS not in os.environ
+    if is_ours:
+        os.environ[BLAS_THREADS] = "1"
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+        if is_ours:
+            del os.environ[BLAS_THREADS]
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -18,6 +18,7 @@ from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.clock import SystemClock, boot_ns
 from tidemark.io.locks import RoleLock
+from tidemark.io.marker_key import KeysDiffer
 from tidemark.io.node import NodeArchiving
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import Switched, switch
@@ -167,6 +168,8 @@ class RealtimeSwitch:
                     "the archiver does not run, and has to deliver what commits before realtime begins",
                     hint=start_hint(Role.ARCHIVER),
                 )
+            if self._look(Role.SIDECAR).is_running:
+                self._check_keys()
         self._ask_for_return()
         while not self._is_on(marks := self._marks()):
             if marks.stage is Stage.HELD:
@@ -174,6 +177,8 @@ class RealtimeSwitch:
             self._check_time("on", self._what_is_missing(marks)[1])
             if not self._look(Role.SIDECAR).is_running:
                 raise self._sidecar_away()
+            if marks.stage is Stage.RETURNING:
+                self._check_keys()
             self._told.tell(*self._what_is_missing(marks))
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._asked_s >= ASK_AGAIN_S:
                 self._ask_for_return()
@@ -285,6 +290,10 @@ class RealtimeSwitch:
                 f"no archive is configured: {why}",
                 hint="set archive.folder; docs/operate.md says how the node fills it",
             )
+
+    def _check_keys(self) -> None:
+        if not self._store.marker_keys().are_one:
+            raise KeysDiffer
 
     def _check_time(self, direction: str, missing: str) -> None:
         if time.monotonic() >= self._end_s:

@@ -9,11 +9,12 @@ from ctl.render import Tree
 from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.archive_state import ArchiveState, NoArchive
 from tidemark.io.config import Config
+from tidemark.io.marker_key import KeysDiffer
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.wire.state import Switch
+from tidemark.wire.state import MarkerKeys, Switch
 
 US_PER_S = 1_000_000
 ARCHIVE_S = 10.0  # then the rest is told without it
@@ -28,6 +29,7 @@ class Seen:
     sidecar: Process
     archiver: Process
     archive: ArchiveState | NoArchive | None  # None: none is configured
+    marker_keys: MarkerKeys
 
     @property
     def deliverer(self) -> Process | None:
@@ -46,7 +48,8 @@ def see(store: StateStore, config: Config) -> Seen:
             archive = ArchiveLook(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
         except NoArchive as error:
             archive = error
-    return Seen(view, look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config), archive)
+    sidecar, archiver = look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config)
+    return Seen(view, sidecar, archiver, archive, store.marker_keys())
 
 
 def stage_tree(seen: Seen) -> dict[str, Tree]:
@@ -62,6 +65,7 @@ def stage_tree(seen: Seen) -> dict[str, Tree]:
         "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
         "since": clock_text(last.at_us / US_PER_S) if last is not None else None,
         "reason": last.reason if last is not None else None,
+        "marker_keys": "one" if seen.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
     }
 
 

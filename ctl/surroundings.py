@@ -6,12 +6,15 @@ from functools import partial
 from pathlib import Path
 
 from ctl import settings
-from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.environment import WritePoint
+from tidemark.io.failpoints import arm_from_environment
+from tidemark.io.logs import get_log
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import WriteGuard
+from tidemark.runtime.effects import HandoverPoint
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 
@@ -23,13 +26,13 @@ def surrounded(state: Path, config: Path | None, *, kills: bool = False) -> Iter
     A process that is stuck inside a write transaction is told there, since whoever writes waits for it; `kills`: or
     killed, as the daemons do.
     """
+    arm_from_environment(HandoverPoint, WritePoint)
     chosen = settings.load(state, config)
-    configure_logs("console", "warning")
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
     log = get_log("cdcctl")
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
-    with StateStore.open(folder, guarded=guard) as store, guard(store.environment):
+    with StateStore.open(folder, guarded=guard) as store:
         around = Surroundings(chosen, store, Metrics(store.identity.capture), log)
         errands = NodeErrands(around, load_marker_key(chosen, folder))
         try:

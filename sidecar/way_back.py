@@ -10,6 +10,7 @@ from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
+from tidemark.io.marker_key import KeysDiffer
 from tidemark.io.replication import NodeIdentity
 from tidemark.io.state_views import StateMarks
 from tidemark.model.lsn import Lsn
@@ -43,6 +44,7 @@ class WayBack:
         self._marker_asked_s = 0.0
         self._not_before_s = 0.0
         self._wants_soon = False
+        self._told_keys = False
         self._backoff = Backoff(around.config.realtime.return_first_s, around.config.realtime.return_max_s)
         self._lag_bytes_max = around.config.return_lag_bytes_max(around.store.identity.segment_bytes)
 
@@ -99,10 +101,16 @@ class WayBack:
             self._asked_node = self._errands.find_node()
 
     def _may_return(self, now_s: float) -> bool:
-        """Tell if it is time, and there is an archiver that would meet the marker."""
+        """Tell if it is time, and there is an archiver that would meet the marker, and know it."""
         age_s = self._store.environment.heartbeat.age_s(Slot.ARCHIVER)
         if age_s is None or age_s > self._around.config.watchdog.watchdog_s:
             return False
+        if not self._store.marker_keys().are_one:
+            if not self._told_keys:
+                self._told_keys = True
+                self._around.log.warning("cannot return", **describe_error(KeysDiffer()))
+            return False
+        self._told_keys = False
         is_time = self._around.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
         return self._wants_soon or is_time
 

@@ -12,13 +12,16 @@ from ctl.narration import Narrator
 from ctl.options import config_option, json_option, state_option
 from ctl.render import show
 from tidemark.io.archive_state import ArchiveState
+from tidemark.io.environment import WritePoint
+from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.history_copy import NoHistoryCopy, read_manifest
 from tidemark.io.locks import RoleLock
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
-from tidemark.runtime.archive_repair import Break, find_break, give_up
+from tidemark.io.write_guard import told_of_stuck_writers
+from tidemark.runtime.archive_repair import Break, RepairPoint, find_break, give_up
 
 
 @click.group()
@@ -50,10 +53,11 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     node, moves the delivered pointer there under a new epoch, has every table copied again by the sidecar, and tells
     the readers in the stream. Stop the archiver first.
     """
+    arm_from_environment(RepairPoint, WritePoint)
     chosen = settings.load(state, config)
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
-    with StateStore.open(folder) as store, RoleLock.take(folder, "archiver") as lock:
+    with StateStore.open(folder, guarded=told_of_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
         view = store.view()
         found = archive_of(chosen, view)
         broken = find_break(view, found)

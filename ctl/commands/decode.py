@@ -74,7 +74,7 @@ def decode(
     times = TimeRange(_time(begin), _time(end))
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
     folder = StateFolder(state)
-    with StateStore.open(folder) as store:
+    with StateStore.open(folder, read_only=True) as store:
         view = store.view()
     segments = ArchiveFolder(archive, of=view.identity.system_identifier)
     check_same_cluster(segments, view.identity.system_identifier)

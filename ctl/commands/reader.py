@@ -8,6 +8,7 @@ from ctl.options import json_option, state_option
 from ctl.render import show
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import told_of_stuck_writers
 
 
 @click.group()
@@ -36,6 +37,6 @@ def list_readers(state: Path, *, as_json: bool) -> None:
 @click.confirmation_option(prompt="What this reader has not read yet may be trimmed. Drop it?")
 def drop_reader(state: Path, name: str) -> None:
     """Forget a reader that will not come back, so that the outbox is trimmed without it."""
-    with StateStore.open(StateFolder(state)) as store, store.transaction(None) as moving:
+    with StateStore.open(StateFolder(state), guarded=told_of_stuck_writers) as store, store.transaction(None) as moving:
         moving.drop_reader(name)
     click.echo(f"reader {name} dropped")

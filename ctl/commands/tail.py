@@ -123,7 +123,7 @@ def _tail_from_now(
 
 
 def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_for: PrinterFor) -> CountsByName:
-    with StateStore.open(folder) as store:
+    with StateStore.open(folder, read_only=True) as store:
         view = store.view()
     with ExitStack() as stack:
         spill = stack.enter_context(spill_of_command(folder))

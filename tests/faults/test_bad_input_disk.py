@@ -103,6 +103,34 @@ def test_wal_that_waits_for_the_first_copy_and_finds_no_room_is_streamed_again(n
         assert_all_arrived(sidecar, ROWS)
 
 
+def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why_not(
+    node: Cluster, disk: SmallDisk, tmp_path: Path
+) -> None:
+    archive = tmp_path / "wal"
+    archive.mkdir()
+    with beside(disk, node, TIDEMARK_ARCHIVE__FOLDER=str(archive)) as sidecar:
+        sidecar.start()
+        insert(node, 1)
+        sidecar.catch_up()
+        assert sidecar.stop() == ExitCode.SUCCESS
+        disk.set_writable(writable=False)
+        place = ("--state", sidecar.folder.root)
+        for asked in ("status", "realtime status", "reader list", "archive status"):
+            succeeded(cdcctl(*asked.split(), *place, **sidecar.options))
+        for asked in ("reader drop nobody --yes", "realtime off", "archive repair --yes"):
+            refused(
+                cdcctl(*asked.split(), *place, **sidecar.options),
+                ExitCode.STATE,
+                "Read-only file system",
+                str(disk.root),
+            )
+        sidecar.refuses(ExitCode.STATE, "Read-only file system", str(disk.root))
+        disk.set_writable(writable=True)
+        sidecar.start()
+        insert(node, ROWS + 1)
+        assert_all_arrived(sidecar, 2 * ROWS)
+
+
 def test_a_transaction_that_finds_no_room_to_spill_ends_the_sidecar_and_comes_whole_later(
     node: Cluster, disk: SmallDisk
 ) -> None:

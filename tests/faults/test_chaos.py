@@ -17,7 +17,7 @@ from tests.support.small_disk import needs_mount
 from tidemark.runtime.effects import HandoverPoint
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
-SECONDS = 20  # of faults by chance; each failpoint once on purpose, healing and comparing take longer
+SECONDS = 90  # of faults by chance; each failpoint once on purpose, healing and comparing take longer
 SEED = 1
 LINGERS = 3
 

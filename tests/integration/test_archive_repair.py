@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.support.postgres import Cluster, new_cluster
 from tidemark.io.locks import RoleLock
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
+from tidemark.io.state_views import StateView
 from tidemark.model.change import (
     LOSS_PREFIX,
     ChangeBatch,
@@ -78,6 +80,10 @@ class Holed:
     def run(self, *arguments: str) -> tuple[str, str]:
         done = succeeded(cdcctl("archive", *arguments, "--state", self.state, **self.sidecar.options))
         return done.out.decode(), done.err
+
+    def view(self) -> StateView:
+        with StateStore.open(self.sidecar.folder) as store:
+            return store.view()
 
     def messages(self) -> list[dict[str, object]]:
         """Return the lake's log of messages, but for those that a catch-up waits for."""
@@ -183,6 +189,41 @@ def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Clu
             expected = {key: row for key, *row in node.sql(f"SELECT * FROM {table}", "shop")}
             assert rows_by_key(holed.lake, table) == expected
             assert holed.lake_state(table) is TableState.LIVE
+    finally:
+        sidecar.close()
+
+
+def test_a_repair_that_is_killed_leaves_the_one_state_or_the_other_and_a_second_one_does_the_rest(
+    node: Cluster, tmp_path: Path
+) -> None:
+    holed = Holed(node, tmp_path)
+    sidecar = holed.sidecar
+    holed.sql("CREATE TABLE kept (id int PRIMARY KEY, note text)", "CREATE TABLE dropped (id int PRIMARY KEY)")
+    holed.sql("CREATE TABLE altered (id int PRIMARY KEY, note int)")
+    sidecar.init()
+    repair = ("archive", "repair", "--yes", "--state", holed.state)
+    try:
+        sidecar.start()
+        _, start = make_the_hole(holed)
+        before = holed.view()
+        for point in ("repair-prepared", "write-inside", "write-cleared"):
+            assert cdcctl(*repair, **sidecar.options, TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
+            assert holed.view() == before, point
+        assert cdcctl(*repair, **sidecar.options, TIDEMARK_FAILPOINT="repair-repaired").code == -signal.SIGKILL
+        check_told(holed, start)
+        assert "nothing to repair" in holed.run("repair", "--yes")[0]
+        holed.set_stage(Stage.REALTIME)
+        sidecar.start()
+        holed.sql("UPDATE kept SET note = 'after' WHERE id = 4")
+        items = sidecar.catch_up()
+        for table in ("kept", "altered", "made"):
+            expected = {key: row for key, *row in node.sql(f"SELECT * FROM {table}", "shop")}
+            assert {key: list(row.values())[1:] for key, row in replayed(rows(items, table)).items()} == expected
+        holed.sql("CREATE TABLE later (id int)")  # of the journal, with which goes what killed commands left
+        sidecar.catch_up()
+        last = holed.view().history
+        kept = {base.file for base in last.bases} | {journal.file for journal in last.journals}
+        assert set(contents(sidecar.folder.history)) == kept
     finally:
         sidecar.close()
 

@@ -182,6 +182,68 @@ def test_past_the_deadline_it_tells_the_state_that_it_found(pair: Pair) -> None:
     assert shown(asked[-1])["stage"] == "returning"
 
 
+def with_another_key(pair: Pair, path: Path) -> None:
+    """Start the archiver anew with a key of the markers that the sidecar has not."""
+    path.write_text("f00d" * 8)
+    path.chmod(0o600)
+    pair.archiver.options["TIDEMARK_MARKERS__KEY_FILE"] = str(path)
+    pair.archiver.stop()
+    pair.archiver.start()
+
+
+def with_one_key(pair: Pair) -> None:
+    del pair.archiver.options["TIDEMARK_MARKERS__KEY_FILE"]
+    pair.archiver.stop()
+    pair.archiver.start()
+
+
+KEYS_DIFFER = "the sidecar and the archiver were started with different keys of the markers"
+
+
+def test_on_is_refused_where_the_archiver_would_not_know_the_sidecars_marker(pair: Pair, tmp_path: Path) -> None:
+    succeeded(realtime(pair, "off"))
+    assert shown(realtime(pair, "status", "--json"))["marker_keys"] == "one"
+    with_another_key(pair, tmp_path / "other.key")
+    refused(realtime(pair, "on"), ExitCode.CONFIG, KEYS_DIFFER)
+    assert pair.stage is Stage.HELD
+    for asked in (("status",), ("realtime", "status")):
+        place = ("--state", pair.sidecar.folder.root)
+        found = shown(succeeded(cdcctl(*asked, "--json", *place, **pair.sidecar.options)))
+        assert KEYS_DIFFER in str(found["marker_keys"])
+        assert "markers.key_file" in str(found["marker_keys"])
+    with_one_key(pair)
+    assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
+
+
+def test_a_return_that_is_under_way_is_not_waited_for_where_its_marker_will_not_be_known(
+    pair: Pair, tmp_path: Path
+) -> None:
+    succeeded(realtime(pair, "off"))
+    ((archive_command,),) = pair.node.sql("SHOW archive_command")
+    pair.node.configure(archive_command="false")
+    realtime(pair, "on", "--deadline-s", "0")
+    pair.wait_for_stage(Stage.RETURNING)
+    with_another_key(pair, tmp_path / "other.key")
+    refused(realtime(pair, "on"), ExitCode.CONFIG, KEYS_DIFFER)
+    with_one_key(pair)
+    pair.node.configure(archive_command=str(archive_command))
+    assert shown(succeeded(realtime(pair, "on", "--json")))["delivering"] == "sidecar"
+
+
+def test_a_sidecar_does_not_return_to_an_archiver_that_would_not_know_its_marker(pair: Pair, tmp_path: Path) -> None:
+    with_another_key(pair, tmp_path / "other.key")
+    pair.sidecar.kill()
+    pair.wait_for_stage(Stage.ARCHIVE)
+    pair.sidecar.start()
+    said = pair.sidecar.wait_for_event("cannot return")
+    assert KEYS_DIFFER in str(said["error"])
+    pair.insert(1)
+    assert ids(pair.catch_up()) == [1]
+    assert pair.stage is Stage.ARCHIVE
+    with_one_key(pair)
+    pair.wait_for_stage(Stage.REALTIME)
+
+
 def test_off_says_what_will_make_changes_late(pair: Pair) -> None:
     pair.node.configure(archive_command="false")
     pair.node.sql("SELECT pg_switch_wal()")

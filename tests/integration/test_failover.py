@@ -68,48 +68,6 @@ def test_a_stopped_sidecar_is_killed_and_the_archiver_goes_on(node: Archiving, t
         assert pair.sidecar.process.wait(timeout=120) == -signal.SIGKILL
 
 
-def test_what_is_open_across_both_switches_comes_out_whole(pair: Pair) -> None:
-    node = pair.node
-    node.sql("CREATE TABLE wide (id int PRIMARY KEY, a text)")
-    with node.connect("postgres") as plain, node.connect("postgres") as nested, node.connect("postgres") as ddl:
-        for session in (plain, nested, ddl):
-            session.autocommit = False
-        plain.execute("INSERT INTO account VALUES (1, 'before')")
-        nested.execute("INSERT INTO account VALUES (10, 'kept')")
-        nested.execute("SAVEPOINT one")
-        nested.execute("INSERT INTO account VALUES (11, 'rolled back')")
-        node.sql("BEGIN; INSERT INTO account VALUES (20, 'prepared'); PREPARE TRANSACTION 'open'")
-        ddl.execute("ALTER TABLE wide ADD COLUMN b int DEFAULT 5")
-        ddl.execute("INSERT INTO wide VALUES (1, 'x', 6)")
-        pair.switch_off()
-        pair.wait_for(lambda: pair.stage is Stage.HELD, "off")
-        pair.insert(30)
-        plain.execute("INSERT INTO account VALUES (2, 'while the archiver delivers')")
-        nested.execute("ROLLBACK TO one")
-        nested.execute("INSERT INTO account VALUES (12, 'kept, too')")
-        nested.execute("SAVEPOINT two")
-        ddl.execute("INSERT INTO wide VALUES (2, 'y', 7)")
-        ddl.execute("ALTER TABLE wide RENAME COLUMN a TO c")
-        pair.switch_on()
-        pair.wait_for_stage(Stage.REALTIME)
-        pair.insert(31)
-        plain.execute("INSERT INTO account VALUES (3, 'after')")
-        plain.commit()
-        nested.execute("INSERT INTO account VALUES (13, 'rolled back at last')")
-        nested.execute("ROLLBACK TO two")
-        nested.commit()
-        node.sql("COMMIT PREPARED 'open'")
-        ddl.execute("INSERT INTO wide VALUES (3, 'z', 8)")
-        ddl.commit()
-    items = pair.catch_up()
-    assert ids(items) == [30, 31, 1, 2, 3, 10, 12, 20]
-    assert [row["_after"] for row in change_log(items, "wide")] == [
-        {"id": 1, "a": "x", "b": 6},
-        {"id": 2, "a": "y", "b": 7},
-        {"id": 3, "c": "z", "b": 8},
-    ]
-
-
 def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: Path) -> None:
     with paired(node, tmp_path, options={"TIDEMARK_RING__BYTES_MAX": "1"}) as pair:
         pair.insert(1)

@@ -2,6 +2,7 @@
 
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,18 @@ def test_a_pointer_moves_without_values(store: StateStore, reader: OutboxReader,
         moved = moving.deliver(encode_group(groups.group(200, [])))
     assert store.view().delivered == moved
     assert (moved.sequence, reader.head()) == (2, 2)
+
+
+def test_the_commit_time_told_is_that_of_the_last_commit_also_behind_a_clock_that_was_set_back(
+    store: StateStore, epoch: Epoch
+) -> None:
+    deliver(store, epoch, 200)
+    set_back = replace(groups.group(300, []), transactions=(replace(groups.end(300), commit_time_us=100),))
+    with store.transaction(epoch) as moving:
+        assert moving.deliver(encode_group(set_back)).commit_time_us == 100
+    with store.transaction(epoch) as moving:
+        idle = moving.deliver(encode_group(replace(groups.group(400, []), transactions=())))
+    assert idle.commit_time_us == 100, "no transaction ended"
 
 
 @pytest.mark.feature("I21")

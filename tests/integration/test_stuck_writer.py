@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ctl.settings import WRITTEN_BY_INIT
 from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, running, succeeded
+from tests.support.cdcctl import RUN_S, cdcctl, refused, running, succeeded
 from tests.support.failover import HANGS_SOON
 from tests.support.postgres import Cluster
 from tests.support.stopped_writer import StoppedWriter
+from tidemark.model.errors import ExitCode
 
 
 @pytest.fixture
@@ -20,6 +22,7 @@ def sidecar(cluster: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
     options = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), **HANGS_SOON}
     made = Sidecar(cluster, "postgres", tmp_path, copy=False, **options)
     made.init()
+    (made.folder.root / WRITTEN_BY_INIT).touch()
     yield made
     made.close()
 
@@ -34,6 +37,32 @@ def stuck(sidecar: Sidecar) -> Iterator[StoppedWriter]:
 @pytest.mark.parametrize("asked", ["status", "realtime status", "archive status", "reader list"])
 def test_what_only_reads_does_not_wait_for_it(sidecar: Sidecar, stuck: StoppedWriter, asked: str) -> None:
     succeeded(cdcctl(*asked.split(), "--state", sidecar.folder.root, **sidecar.options))
+    assert stuck.process.poll() is None
+
+
+def test_decoding_by_a_state_does_not_wait_for_it(sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path) -> None:
+    done = cdcctl("decode", "--archive", tmp_path / "wal", "--state", sidecar.folder.root)
+    refused(done, ExitCode.CONFIG, "no WAL segment")
+    assert stuck.process.poll() is None
+
+
+@pytest.mark.parametrize("asked", ["reader drop nobody --yes", "archive repair --yes", "init"])
+def test_whoever_writes_says_for_whom_it_waits_and_goes_on_when_that_is_gone(
+    sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path, asked: str
+) -> None:
+    with running(tmp_path, *asked.split(), "--state", sidecar.folder.root, **sidecar.options) as waiting:
+        waiting.wait_for_err(f"pid={stuck.pid}")
+        assert "stuck inside a write transaction" in waiting.err
+        assert "continue or kill it" in waiting.err
+        stuck.go_on()
+        waiting.process.wait(RUN_S)
+    assert stuck.end() == 0
+
+
+def test_sparks_reader_says_for_whom_it_waits(sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path) -> None:
+    with running(tmp_path, "spark", "run", "--state", sidecar.folder.root, "--lake", tmp_path / "lake") as pipeline:
+        pipeline.wait_for_err(f'"pid": {stuck.pid}')
+        assert "stuck inside a write transaction" in pipeline.err
     assert stuck.process.poll() is None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.captures import Sidecar
+from tests.support.failover import Archiver
 from tests.support.postgres import Cluster
 from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 
@@ -41,29 +42,38 @@ def test_a_listener_that_is_gone_full_or_none_stops_nobody(tmp_path: Path) -> No
             notify(ALIVE, {"NOTIFY_SOCKET": name})
 
 
-def test_a_sidecar_says_when_it_is_ready_and_when_it_stops(cluster: Cluster, tmp_path: Path) -> None:
-    name = str(tmp_path / "notify")
-    sidecar = Sidecar(cluster, "postgres", tmp_path, NOTIFY_SOCKET=name)
-    sidecar.init()
+@contextmanager
+def told(kind: type[Sidecar], cluster: Cluster, root: Path) -> Iterator[tuple[Sidecar, socket.socket]]:
+    """Start a daemon where systemd listens."""
+    name, archive = str(root / "notify"), root / "wal"
+    archive.mkdir()
+    daemon = kind(cluster, "postgres", root, NOTIFY_SOCKET=name, WATCHDOG_USEC="2000000")
+    daemon.options |= {"TIDEMARK_ARCHIVE__FOLDER": str(archive), "TIDEMARK_METRICS__ARCHIVER_PORT": "0"}
+    daemon.init()
     with listening(name) as channel:
         try:
-            sidecar.start()
-            assert channel.recv(100).decode() == READY
-            assert sidecar.stop() == 0
-            said = ""
-            while said != STOPPING:  # whatever it said while it ran
-                said = channel.recv(100).decode()
+            daemon.start()
+            yield daemon, channel
         finally:
-            sidecar.close()
+            daemon.close()
 
 
-def test_a_sidecar_answers_the_watchdog_while_it_runs(cluster: Cluster, tmp_path: Path) -> None:
-    name = str(tmp_path / "notify")
-    sidecar = Sidecar(cluster, "postgres", tmp_path, NOTIFY_SOCKET=name, WATCHDOG_USEC="2000000")
-    sidecar.init()
-    with listening(name) as channel:
-        try:
-            sidecar.start()
-            assert [channel.recv(100).decode() for _ in range(3)] == [READY, ALIVE, ALIVE]
-        finally:
-            sidecar.close()
+each_daemon = pytest.mark.parametrize("kind", [Sidecar, Archiver])
+
+
+@each_daemon
+def test_a_daemon_says_when_it_is_ready_and_when_it_stops(
+    cluster: Cluster, tmp_path: Path, kind: type[Sidecar]
+) -> None:
+    with told(kind, cluster, tmp_path) as (daemon, channel):
+        assert channel.recv(100).decode() == READY
+        assert daemon.stop() == 0
+        said = ""
+        while said != STOPPING:  # whatever it said while it ran
+            said = channel.recv(100).decode()
+
+
+@each_daemon
+def test_a_daemon_answers_the_watchdog_while_it_runs(cluster: Cluster, tmp_path: Path, kind: type[Sidecar]) -> None:
+    with told(kind, cluster, tmp_path) as (_, channel):
+        assert [channel.recv(100).decode() for _ in range(3)] == [READY, ALIVE, ALIVE]

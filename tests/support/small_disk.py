@@ -28,6 +28,10 @@ class SmallDisk:
         """Make it larger or smaller."""
         _run("mount", "-o", f"remount,size={size_bytes}", str(self.root))
 
+    def set_writable(self, *, writable: bool) -> None:
+        """Make it read-only, as a system does with a disk that has errors, or writable again; nobody may write."""
+        _run("mount", "-o", f"remount,{'rw' if writable else 'ro'}", str(self.root))
+
     def fill(self, *, leave_bytes: int = 0) -> None:
         """Have somebody else take all that is free, but for `leave_bytes`."""
         with self._ballast.open("ab") as file:

@@ -25,7 +25,7 @@ def add(rows: RowSpans, old: bytes | None, new: bytes | None, op: str = "i", bef
 
 def inserts(packed: Iterable[bytes]) -> RowSpans:
     """Return the spans of inserts."""
-    rows = RowSpans()
+    rows = RowSpans(bytearray())
     for one in packed:
         add(rows, None, one)
     return rows

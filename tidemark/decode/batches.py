@@ -28,7 +28,10 @@ EXPANDED_BYTES_MAX = 256 << 20  # decompressed in a batch, before it is split; a
 
 
 class RowSpans:
-    """Row changes of one relation version in stream order: packed tuples end to end, and an array an attribute."""
+    """Row changes of one relation version in stream order: where their tuples are, and an array an attribute.
+
+    Others' tuples may stand in the arena as well.
+    """
 
     __slots__ = (
         "before_kind",
@@ -47,24 +50,45 @@ class RowSpans:
         "xid",
     )
 
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.op = bytearray()  # the letter of an Op
-        self.before_kind = bytearray()
-        self.timeline = array("i")
-        self.commit_lsn = array("q")
-        self.ordinal = array("q")
-        self.origin = array("i")
-        self.lsn = array("q")
-        self.xid = array("q")  # top-level
-        self.commit_time_us = array("q")  # since 1970-01-01 UTC
-        self.new_at = array("q")
-        self.new_length = array("q")
-        self.old_at = array("q")
-        self.old_length = array("q")
+    def __init__(self, data: bytearray, count: int = 0) -> None:
+        """Have room for `count` rows, whose tuples are in `data`."""
+        self.data = data
+        self.op = bytearray(count)  # the letter of an Op
+        self.before_kind = bytearray(count)
+        self.timeline = array("i", [0]) * count
+        self.commit_lsn = array("q", [0]) * count
+        self.ordinal = array("q", [0]) * count
+        self.origin = array("i", [0]) * count
+        self.lsn = array("q", [0]) * count
+        self.xid = array("q", [0]) * count  # top-level
+        self.commit_time_us = array("q", [0]) * count  # since 1970-01-01 UTC
+        self.new_at = array("q", [0]) * count
+        self.new_length = array("q", [0]) * count
+        self.old_at = array("q", [0]) * count
+        self.old_length = array("q", [0]) * count
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def part(self, start: int, stop: int) -> "RowSpans":
+        """Return the rows from `start` to `stop`, in the same arena."""
+        if (start, stop) == (0, len(self)):
+            return self
+        part = RowSpans(self.data)
+        part.op = self.op[start:stop]
+        part.before_kind = self.before_kind[start:stop]
+        part.timeline = self.timeline[start:stop]
+        part.commit_lsn = self.commit_lsn[start:stop]
+        part.ordinal = self.ordinal[start:stop]
+        part.origin = self.origin[start:stop]
+        part.lsn = self.lsn[start:stop]
+        part.xid = self.xid[start:stop]
+        part.commit_time_us = self.commit_time_us[start:stop]
+        part.new_at = self.new_at[start:stop]
+        part.new_length = self.new_length[start:stop]
+        part.old_at = self.old_at[start:stop]
+        part.old_length = self.old_length[start:stop]
+        return part
 
 
 class BatchBuilder:
@@ -100,42 +124,44 @@ class BatchBuilder:
         made: list[ChangeBatch] = []
         pending = [(start, min(start + self._rows_max, len(rows))) for start in range(0, len(rows), self._rows_max)]
         pending.reverse()
+        end = len(rows.data)
         while pending:
             start, stop = pending.pop()
             try:
-                made.append(ChangeBatch(self._database, self._relation, self._batch(rows, start, stop)))
+                made.append(ChangeBatch(self._database, self._relation, self._batch(rows.part(start, stop))))
             except TooLong as error:
                 if stop - start == 1:
                     raise InternalError(f"{self._relation.qualified_name}: a value prints over 2 GB") from error
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
+            del rows.data[end:]
         return made
 
-    def _batch(self, rows: RowSpans, start: int, stop: int) -> pa.RecordBatch:
-        """Return the record batch of rows [start, stop)."""
+    def _batch(self, rows: RowSpans) -> pa.RecordBatch:
+        """Return the record batch of all rows."""
         sides = {}
         for name, at, length in (
             (BEFORE, rows.old_at, rows.old_length),
             (AFTER, rows.new_at, rows.new_length),
         ):
-            side = _Side(rows.data, rows.lsn[start:stop], at[start:stop], length[start:stop], len(self._codecs))
+            side = _Side(rows.data, rows.lsn, at, length, len(self._codecs))
             if side.any_tuple:
                 self._locate(side)
                 self._expand(side)
             sides[name] = side
-        count = stop - start
+        count = len(rows)
         each = np.arange(count + 1, dtype=np.int32)  # one byte a row
-        letters = [None, pa.py_buffer(each), pa.py_buffer(rows.op[start:stop])]
+        letters = [None, pa.py_buffer(each), pa.py_buffer(rows.op)]
         meta = [
             pa.Array.from_buffers(pa.string(), count, letters, null_count=0),
-            _plain(pa.int32(), rows.timeline[start:stop]),
-            _plain(pa.int64(), rows.commit_lsn[start:stop]),
-            _plain(pa.int64(), rows.ordinal[start:stop]),
-            _plain(pa.int64(), rows.lsn[start:stop]),
-            _plain(pa.int64(), rows.xid[start:stop]),
-            _plain(pa.timestamp("us", tz="UTC"), rows.commit_time_us[start:stop]),
-            _plain(pa.int32(), rows.origin[start:stop]),
-            _plain(pa.int8(), rows.before_kind[start:stop]),
+            _plain(pa.int32(), rows.timeline),
+            _plain(pa.int64(), rows.commit_lsn),
+            _plain(pa.int64(), rows.ordinal),
+            _plain(pa.int64(), rows.lsn),
+            _plain(pa.int64(), rows.xid),
+            _plain(pa.timestamp("us", tz="UTC"), rows.commit_time_us),
+            _plain(pa.int32(), rows.origin),
+            _plain(pa.int8(), rows.before_kind),
             sides[AFTER].unchanged(),
         ]
         structs = [self._struct(sides[name]) for name in (BEFORE, AFTER)]
@@ -143,7 +169,16 @@ class BatchBuilder:
 
     def _locate(self, side: "_Side") -> None:
         odd = places.locate(
-            side.data, side.at, side.length, self._lengths, self._aligns, self._slots, side.places, side.sizes
+            side.data,
+            side.at,
+            side.length,
+            self._lengths,
+            self._aligns,
+            self._slots,
+            side.places,
+            side.sizes,
+            side.absent,
+            side.kinds,
         )
         if odd == DONE:
             return
@@ -161,10 +196,10 @@ class BatchBuilder:
         return bad
 
     def _expand(self, side: "_Side") -> None:
-        """Put decompressed and missing values behind the arena's end."""
+        """Put decompressed and missing values behind the arena's end, until the batch is built."""
         expanded = bytearray()
         end = len(side.data)
-        cell = places.next_compressed(side.places, side.sizes, 0)
+        cell = places.next_compressed(side.places, side.sizes, 0) if side.kinds[places.COMPRESSED] else DONE
         while cell != DONE:
             place = side.places[cell]
             try:
@@ -177,13 +212,14 @@ class BatchBuilder:
             if len(expanded) > self._expanded_bytes_max and side.rows > 1:
                 raise TooLong
             cell = places.next_compressed(side.places, side.sizes, cell + 1)
-        for slot, missing in enumerate(self._missing):
+        for slot, missing in enumerate(self._missing if side.kinds[places.MISSING] else ()):
             if isinstance(missing, bytes):
                 place = end + len(expanded)
-                if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing)):
+                filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
+                if filled:
                     expanded += missing
-        if expanded:
-            side.data = side.data + expanded
+                    side.absent[slot] -= filled
+        side.data += expanded
 
     def _struct(self, side: "_Side") -> pa.StructArray:
         if not side.any_tuple:
@@ -199,7 +235,7 @@ class BatchBuilder:
 
     def _column(self, side: "_Side", slot: int) -> pa.Array:
         codec = self._codecs[slot]
-        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows)
+        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows, absent=side.absent[slot])
         missing = self._missing[slot]
         # NB: a missing value that is known by its text alone has no payload that a kernel could take.
         try:
@@ -213,7 +249,20 @@ class BatchBuilder:
 class _Side:
     """The old or the new tuples of some rows, and where their values are."""
 
-    __slots__ = ("at", "data", "length", "lsn", "nulls", "places", "rows", "sizes", "slots", "validity")
+    __slots__ = (
+        "absent",
+        "at",
+        "data",
+        "kinds",
+        "length",
+        "lsn",
+        "nulls",
+        "places",
+        "rows",
+        "sizes",
+        "slots",
+        "validity",
+    )
 
     def __init__(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]", slots: int) -> None:
         self.data = data
@@ -227,6 +276,8 @@ class _Side:
         cells = self.rows * slots if self.any_tuple else 0
         self.places = zeros("q", cells)
         self.sizes = zeros("q", cells)
+        self.absent = zeros("q", slots)
+        self.kinds = zeros("q", places.KINDS)
 
     @property
     def any_tuple(self) -> bool:
@@ -235,7 +286,7 @@ class _Side:
 
     def unchanged(self) -> pa.Array:
         """Return the bitmaps of the columns that are external, NULL for rows without one."""
-        if not self.any_tuple:
+        if not self.kinds[places.EXTERNAL]:
             return pa.nulls(self.rows, pa.binary())
         validity = bytearray(self.rows + 7 >> 3)
         offsets = zeros("i", self.rows + 1)

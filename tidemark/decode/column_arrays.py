@@ -42,16 +42,25 @@ class TooLong(Exception):
 class Cells:
     """The located values of one column: cells `first` to `first + rows` of the places, in the arena `data`."""
 
-    __slots__ = ("data", "first", "places", "rows", "sizes")
+    __slots__ = ("absent", "data", "first", "places", "rows", "sizes")
 
     def __init__(
-        self, data: Buffer, places: "memoryview[int]", sizes: "memoryview[int]", first: int, rows: int
+        self,
+        data: Buffer,
+        places: "memoryview[int]",
+        sizes: "memoryview[int]",
+        first: int,
+        rows: int,
+        *,
+        absent: int | None = None,
     ) -> None:
+        """`absent`: how many rows have no value, where that is known."""
         self.data = data
         self.places = places
         self.sizes = sizes
         self.first = first
         self.rows = rows
+        self.absent = absent
 
     def any_missing(self) -> bool:
         """Tell if a tuple is older than the column."""
@@ -59,6 +68,8 @@ class Cells:
 
     def validity(self) -> tuple[bytearray, int]:
         """Return the bitmap of rows that have a value, and how many have none."""
+        if self.absent == 0:
+            return bytearray(b"\xff") * (self.rows + 7 >> 3), 0
         bitmap = bytearray(self.rows + 7 >> 3)
         return bitmap, places.present(self.places, self.first, self.rows, bitmap)
 

@@ -63,10 +63,12 @@ def read_u16(data: Buffer, at: int) -> int:
 def read_u32(data: Buffer, at: int) -> int:
     """Read a little-endian integer of four bytes."""
     b0 = data[at]
-    b1 = data[at + 1]
-    b2 = data[at + 2]
     b3 = data[at + 3]
-    return b0 | b1 << 8 | b2 << 16 | b3 << 24
+    if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        value = b0
+        memcpy(cython.address(value), cython.address(data[at]), 4)
+        return value
+    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
 
 
 def read_u64(data: Buffer, at: int) -> int:

@@ -56,7 +56,7 @@ cdef class RowExtractor:
     @cython.locals(b0="unsigned int", b1="unsigned int")
     cdef unsigned int read_u16(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
 
-    @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+    @cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
     cdef unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
 
     cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)

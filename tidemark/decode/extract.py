@@ -30,6 +30,9 @@ try:
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
 if TYPE_CHECKING:
     from array import array
 
@@ -89,17 +92,12 @@ XACT_ABORT = 0x20
 XACT_HAS_INFO = 0x80
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
 ABORT_MAIN = 8  # bytes: time
-COMMIT_HAS_DATABASE = 0x01
-COMMIT_HAS_CHILDREN = 0x02
+COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = 0x01, 0x02
 COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags but these, locks and what a waiter wants
 NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or later since 1970 than 64 bits can hold
 POSTGRES_EPOCH_US = 946_684_800 * 1_000_000  # 2000-01-01 since 1970-01-01
-OP_INSERT = 0x69  # i
-OP_UPDATE = 0x75  # u
-OP_DELETE = 0x64  # d
-BEFORE_NONE = 0
-BEFORE_KEY = 1
-BEFORE_FULL = 2
+OP_INSERT, OP_UPDATE, OP_DELETE = b"iud"
+BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = 0, 1, 2
 RECORD_HEADER = 24
 BLOCK_ID_MAX = 32
 BLOCK_HEADER_MAX = 27  # bytes that one can have
@@ -206,10 +204,12 @@ class RowExtractor:
     def read_u32(self, at: int) -> int:
         """Read a little-endian integer of four bytes."""
         b0 = self.linear[at]
-        b1 = self.linear[at + 1]
-        b2 = self.linear[at + 2]
         b3 = self.linear[at + 3]
-        return b0 | b1 << 8 | b2 << 16 | b3 << 24
+        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+            value = b0
+            memcpy(cython.address(value), cython.address(self.linear[at]), 4)
+            return value
+        return b0 | self.linear[at + 1] << 8 | self.linear[at + 2] << 16 | b3 << 24
 
     def forget_files(self) -> None:
         """Know no file any more."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from tidemark.decode.batches import RowSpans
 from tidemark.decode.committed_run import CommittedRun
-from tidemark.decode.row_entries import ENTRY_BYTES, arrange, narrow, shift, spread, tally, tuple_bytes
+from tidemark.decode.row_entries import ENTRY_BYTES, arrange, narrow, shift, tally, tuple_bytes
 from tidemark.decode.rowlog import RelationVersions
 from tidemark.decode.transactions import RowRun
 from tidemark.model.change import TransactionEnd
@@ -39,7 +39,7 @@ class GatheredRows:
         self._tuples = bytearray()
         self._run_rows = array("q")  # entries up to the run's end
         self._run_ordinals = array("q")  # of its first row
-        self._timelines = array("q")
+        self._timelines = array("i")
         self._commit_lsns = array("q")
         self._times_us = array("q")
         self._xids = array("q")
@@ -83,7 +83,7 @@ class GatheredRows:
         self._tuples += memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)]
         self._run_rows += row_ends
         self._run_ordinals += array("q", bytes(8 * count))
-        self._timelines += array("q", [ends.timeline]) * count
+        self._timelines += array("i", [ends.timeline]) * count
         self._commit_lsns += ends.commit_lsns[start:stop]
         self._times_us += ends.times_us[start:stop]
         xids = array("q", bytes(8 * count))
@@ -93,43 +93,43 @@ class GatheredRows:
     def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
         """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
         versions = self._versions
-        row_counts = array("q", bytes(8 * len(versions)))
-        byte_counts = array("q", bytes(8 * len(versions)))
-        if tally(self._entries, row_counts, byte_counts) < 0:
+        row_counts = array("q", [0]) * len(versions)
+        if tally(self._entries, row_counts) < 0:
             raise InternalError("gathered rows name a relation version that is none")
         chosen = [number for number, count in enumerate(row_counts) if count and wanted(versions.relations[number])]
         next_row = array("q", [-1]) * len(versions)
-        base_byte = array("q", bytes(8 * len(versions)))
-        rows = size = 0
+        rows = 0
         for number in chosen:
-            next_row[number], base_byte[number] = rows, size
+            next_row[number] = rows
             rows += row_counts[number]
-            size += byte_counts[number]
-        columns = self._arranged(rows, size, next_row, base_byte)
+        columns = self._arranged(rows, next_row)
         for number in chosen:
             stop = next_row[number]
-            begin = base_byte[number]
-            spans = columns.cut(stop - row_counts[number], stop, begin, begin + byte_counts[number])
-            self._spread(columns.run_of, stop - row_counts[number], stop, spans)
+            spans = columns.part(stop - row_counts[number], stop)
             yield versions.databases[number], versions.relations[number], spans
 
-    def _arranged(self, rows: int, size: int, next_row: "array[int]", base_byte: "array[int]") -> "_Columns":
-        out = _Columns(rows, size)
+    def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
+        """Return all rows, those of one relation version next to each other."""
+        out = RowSpans(self._tuples, rows)
         moved = arrange(
             self._entries,
-            self._tuples,
+            len(self._tuples),
             self._run_rows,
             self._run_ordinals,
+            self._timelines,
+            self._commit_lsns,
+            self._times_us,
+            self._xids,
             next_row,
-            base_byte[:],
-            base_byte,
-            out.data,
             out.op,
             out.before_kind,
             out.origin,
             out.lsn,
-            out.run_of,
             out.ordinal,
+            out.timeline,
+            out.commit_lsn,
+            out.commit_time_us,
+            out.xid,
             out.new_at,
             out.new_length,
             out.old_at,
@@ -138,52 +138,3 @@ class GatheredRows:
         if moved != rows:
             raise InternalError(f"{moved} of {rows} gathered rows have tuples")
         return out
-
-    def _spread(self, run_of: "array[int]", start: int, stop: int, spans: RowSpans) -> None:
-        for values, name in (
-            (self._timelines, "timeline"),
-            (self._commit_lsns, "commit_lsn"),
-            (self._times_us, "commit_time_us"),
-            (self._xids, "xid"),
-        ):
-            column = array("q", bytes(8 * (stop - start)))
-            spread(run_of, start, stop, values, column)
-            setattr(spans, name, array("i", column) if name == "timeline" else column)
-
-
-class _Columns:
-    """All rows, those of one relation version next to each other."""
-
-    def __init__(self, rows: int, size: int) -> None:
-        self.data = bytearray(size)
-        self.op = bytearray(rows)
-        self.before_kind = bytearray(rows)
-        self.origin = array("i", bytes(4 * rows))
-        self.lsn = array("q", bytes(8 * rows))
-        self.run_of = array("q", bytes(8 * rows))
-        self.ordinal = array("q", bytes(8 * rows))
-        self.new_at = array("q", bytes(8 * rows))
-        self.new_length = array("q", bytes(8 * rows))
-        self.old_at = array("q", bytes(8 * rows))
-        self.old_length = array("q", bytes(8 * rows))
-
-    def cut(self, start: int, stop: int, begin: int, end: int) -> RowSpans:
-        """Return the rows of one version, without what its transactions say; uncopied if there is no other."""
-        spans = RowSpans()
-        if stop - start == len(self.op):
-            spans.data, spans.op, spans.before_kind = self.data, self.op, self.before_kind
-            spans.origin, spans.lsn, spans.ordinal = self.origin, self.lsn, self.ordinal
-            spans.new_at, spans.new_length = self.new_at, self.new_length
-            spans.old_at, spans.old_length = self.old_at, self.old_length
-            return spans
-        spans.data = self.data[begin:end]
-        spans.op = self.op[start:stop]
-        spans.before_kind = self.before_kind[start:stop]
-        spans.origin = self.origin[start:stop]
-        spans.lsn = self.lsn[start:stop]
-        spans.ordinal = self.ordinal[start:stop]
-        spans.new_at = self.new_at[start:stop]
-        spans.new_length = self.new_length[start:stop]
-        spans.old_at = self.old_at[start:stop]
-        spans.old_length = self.old_length[start:stop]
-        return spans

@@ -3,6 +3,8 @@
 cimport cython
 
 
+# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+@cython.final
 cdef class LookUp:
     cdef public Py_ssize_t slots, used
     cdef unsigned long long[::1] keys
@@ -10,18 +12,18 @@ cdef class LookUp:
 
     cpdef put(self, unsigned long long key, long long value)
 
-    cdef int has_room(self) except -1 nogil
+    cdef inline int has_room(self) except -1 nogil
 
     @cython.locals(slot=Py_ssize_t)
     cdef int enter(self, unsigned long long key, long long value) except -1 nogil
 
-    cdef long long get(self, unsigned long long key) except? -2 nogil
+    cdef Py_ssize_t get(self, unsigned long long key) except? -2 nogil
 
     @cython.locals(low="unsigned long long", high="unsigned long long")
-    cdef Py_ssize_t home(self, unsigned long long key) except? -2 nogil
+    cdef inline Py_ssize_t home(self, unsigned long long key) except? -2 nogil
 
     @cython.locals(slot=Py_ssize_t)
-    cdef Py_ssize_t find(self, unsigned long long key) except? -2 nogil
+    cdef inline Py_ssize_t find(self, unsigned long long key) except? -2 nogil
 
     @cython.locals(last=Py_ssize_t, gap=Py_ssize_t)
     cdef int forget(self, Py_ssize_t slot) except -1 nogil

@@ -2,6 +2,7 @@
 
 cimport cython
 
+cdef Py_ssize_t COMPRESSED_KIND, MISSING_KIND, EXTERNAL_KIND
 cdef long long AT_NULL, AT_MISSING, AT_EXTERNAL, ALL_DONE
 cdef long long PACKED_HEADER, TUPLE_HEADER, EXTERNAL_BYTES, ARRAY_HEADER, ARRAY_DIMENSIONS, ELEMENTS_MAX
 cdef unsigned int ATTRIBUTES, HAS_NULLS, EXTERNAL_TAG
@@ -12,7 +13,7 @@ cdef int VARLENA
 cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
-@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
 cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
@@ -21,10 +22,10 @@ cdef inline long long datum_length(const unsigned char[::1] data, long long at, 
 
 
 @cython.locals(rows="long long", columns="long long", room="long long", row="long long", start="long long",
-               end="long long", column="long long")
+               end="long long", column="long long", slot="long long")
 cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple_at, const long long[::1] tuple_length,
                        const int[::1] lengths, const int[::1] aligns, const int[::1] slots, long long[::1] places,
-                       long long[::1] sizes) except? -2
+                       long long[::1] sizes, long long[::1] absent, long long[::1] kinds) except? -2
 
 
 @cython.locals(stored="long long", has_nulls="unsigned int", hoff="long long", base="long long", bitmap="long long",
@@ -32,7 +33,8 @@ cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple
                length="long long", size="long long", first="unsigned int")
 cdef inline int locate_row(const unsigned char[::1] data, long long start, long long end, long long row, long long rows,
                            long long columns, const int[::1] lengths, const int[::1] aligns, const int[::1] slots,
-                           long long[::1] places, long long[::1] sizes) except? -2 nogil
+                           long long[::1] places, long long[::1] sizes, long long[::1] absent,
+                           long long[::1] kinds) except? -2 nogil
 
 
 @cython.locals(cells="long long")

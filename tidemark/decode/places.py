@@ -10,7 +10,7 @@ its words. `DONE` means that there was none.
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: C901, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
     from array import array
@@ -40,7 +43,13 @@ class Place(IntEnum):
     EXTERNAL = -3  # a pointer into the TOAST table
 
 
+COMPRESSED, MISSING, EXTERNAL = range(3)  # what `locate` counts, beside the values that are not there
+KINDS = 3
+
 # The same as C integers, which the loops can read without the interpreter.
+COMPRESSED_KIND = int(COMPRESSED)
+MISSING_KIND = int(MISSING)
+EXTERNAL_KIND = int(EXTERNAL)
 AT_NULL = int(Place.NULL)
 AT_MISSING = int(Place.MISSING)
 AT_EXTERNAL = int(Place.EXTERNAL)
@@ -68,10 +77,12 @@ def read_u16(data: Buffer, at: int) -> int:
 def read_u32(data: Buffer, at: int) -> int:
     """Read a little-endian integer of four bytes."""
     b0 = data[at]
-    b1 = data[at + 1]
-    b2 = data[at + 2]
     b3 = data[at + 3]
-    return b0 | b1 << 8 | b2 << 16 | b3 << 24
+    if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        value = b0
+        memcpy(cython.address(value), cython.address(data[at]), 4)
+        return value
+    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
 
 
 def datum_length(data: Buffer, at: int, end: int) -> int:
@@ -96,8 +107,13 @@ def locate(
     slots: Integers,
     places: Integers,
     sizes: Integers,
+    absent: Integers,
+    kinds: Integers,
 ) -> int:
-    """Find every value of every tuple (`heap_deform_tuple`); columns without a slot (dropped ones) are passed over."""
+    """Find every value of every tuple (`heap_deform_tuple`); columns without a slot (dropped ones) are passed over.
+
+    Count in `absent` how many rows have no payload, by slot, and in `kinds` the values that more has to be done for.
+    """
     rows = len(tuple_at)
     columns = len(lengths)
     room = len(data)
@@ -106,13 +122,17 @@ def locate(
             start = tuple_at[row]
             if start < 0:
                 for column in range(columns):
-                    if slots[column] >= 0:
-                        places[slots[column] * rows + row] = AT_NULL
+                    slot = slots[column]
+                    if slot >= 0:
+                        places[slot * rows + row] = AT_NULL
+                        absent[slot] += 1
                 continue
             end = start + tuple_length[row]
             if tuple_length[row] < PACKED_HEADER or end > room:
                 return row
-            if locate_row(data, start, end, row, rows, columns, lengths, aligns, slots, places, sizes) < 0:
+            if locate_row(
+                data, start, end, row, rows, columns, lengths, aligns, slots, places, sizes, absent, kinds
+            ) < 0:  # fmt: skip
                 return row
     return ALL_DONE
 
@@ -129,6 +149,8 @@ def locate_row(
     slots: Integers,
     places: Integers,
     sizes: Integers,
+    absent: Integers,
+    kinds: Integers,
 ) -> int:
     """Find the values of one tuple; return -1 if its bytes contradict its layout."""
     stored = read_u16(data, start) & ATTRIBUTES
@@ -145,6 +167,7 @@ def locate_row(
         if has_nulls and not data[bitmap + (column >> 3)] >> (column & 7) & 1:
             if slot >= 0:
                 places[slot * rows + row] = AT_NULL
+                absent[slot] += 1
             continue
         place = at
         length = lengths[column]
@@ -163,12 +186,16 @@ def locate_row(
             if first == 1:
                 place = AT_EXTERNAL
                 size = length
+                if slot >= 0:
+                    absent[slot] += 1
+                    kinds[EXTERNAL_KIND] += 1
             elif first & 1:
                 place = at + 1
                 size = length - 1
             elif first & 2:
                 place = at
                 size = -length
+                kinds[COMPRESSED_KIND] += 1
             else:
                 place = at + 4
                 size = length - 4
@@ -182,6 +209,8 @@ def locate_row(
         slot = slots[column]
         if slot >= 0:
             places[slot * rows + row] = AT_MISSING
+            absent[slot] += 1
+            kinds[MISSING_KIND] += 1
     return 0
 
 

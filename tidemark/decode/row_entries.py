@@ -26,9 +26,6 @@ try:
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
-
 ENTRY = Struct("<BBHIIIIxxxxQ")
 ENTRY_BYTES = 32
 ORIGIN_AT = 2
@@ -84,108 +81,91 @@ def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
     return row - start
 
 
-def tally(entries: Buffer, rows: array[int], tuples: array[int]) -> int:
-    """Add to `rows` and `tuples` how many entries and bytes of tuples each relation version has; return the entries."""
+def tally(entries: Buffer, rows: array[int]) -> int:
+    """Add to `rows` how many entries each relation version has; return how many there are."""
     words = memoryview(entries).cast("I")
     count = len(words) // STEP
     with cython.nogil:
         for row in range(count):
-            relation = words[row * STEP + TO_RELATION]
-            rows[relation] += 1
-            length = words[row * STEP + TO_NEW]
-            if length != NO_TUPLE:
-                tuples[relation] += length
-            length = words[row * STEP + TO_OLD]
-            if length != NO_TUPLE:
-                tuples[relation] += length
+            rows[words[row * STEP + TO_RELATION]] += 1
     return count
 
 
 def arrange(
     entries: Buffer,
-    tuples: Buffer,
+    tuple_bytes: int,
     run_rows: array[int],
     run_ordinals: array[int],
+    run_timelines: array[int],
+    run_commit_lsns: array[int],
+    run_times: array[int],
+    run_xids: array[int],
     next_row: array[int],
-    next_byte: array[int],
-    base_byte: array[int],
-    data: bytearray,
     op: bytearray,
     before_kind: bytearray,
     origin: array[int],
     lsn: array[int],
-    run_of: array[int],
     ordinal: array[int],
+    timeline: array[int],
+    commit_lsn: array[int],
+    time: array[int],
+    xid: array[int],
     new_at: array[int],
     new_length: array[int],
     old_at: array[int],
     old_length: array[int],
 ) -> int:
-    """Sort entries and tuples by relation version, the order inside each kept, into columns; return how many moved.
+    """Sort entries by relation version, the order inside each kept, into columns; return how many moved.
 
-    `run_rows` are the entries up to each run's end, `run_ordinals` the ordinals of its first. `next_row` and
-    `next_byte` say per version where the next of its rows goes in the columns and in `data`, negative for a version
-    that is left out; they are moved on. Offsets of tuples count from the version's `base_byte`. MISFIT: the tuples end
-    too early.
+    The tuples stay where they are: the columns tell where. `run_rows` are the entries up to each run's end,
+    `run_ordinals` the ordinals of its first, and the others what its transaction says of all. `next_row` says per
+    version where the next of its rows goes, negative for a version that is left out; it is moved on. MISFIT: there are
+    fewer than `tuple_bytes`, or entries behind the last run.
     """
     words = memoryview(entries).cast("I")
     count = len(words) // STEP
     at = 0
     run = 0
+    row = 0
     moved = 0
-    first = 0
     with cython.nogil:
-        for row in range(count):
-            while row >= run_rows[run]:
-                first = run_rows[run]
-                run += 1
-            entry = row * STEP
-            relation = words[entry + TO_RELATION]
-            new = words[entry + TO_NEW]
-            old = words[entry + TO_OLD]
-            new_size = 0 if new == NO_TUPLE else new
-            old_size = 0 if old == NO_TUPLE else old
-            size = new_size + old_size
-            to = next_row[relation]
-            if to >= 0:
-                place = next_byte[relation]
-                if at + size > len(tuples) or place + size > len(data):
-                    return MISFIT
-                if cython.compiled:
-                    if size > 0:
-                        memcpy(cython.address(data[place]), cython.address(tuples[at]), size)
-                else:
-                    data[place : place + size] = tuples[at : at + size]
-                low = words[entry]
-                op[to] = low & BYTE
-                before_kind[to] = low >> 8 & BYTE
-                origin[to] = low >> 16
-                low = words[entry + TO_LSN]
-                high = words[entry + TO_LSN + 1]
-                lsn[to] = low | high << 32
-                run_of[to] = run
-                ordinal[to] = run_ordinals[run] + row - first
-                new_at[to] = new_length[to] = old_at[to] = old_length[to] = MISFIT
-                place -= base_byte[relation]
-                if old != NO_TUPLE:
-                    old_at[to] = place
-                    old_length[to] = old
-                if new != NO_TUPLE:
-                    new_at[to] = place + old_size
-                    new_length[to] = new
-                next_byte[relation] += size
-                next_row[relation] = to + 1
-                moved += 1
-            at += size
-    return moved
-
-
-def spread(run_of: array[int], start: int, stop: int, values: array[int], out: array[int]) -> int:
-    """Give each row from `start` to `stop` the value of its run; return how many there are."""
-    with cython.nogil:
-        for row in range(start, stop):
-            out[row - start] = values[run_of[row]]
-    return stop - start
+        for run in range(len(run_rows)):
+            ordinal_of_first = run_ordinals[run] - row
+            its_timeline = run_timelines[run]
+            its_commit_lsn = run_commit_lsns[run]
+            its_time = run_times[run]
+            its_xid = run_xids[run]
+            stop = run_rows[run]
+            while row < stop:
+                entry = row * STEP
+                relation = words[entry + TO_RELATION]
+                new = words[entry + TO_NEW]
+                old = words[entry + TO_OLD]
+                new_size = 0 if new == NO_TUPLE else new
+                old_size = 0 if old == NO_TUPLE else old
+                to = next_row[relation]
+                if to >= 0:
+                    low = words[entry]
+                    op[to] = low & BYTE
+                    before_kind[to] = low >> 8 & BYTE
+                    origin[to] = low >> 16
+                    low = words[entry + TO_LSN]
+                    high = words[entry + TO_LSN + 1]
+                    lsn[to] = low | high << 32
+                    ordinal[to] = ordinal_of_first + row
+                    timeline[to] = its_timeline
+                    commit_lsn[to] = its_commit_lsn
+                    time[to] = its_time
+                    xid[to] = its_xid
+                    old_at[to] = MISFIT if old == NO_TUPLE else at
+                    old_length[to] = MISFIT if old == NO_TUPLE else old_size
+                    new_at[to] = MISFIT if new == NO_TUPLE else at + old_size
+                    new_length[to] = MISFIT if new == NO_TUPLE else new_size
+                    next_row[relation] = to + 1
+                    moved += 1
+                at += old_size + new_size
+                row += 1
+    return moved if row == count and at <= tuple_bytes else MISFIT
 
 
 def shift(values: array[int], start: int, stop: int, by: int, out: array[int]) -> int:

@@ -15,7 +15,7 @@ cdef const unsigned char[::1] OPEN, CLOSE
 cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
-@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
 cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 

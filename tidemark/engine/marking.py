@@ -19,8 +19,8 @@ class Confirmed:
     record_bytes: int
 
     def has_more_than(self, other: "Confirmed") -> bool:
-        """Tell if a transaction was confirmed since `other`."""
-        return (self.sequence, self.commit_time_us) > (other.sequence, other.commit_time_us)
+        """Tell if a transaction was confirmed since `other`. NB: the node's clock may have been set back meanwhile."""
+        return (self.sequence, self.commit_time_us) != (other.sequence, other.commit_time_us)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
 from tidemark.io.dsn import parse_dsn
+from tidemark.io.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mapping import TypeMapping
 
@@ -217,7 +218,7 @@ class LogConfig:
 class WatchdogConfig:
     """Signs of life."""
 
-    watchdog_s: Seconds = 15.0
+    watchdog_s: Annotated[float, Field(ge=WATCHDOG_S_MIN, le=86_400)] = WATCHDOG_S_DEFAULT
     restart_s: Seconds = 3.0
 
 

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -64,6 +64,7 @@ class Environment:
     _databases: dict[str, Database]
     is_read_only: bool = False
     openers: int = 1
+    _guards: ExitStack = field(default_factory=ExitStack)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
@@ -78,8 +79,8 @@ class Environment:
     ) -> Self:
         """Open the environment of `folder`; a second opener in this process gets the same one.
 
-        Opening takes the write lock, for as long as whoever is in a write transaction lets it: `guarded` is there
-        meanwhile. `read_only` never waits.
+        Opening takes the write lock, as every write does: whoever is in a write transaction is waited for. `guarded` is
+        there from then on, until the last opener closes. `read_only` never waits, and has no guard.
         """
         with _OPEN_LOCK:
             key = (os.getpid(), folder.lmdb.resolve())
@@ -130,11 +131,13 @@ class Environment:
         try:
             # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. The one
             # that open_db would begin by itself waits for the lock with the whole process: nobody could see to that.
-            with guarded(made), nullcontext() if read_only else opened.begin(write=True) as transaction:
+            if not read_only:
+                made._guards.enter_context(guarded(made))
+            with nullcontext() if read_only else opened.begin(write=True) as transaction:
                 for name in DATABASES:
                     databases[name] = opened.open_db(name.encode(), txn=transaction, create=create)
         except BaseException as error:
-            _shut(opened, write_lock, heartbeat)
+            made._shut()
             if isinstance(error, lmdb.Error):
                 raise _translated(error, folder.root) from error
             raise
@@ -146,7 +149,13 @@ class Environment:
             self.openers -= 1
             if self.openers == 0:
                 del _OPEN[os.getpid(), self.folder.lmdb.resolve()]
-                _shut(self._lmdb, self.write_lock, self._heartbeat)
+                self._shut()
+
+    def _shut(self) -> None:
+        self._guards.close()
+        self._lmdb.close()
+        self.write_lock.close()
+        self._heartbeat.close()
 
     @property
     def heartbeat(self) -> HeartbeatFile:
@@ -213,12 +222,6 @@ class Environment:
 
 _OPEN: dict[tuple[int, Path], Environment] = {}
 _OPEN_LOCK = threading.Lock()
-
-
-def _shut(opened: lmdb.Environment, write_lock: WriteLock, heartbeat: HeartbeatFile) -> None:
-    opened.close()
-    write_lock.close()
-    heartbeat.close()
 
 
 def _check_whole(opened: lmdb.Environment, path: Path) -> None:

@@ -7,6 +7,8 @@ A slot has one writer: its role's process, or, for WRITER, whoever holds LMDB's 
 heartbeats: its writer may be the process that hangs.
 """
 
+import errno
+import fcntl
 import mmap
 import os
 import struct
@@ -25,6 +27,8 @@ _VERSION = 1
 _SLOT_BYTES = 64
 _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
+WATCHDOG_S_DEFAULT = 15.0  # a sign of life that is older is the last one
+WATCHDOG_S_MIN = 3.0  # two thirds of it are a write transaction's: two syncs of a full group, on a disk that is busy
 _READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
 
 
@@ -53,16 +57,23 @@ class HeartbeatFile:
     """The mapped file."""
 
     def __init__(self, descriptor: int) -> None:
-        self._map = mmap.mmap(descriptor, _FILE_BYTES)
+        is_writable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
+        self._map = mmap.mmap(descriptor, _FILE_BYTES, access=access)
         self._own_pid = os.getpid()
         self._own_start_ticks = own_start_ticks()
         self._own_boot = uuid.UUID(boot_id()).bytes
 
     @classmethod
     def open(cls, path: Path, file_mode: int = 0o600) -> Self:
-        """Map the file at `path`, made anew where there is none."""
+        """Map the file at `path`, made anew where there is none; of a read-only file system it can be read alone."""
         with writing(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if os.fstat(descriptor).st_size == 0:
                 with writing(path):  # its blocks first: on a full disk the file stays empty, and is begun again

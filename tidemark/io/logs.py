@@ -37,7 +37,12 @@ def configure_logs(form: str, level: str, stream: TextIO | None = None) -> None:
 
 
 def get_log(role: str) -> Log:
-    """Return the log of a process or thread."""
+    """Return the log of a process or thread; a program that has not chosen has warnings for people.
+
+    NB: structlog's own choice is standard output, which may be a command's result.
+    """
+    if not structlog.is_configured():
+        configure_logs("console", "warning")
     log: Log = structlog.get_logger(role=role)
     return log
 

@@ -28,6 +28,15 @@ class BadMarkerKey(ConfigError):
     hint = "`cdcctl init` makes STATE/marker.key; a key of your own: openssl rand -hex 32, the same on every node"
 
 
+class KeysDiffer(ConfigError):
+    """A sidecar and an archiver of which neither reads the other's markers: no way back to realtime."""
+
+    hint = "give both one markers.key_file, and start the one anew that has the other key"
+
+    def __init__(self) -> None:
+        super().__init__("the sidecar and the archiver were started with different keys of the markers")
+
+
 def marker_key_path(config: Config, folder: StateFolder) -> Path:
     """Return where the key stands."""
     return Path(config.markers.key_file) if config.markers.key_file else folder.root / "marker.key"

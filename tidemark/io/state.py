@@ -6,10 +6,10 @@ a switch fails in it, with nothing written. Positions never move back on a timel
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Self
 
-from tidemark.io.environment import Environment, StateMissing, Transaction, map_bytes_for
+from tidemark.io.environment import Environment, Guarded, StateMissing, Transaction, map_bytes_for
 from tidemark.io.opened_state import OpenedState, capture_scope, scope_of
 from tidemark.io.outbox import SCHEMA_FORMAT_VERSION
 from tidemark.io.state_folder import StateFolder
@@ -22,7 +22,7 @@ from tidemark.model.relation import Relation
 from tidemark.wire.envelope import unseal
 from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import Scope, named
-from tidemark.wire.state import IDENTITY, LEDGER, CopyProgress, Identity, OutboxLedger, Owner
+from tidemark.wire.state import IDENTITY, LEDGER, MARKER_KEYS, CopyProgress, Identity, MarkerKeys, OutboxLedger, Owner
 
 _OID_BYTES = 4
 
@@ -41,13 +41,21 @@ class StateStore(OpenedState):
         self._versions: Versions = {}
 
     @classmethod
-    def create(cls, folder: StateFolder, identity: Identity, *, numbers_after: Sequence = NO_SEQUENCE) -> Self:
+    def create(
+        cls,
+        folder: StateFolder,
+        identity: Identity,
+        *,
+        numbers_after: Sequence = NO_SEQUENCE,
+        guarded: Guarded = nullcontext,
+    ) -> Self:
         """Make the state of a capture, or open the one that is there if it is the same capture of the same cluster.
 
         `numbers_after`: the greatest sequence that the target's tables know already, when an outbox was lost.
         """
         folder.make()
-        environment = Environment.open(folder, map_bytes=map_bytes_for(identity.outbox_bytes_max), create=True)
+        map_bytes = map_bytes_for(identity.outbox_bytes_max)
+        environment = Environment.open(folder, map_bytes=map_bytes, create=True, guarded=guarded)
         try:
             try:
                 scope, found = capture_scope(environment)
@@ -73,6 +81,18 @@ class StateStore(OpenedState):
         """Read how far everything is."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marks()
+
+    def marker_keys(self) -> MarkerKeys:
+        """Read which daemon has which key of the markers."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).marker_keys()
+
+    def note_marker_key(self, role: str, name: str) -> None:
+        """Write down by which key a daemon writes and reads markers from now on."""
+        known = self.marker_keys().names
+        if known.get(role) != name:
+            with self.transaction(None) as moving:
+                moving.put(MARKER_KEYS, MarkerKeys({**moving.marker_keys().names, role: name}))
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
         """Read how far the first copy of one table is."""

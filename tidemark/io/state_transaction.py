@@ -33,6 +33,7 @@ from tidemark.wire.state import (
     JOURNAL,
     LEDGER,
     LOSSES,
+    MARKER_KEYS,
     READER,
     REWINDS,
     STAGE,
@@ -48,6 +49,7 @@ from tidemark.wire.state import (
     Key,
     Loss,
     LossLog,
+    MarkerKeys,
     OutboxLedger,
     Owner,
     Reader,
@@ -177,7 +179,7 @@ class StateTransaction:
             self._check_room(group, ledger)
             ledger = self.outbox.append(ledger, group, self._version_of)
             self.put(LEDGER, ledger)
-        latest = max(group.commit_time_us, before.commit_time_us if before else 0)
+        latest = group.commit_time_us or (before.commit_time_us if before else 0)
         delivered = Watermark(group.last, ledger.head, latest)
         self.put(DELIVERED, delivered)
         if not group.values and self._is_read_to(ledger.head):
@@ -341,6 +343,14 @@ class StateTransaction:
             losses=self.losses(),
             rewinds=self.rewinds(),
         )
+
+    def marker_keys(self) -> MarkerKeys:
+        """Return which daemon has which key of the markers; damaged: nobody knows until they are started again."""
+        try:
+            return self.get(MARKER_KEYS) or MarkerKeys()
+        except DamagedValue:
+            assert MARKER_KEYS.policy is DamagePolicy.FORGET
+            return MarkerKeys()
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()

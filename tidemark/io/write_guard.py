@@ -1,9 +1,10 @@
 """The guard on LMDB's write lock: a process that is stuck in a write transaction blocks all others, so it is killed.
 
-Each daemon runs one. Who holds the lock, the lock itself says (`tidemark.io.write_lock`): any process of ours, `cdcctl`
-and Spark's runner too, wherever it stopped between getting the lock and letting it go. That it is one and the same
-transaction shows in the WRITER slot's count, which every transaction changes twice; since when, in the slot, or by the
-guard's own looks where the slot is empty. Death frees the lock, and what was written in the transaction is gone.
+Each daemon runs one; whoever else writes runs one that kills nobody, and says for whom it waits. Who holds the lock,
+the lock itself says (`tidemark.io.write_lock`): any process of ours, `cdcctl` and Spark's runner too, wherever it
+stopped between getting the lock and letting it go. That it is one and the same transaction shows in the WRITER slot's
+count, which every transaction changes twice; since when, in the slot, or by the guard's own looks where the slot is
+empty. Death frees the lock, and what was written in the transaction is gone.
 
 A process cannot mend itself: where the stuck thread is the guard's own process', the guard says so, and the other
 daemon's guard kills it, or whoever supervises the process.
@@ -25,9 +26,9 @@ from tidemark.io.clock import (
     program_name,
 )
 from tidemark.io.environment import Environment
-from tidemark.io.heartbeat import Slot
+from tidemark.io.heartbeat import WATCHDOG_S_DEFAULT, Slot
 from tidemark.io.locks import RoleLock
-from tidemark.io.logs import Log, describe_error
+from tidemark.io.logs import Log, describe_error, get_log
 from tidemark.io.remains import DEATH_S, kill_remains
 from tidemark.model.mode import Role
 from tidemark.wire.state import Owner
@@ -38,6 +39,7 @@ LOOKS_PER_WAIT = 10  # looks in `stuck_s`
 LOOK_S_MAX = 1.0
 # After a suspend of the host, or a stop of this process, everything looks stuck at the first look.
 LOOKS_MIN = 3
+HINT = "whoever writes waits for it: continue or kill it; a daemon that is started kills it, too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ class WriteGuard:
         elif self._kills and self._is_ours(stuck) and self._kill(stuck):
             self._log.warning("killed a process that was stuck inside a write transaction", **told)
         elif self._watch.writing() == stuck:
-            self._log.error("a process is stuck inside a write transaction, and is not killed from here", **told)
+            self._log.error(
+                "a process is stuck inside a write transaction, and is not killed from here", **told, hint=HINT
+            )
 
     def _is_ours(self, stuck: Writing) -> bool:
         """Tell if the process surely writes here: a thread id of another pid namespace would name a stranger."""
@@ -156,3 +160,8 @@ class WriteGuard:
             if owner is not None and (owner.pid, owner.start_ticks) == (stuck.pid, stuck.start_ticks):
                 return owner.role
         return program_name(stuck.pid)
+
+
+def told_of_stuck_writers(environment: Environment) -> WriteGuard:
+    """Return the guard of whoever is no daemon: it waits, and says for whom."""
+    return WriteGuard(environment, watchdog_s=WATCHDOG_S_DEFAULT, log=get_log("state"), kills=False)

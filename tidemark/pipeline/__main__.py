@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tidemark.io.ending import tell_ending
+from tidemark.io.environment import WritePoint
 from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
@@ -17,6 +18,7 @@ from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.metrics import PipelineMetrics
@@ -41,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        arm_from_environment(Failpoint)
+        arm_from_environment(Failpoint, WritePoint)
         _run(given, stop, log)
     except SparkGone as error:
         log.warning("spark died", **describe_error(error))
@@ -58,7 +60,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     if not _comes_to_deliver(folder, stop, log, once=given.once):
         return
     with ExitStack() as stack:
-        outbox = stack.enter_context(OutboxReader.open(folder))
+        outbox = stack.enter_context(OutboxReader.open(folder, guarded=told_of_stuck_writers))
         stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
         outbox.register(given.reader)
         metrics = PipelineMetrics(outbox.identity.capture)
@@ -96,7 +98,7 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
 
     NB: a promotion numbers the outbox on: who has read before would ask for numbers that never were.
     """
-    with StateStore.open(folder) as store:
+    with StateStore.open(folder, guarded=told_of_stuck_writers) as store:
         is_told = False
         while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
             if not is_told:

@@ -12,11 +12,13 @@ columns. In the stream a message of the prefix `tidemark.loss` comes first, one 
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 
 from tidemark.io.archive_state import ArchiveState, Stretch
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
+from tidemark.io.failpoints import passed
 from tidemark.io.node import Node
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
@@ -29,6 +31,14 @@ from tidemark.runtime.initialise import databases_of, settled
 from tidemark.runtime.resumption import Message, Resumption, Tables, Wrong, by_seed, go_on, set_right
 from tidemark.runtime.seeding import SeedObserver, take_seed
 from tidemark.wire.state import Loss, Owner
+
+
+class RepairPoint(Enum):
+    """Places around what is durable of a repair where a test may stop the process dead."""
+
+    PREPARED = "repair-prepared"  # the new base stands beside the state, which is as it was
+    REPAIRED = "repair-repaired"
+
 
 REPAIRED_IN = (Stage.ARCHIVE, Stage.HELD)  # the archiver delivers, and nobody waits for it to reach a marker
 
@@ -78,6 +88,7 @@ def give_up(
         tables=tables.count,
         damage=broken.damage,
     )
+    passed(RepairPoint.PREPARED)
     go_on(
         config,
         store,
@@ -88,6 +99,7 @@ def give_up(
         messages=[loss_message(loss)],
         note=lambda moving: moving.note_loss(loss),
     )
+    passed(RepairPoint.REPAIRED)
     return loss
 
 

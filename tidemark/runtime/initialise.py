@@ -20,6 +20,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.state_views import StateView
+from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.mapping import TypeMapping
@@ -153,7 +154,7 @@ def _create(
         segment_bytes=facts.segment_bytes,
         outbox_bytes_max=config.outbox.bytes_max,
     )
-    return StateStore.create(folder, identity, numbers_after=numbers_after)
+    return StateStore.create(folder, identity, numbers_after=numbers_after, guarded=told_of_stuck_writers)
 
 
 def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:

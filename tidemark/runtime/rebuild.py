@@ -19,6 +19,7 @@ from tidemark.io.history_copy import fetch_history, read_manifest
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
@@ -77,7 +78,8 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
     identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
     stage = _stage(config, manifest)
-    with StateStore.create(folder, identity, numbers_after=_numbers_after(manifest, lake)) as store:
+    after = _numbers_after(manifest, lake)
+    with StateStore.create(folder, identity, numbers_after=after, guarded=told_of_stuck_writers) as store:
         if store.view().beginning is not None:
             return None
         fetch_history(spool, manifest, folder.history, folder.file_mode)

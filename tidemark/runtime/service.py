@@ -35,6 +35,7 @@ from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.wire.control import Json
+from tidemark.wire.marker import key_name
 from tidemark.wire.state import Owner
 
 
@@ -81,7 +82,6 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
     port = config.metrics.port if role is Role.SIDECAR else config.metrics.archiver_port
     with ExitStack() as stack:
         socket_path = folder.socket(role.value)
-        # NB: from before the first look at the state on, which a writer that is stuck holds up, too.
         guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
         store = stack.enter_context(StateStore.open(folder, guarded=guard))
         lock = stack.enter_context(RoleLock.take(folder, role.value))
@@ -94,9 +94,9 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
+        store.note_marker_key(role.value, key_name(key))
         markers = MarkerReader(around, key)
         work = make_work(Means(around, lock.owner, NodeErrands(around, key), markers))
-        stack.enter_context(guard(store.environment))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)

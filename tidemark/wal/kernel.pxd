@@ -12,7 +12,7 @@ cdef unsigned int FIRST_IS_CONTRECORD, LONG_PAGE_HEADER, OVERWRITE_CONTRECORD, A
 cdef unsigned int SWITCH_INFO, OVERWRITE_INFO
 
 
-@cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
 cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
@@ -40,7 +40,7 @@ cdef class Scanner:
                           unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,
                           long long[::1] lengths) except -1
 
-    @cython.locals(b0="unsigned int", b1="unsigned int", b2="unsigned int", b3="unsigned int")
+    @cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
     cdef unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
     @cython.locals(low="unsigned long long", high="unsigned long long")

@@ -103,10 +103,12 @@ CHECKS_CRC = bool(CRC_IN_LOOP)  # False: `page` asks the library
 def read_u32(data: memoryview, at: int) -> int:
     """Read a little-endian integer of four bytes."""
     b0 = data[at]
-    b1 = data[at + 1]
-    b2 = data[at + 2]
     b3 = data[at + 3]
-    return b0 | b1 << 8 | b2 << 16 | b3 << 24
+    if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        value = b0
+        memcpy(cython.address(value), cython.address(data[at]), 4)
+        return value
+    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
 
 
 def read_u64(data: memoryview, at: int) -> int:
@@ -203,10 +205,12 @@ class Scanner:
     def read_u32(self, at: int) -> int:
         """Read a little-endian integer of four bytes of a record."""
         b0 = self.linear[at]
-        b1 = self.linear[at + 1]
-        b2 = self.linear[at + 2]
         b3 = self.linear[at + 3]
-        return b0 | b1 << 8 | b2 << 16 | b3 << 24
+        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+            value = b0
+            memcpy(cython.address(value), cython.address(self.linear[at]), 4)
+            return value
+        return b0 | self.linear[at + 1] << 8 | self.linear[at + 2] << 16 | b3 << 24
 
     def read_u64(self, at: int) -> int:
         """Read a little-endian integer of eight bytes of a record."""

@@ -33,7 +33,7 @@ from tidemark.wal.versions import (
     wal_format_of_magic,
 )
 
-LINEAR_BYTES = 256 << 10  # of a block, unless one record is longer; about what a core's second-level cache holds
+LINEAR_BYTES = 1 << 20  # of a block, unless one record is longer: half of a second-level cache, and few turns in Python
 RECORDS_MAX = 4096  # in a block: LINEAR_BYTES of records of 64 bytes; most are longer
 _CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
 _NO_CUSTOM_RMGR = 256
@@ -308,8 +308,8 @@ class Framer:
         block = RecordBlock(self._format, bytearray()) if self._block is None else self._block
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
         if len(block.linear) - scanner.used < wanted:
-            linear = block.linear
-            linear.extend(bytes(max(wanted, scanner.used // 4)))
+            linear = bytearray(scanner.used + max(wanted, scanner.used // 4))
+            linear[: scanner.used] = memoryview(block.linear)[: scanner.used]
             block = RecordBlock(self._format, linear)
         self._block = block
         return block

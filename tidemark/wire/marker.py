@@ -20,6 +20,8 @@ CONTENT_BYTES_MAX = 2048
 REASON_CHARACTERS_MAX = 200
 KEY_BYTES_MIN = 16
 _MAC_DIGITS = 64
+_NAME_DIGITS = 16
+_NAMED = b"the name of this key"
 _SEPARATOR = b" "
 
 
@@ -95,6 +97,11 @@ def read_marker(content: bytes, instance: Instance, key: bytes) -> Marker | Igno
         return _marker(fields, instance)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, InvalidLsn):
         return Ignored.MALFORMED
+
+
+def key_name(key: bytes) -> str:
+    """Return what tells one key from another, and neither what it is nor any marker's HMAC."""
+    return hmac.new(key, _NAMED, "sha256").hexdigest()[:_NAME_DIGITS]
 
 
 def _marker(fields: Mapping[str, str], instance: Instance) -> Marker:

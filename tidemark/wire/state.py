@@ -323,6 +323,18 @@ def _shown_to(timeline: TimelineId, seen_lsn: Lsn) -> Position | None:
     return Position(timeline, Lsn(seen_lsn - 1), 0) if timeline and seen_lsn else None
 
 
+@dataclass(frozen=True, slots=True)
+class MarkerKeys:
+    """By which key each daemon writes and reads markers, since it was started last."""
+
+    names: Mapping[str, str] = field(default_factory=dict)  # of the keys (`wire.marker.key_name`), by role
+
+    @property
+    def are_one(self) -> bool:
+        """Tell if each daemon reads what the other writes, as far as they have ever been started."""
+        return len(set(self.names.values())) <= 1
+
+
 ValueT = TypeVar("ValueT")
 
 
@@ -364,6 +376,7 @@ HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
 JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)
 COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
 FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
+MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 
 READER_NAME_BYTES_MAX = 63
 

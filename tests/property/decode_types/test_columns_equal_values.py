@@ -130,7 +130,7 @@ def arrow_value(column: Column, value: Datum) -> ArrowValue:
 @given(tables())
 def test_columns_equal_values(table: tuple[Relation, list[bytes]]) -> None:
     relation, tuples = table
-    rows = RowSpans()
+    rows = RowSpans(bytearray())
     for at, packed in enumerate(tuples):
         add(rows, packed if at % 2 else None, None if at % 3 == 2 else packed)
     (batch,) = BatchBuilder(Oid(5), relation).build(rows)
@@ -240,8 +240,17 @@ def test_both_builds_locate_alike_in_damaged_tuples(table: tuple[Relation, list[
     for module in (places, twin_places):
         found, sizes = (array("q", bytes(8 * width * len(tuples))) for _ in range(2))
         shape = (array("i", layout.lengths), array("i", layout.aligns), array("i", range(width)))
-        odd = module.locate(arena, starts, lengths, *shape, found, sizes)
-        results.append((odd, found, sizes))
+        absent, kinds = array("q", bytes(8 * width)), array("q", bytes(8 * places.KINDS))
+        odd = module.locate(arena, starts, lengths, *shape, found, sizes, absent, kinds)
+        results.append((odd, found, sizes, absent, kinds))
+        if odd == places.DONE:
+            rows = len(tuples)
+            assert absent.tolist() == [sum(at < 0 for at in found[at : at + rows]) for at in range(0, len(found), rows)]
+            assert list(kinds) == [
+                sum(at >= 0 > size for at, size in zip(found, sizes, strict=True)),
+                found.count(places.Place.MISSING),
+                found.count(places.Place.EXTERNAL),
+            ]
     assert results[0] == results[1]
     for row, (start, length) in enumerate(zip(starts, lengths, strict=True)):
         if results[0][0] in (places.DONE, row):

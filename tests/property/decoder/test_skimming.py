@@ -378,26 +378,21 @@ def test_twins_arrange_the_same_columns(
 
 
 def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[int]], left_out: int) -> list[object]:
-    row_counts, byte_counts = array("q", [0] * 3), array("q", [0] * 3)
-    count = module.tally(entries, row_counts, byte_counts)
-    next_row, next_byte = array("q", [0] * 3), array("q", [0] * 3)
-    row = byte = 0
+    row_counts = array("q", [0] * 3)
+    count = module.tally(entries, row_counts)
+    next_row = array("q", [0] * 3)
+    row = 0
     for number in range(3):
-        next_row[number], next_byte[number] = (-1 if number == left_out else row), byte
-        if number != left_out:
-            row += row_counts[number]
-            byte += byte_counts[number]
-    columns = [array("q", [0] * row) for _ in range(7)]
-    spread = array("q", [0] * row)
-    small = [bytearray(byte), bytearray(row), bytearray(row), array("i", [0] * row)]
-    base = next_byte[:]
+        next_row[number] = -1 if number == left_out else row
+        row += 0 if number == left_out else row_counts[number]
     cuts = [array("q", values) for values in runs]
-    moved = module.arrange(entries, tuples, *cuts, next_row, next_byte, base, *small, *columns)
+    timelines, *told = [array(code, range(number, len(runs[0]) + number)) for number, code in enumerate("iqqq")]
+    letters = [bytearray(row), bytearray(row)]
+    columns = [array(code, [0] * row) for code in "iqqiqqqqqqq"]
+    moved = module.arrange(entries, len(tuples), *cuts, timelines, *told, next_row, *letters, *columns)
     shifted, narrowed = cuts[0][:], cuts[0][:]
     module.shift(cuts[0], 0, len(shifted), 1 << 33, shifted)
     module.narrow(shifted, 0, len(narrowed), narrowed)
-    module.spread(columns[1], 0, row, array("q", range(100)), spread)
     total = module.tuple_bytes(entries, 0, count)
     within = [module.rows_within(entries, 0, count, room) for room in (0, 1, total // 2, total + 1)]
-    kept = [row_counts, byte_counts, next_row, next_byte, *columns, *small, spread, shifted, narrowed]
-    return [count, moved, total, within, *kept]
+    return [count, moved, total, within, row_counts, next_row, *letters, *columns, shifted, narrowed]

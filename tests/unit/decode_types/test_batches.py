@@ -26,7 +26,7 @@ def missing_text(text: str) -> bytes:
 
 def test_a_batch_carries_the_positions_and_both_images() -> None:
     relation = forms.relation_of(forms.INT4, forms.TEXT)
-    rows = RowSpans()
+    rows = RowSpans(bytearray())
     old = forms.form_tuple(relation.columns, [i4(1), forms.short(b"old")])
     key = forms.form_tuple(relation.columns, [i4(1), None])
     new = forms.form_tuple(relation.columns, [i4(2), forms.short(b"new")])
@@ -75,7 +75,7 @@ def test_a_table_without_live_columns_keeps_its_rows() -> None:
 
 
 def test_no_rows_make_no_batch() -> None:
-    assert BatchBuilder(Oid(9), forms.relation_of(forms.INT4)).build(RowSpans()) == []
+    assert BatchBuilder(Oid(9), forms.relation_of(forms.INT4)).build(RowSpans(bytearray())) == []
 
 
 def test_rows_beyond_the_bound_of_cells_or_bytes_go_into_further_batches() -> None:

@@ -205,7 +205,7 @@ def calls_of(stream: Wal) -> int:
     return calls
 
 
-def calls_outside_kernels(work: Callable[[], None]) -> int:
+def calls_outside_kernels(work: Callable[[], object]) -> int:
     """Count the calls of Python functions that `work` makes, but for those in kernels, which may be interpreted."""
     counts: Counter[str] = Counter()
 

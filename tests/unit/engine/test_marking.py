@@ -24,6 +24,10 @@ def test_a_consumer_of_ones_own_has_no_sequence_and_is_marked_by_its_commits() -
     assert paced((0, Confirmed(0, 1, 0)), (10, Confirmed(0, 2, 0))) == [False, True]
 
 
+def test_commits_are_marked_at_the_same_pace_behind_a_clock_of_the_node_that_was_set_back() -> None:
+    assert paced((0, Confirmed(0, 9, 0)), (10, Confirmed(0, 5, 0)), (20, Confirmed(0, 5, 0))) == [False, True, False]
+
+
 def test_other_wal_is_marked_by_the_segment_and_nothing_follows_a_marker_of_ours() -> None:
     marker = 400  # bytes that a marker and its commit come to
     looks = [(0.0, Confirmed(1, 1, 0)), (10.0, Confirmed(1, 1, SEGMENT - 1)), (20.0, Confirmed(1, 1, SEGMENT))]

@@ -1,0 +1,79 @@
+"""What decoding costs: counts, and a ratio to a loop in the same run; never a time."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+from tests.support.forged_records import Wal, block_of, packed_row
+from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_small_transactions import ACCOUNT, calls_outside_kernels, gathered, new_wal
+from tidemark.decode.grouping import Grouper
+from tidemark.model.change import ChangeBatch
+from tidemark.wal.kernel import COMPILED
+from tidemark.wal.page import RecordBlock
+
+XID = 801
+ROWS = 4000
+BLOCKS = 2
+CALLS_MORE = ROWS // 100  # of Python, outside the kernels, for four times the rows; none at the time of writing
+TURNS = 9
+STEPS_A_ROW = 100  # of a loop in Python for a row of two columns in compiled kernels; 20 to 30 at the time of writing
+
+
+def inserted(rows: int) -> Wal:
+    """Return a transaction of so many rows."""
+    stream = new_wal()
+    for number in range(rows):
+        stream.insert(XID, ACCOUNT, packed_row(number))
+    stream.commit(XID)
+    return stream
+
+
+def blocks_of(stream: Wal, count: int) -> list[RecordBlock]:
+    size = -(-len(stream.raws) // count)
+    return [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
+
+
+def decode(blocks: Sequence[RecordBlock]) -> int:
+    """Decode from blocks to batches; return how many rows there are."""
+    decoder, grouper = new_wal().decoder, Grouper(DIALECTS)
+    groups = [group for block in blocks for found in decoder.decode_runs(block) for group in gathered(grouper, found)]
+    last = grouper.flush()
+    assert last is not None
+    items = [item for group in (*groups, last) for item in group.items]
+    return sum(item.rows.num_rows for item in items if isinstance(item, ChangeBatch))
+
+
+def test_rows_of_a_block_cost_no_call_of_python_each() -> None:
+    calls = {}
+    for rows in (ROWS // 4, ROWS):
+        blocks = blocks_of(inserted(rows), BLOCKS)
+        calls[rows] = calls_outside_kernels(partial(decode, blocks))
+    assert calls[ROWS] - calls[ROWS // 4] < CALLS_MORE, calls
+
+
+@pytest.mark.skipif(not COMPILED, reason="interpreted kernels are slow")
+def test_a_row_costs_less_than_so_many_steps_of_a_loop_in_the_same_run() -> None:
+    blocks = blocks_of(inserted(ROWS), BLOCKS)
+    assert decode(blocks) == ROWS
+
+    def loop() -> None:
+        total = 0
+        for number in range(ROWS):
+            total += number
+
+    decoding, looping = least_cpu_ns(partial(decode, blocks), loop)
+    assert decoding < STEPS_A_ROW * looping, decoding / looping
+
+
+def least_cpu_ns(*works: Callable[[], object]) -> list[int]:
+    """Return the least CPU time of each of some works, in turns: what else runs only adds to it."""
+    least = [1 << 62] * len(works)
+    for _ in range(TURNS):
+        for number, work in enumerate(works):
+            begun = time.process_time_ns()
+            work()
+            least[number] = min(least[number], time.process_time_ns() - begun)
+    return least
