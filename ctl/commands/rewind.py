@@ -16,6 +16,7 @@ from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.locks import RoleLock
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.lsn import format_lsn
 from tidemark.runtime.rewind_plan import RewindPlan, plan_rewind
 from tidemark.runtime.rewinding import RewindPoint
@@ -38,7 +39,7 @@ def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool
     folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
     folder.admit_group()
     with (
-        StateStore.open(folder) as store,
+        StateStore.open(folder, guarded=told_of_stuck_writers) as store,
         RoleLock.take(folder, "sidecar"),
         RoleLock.take(folder, "archiver") as lock,
     ):

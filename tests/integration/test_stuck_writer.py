@@ -46,7 +46,7 @@ def test_decoding_by_a_state_does_not_wait_for_it(sidecar: Sidecar, stuck: Stopp
     assert stuck.process.poll() is None
 
 
-@pytest.mark.parametrize("asked", ["reader drop nobody --yes", "archive repair --yes", "init"])
+@pytest.mark.parametrize("asked", ["reader drop nobody --yes", "archive repair --yes", "rewind --yes", "init"])
 def test_whoever_writes_says_for_whom_it_waits_and_goes_on_when_that_is_gone(
     sidecar: Sidecar, stuck: StoppedWriter, tmp_path: Path, asked: str
 ) -> None:

@@ -55,11 +55,15 @@ def find_dead_branch(history: TimelineHistory, delivered: Position) -> DeadBranc
     return DeadBranch(delivered.timeline, fork_lsn, delivered, history.timeline_at(fork_lsn))
 
 
+def happened(history: TimelineHistory, position: Position) -> bool:
+    """Tell if a position is of the node's own past."""
+    left_lsn = history.switch_lsn(position.timeline)
+    return position.timeline in history and (left_lsn is None or position.commit_lsn < left_lsn)
+
+
 def precedes(history: TimelineHistory, position: Position, branch: DeadBranch) -> bool:
     """Tell if a position is of the node's own past, and before the branch: one of an earlier dead branch is not."""
-    left_lsn = history.switch_lsn(position.timeline)
-    happened = position.timeline in history and (left_lsn is None or position.commit_lsn < left_lsn)
-    return happened and position < branch.first
+    return happened(history, position) and position < branch.first
 
 
 def restart_before(

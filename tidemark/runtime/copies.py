@@ -17,6 +17,7 @@ class Copies:
     def __init__(self, view: StateView) -> None:
         self.snapshots = {key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot}
         self._shown = [shown for copy in view.copies.values() if (shown := copy.shown_to) is not None]
+        self._planned_to = view.fingerprint.shown_to if view.fingerprint else None
 
     def have(self, relation: Oid, end: TransactionEnd) -> bool:
         """Tell if the copy of `relation` has what a transaction changed."""
@@ -29,9 +30,15 @@ class Copies:
         That never happened, and a copy that shows it also hides what comes under the same xids.
         """
         dead_from = Position(timeline, fork_lsn, 0)
-        dead = [shown for shown in self._shown if dead_from <= shown and shown.timeline < next_timeline]
+
+        def is_dead(shown: Position) -> bool:
+            return dead_from <= shown and shown.timeline < next_timeline
+
+        left = f"timeline {timeline} was left at {format_lsn(fork_lsn)}"
+        dead = [shown for shown in self._shown if is_dead(shown)]
         if dead:
             raise WalDiverged(
-                f"timeline {timeline} was left at {format_lsn(fork_lsn)}, "
-                f"and the first copy of {len(dead)} tables shows what was written up to {max(dead)}"
+                f"{left}, and the first copy of {len(dead)} tables shows what was written up to {max(dead)}"
             )
+        if self._planned_to is not None and is_dead(self._planned_to):
+            raise WalDiverged(f"{left}, and the first copy was planned by what was written up to {self._planned_to}")

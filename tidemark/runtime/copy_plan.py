@@ -16,7 +16,7 @@ from tidemark.io.config import Config
 from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
 from tidemark.io.node import Node
 from tidemark.io.state_views import StateView
-from tidemark.model.lsn import INVALID_LSN, Lsn, Oid
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.wal.versions import wal_format
 from tidemark.wire.state import CopyPhase, CopyProgress
 
@@ -39,6 +39,7 @@ class CopyPlan:
 
     tasks: list[CopyTask]
     moves: dict[TableKey, CopyProgress]
+    is_of_all: bool  # also of tables that were not known
 
 
 def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
@@ -66,7 +67,7 @@ def takes_time(config: Config, view: StateView) -> bool:
 def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
     """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read."""
     assert view.beginning is not None, "a first copy comes after the base"
-    is_changed = _is_changed(config, view)
+    is_changed = _is_changed(config, view) or _is_before(view, node.timeline())
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     vanished = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
@@ -93,12 +94,18 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
         tasks += [CopyTask(database, name, table.oid) for table in due]
     for key in vanished:  # dropped, or their database is: the stream says so
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
-    return CopyPlan(tasks, moves)
+    return CopyPlan(tasks, moves, is_changed)
 
 
 def _is_changed(config: Config, view: StateView) -> bool:
     before = view.fingerprint.selection if view.fingerprint else NOTHING
     return before != selection_told(config)
+
+
+def _is_before(view: StateView, timeline: TimelineId) -> bool:
+    """Tell if the tables were found by catalogs of an earlier timeline: some of that may never have happened."""
+    found = view.fingerprint.shown_to if view.fingerprint else None
+    return found is not None and found.timeline < timeline
 
 
 def _is_unfinished(view: StateView) -> bool:

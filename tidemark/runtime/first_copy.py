@@ -14,7 +14,7 @@ empty it first. Which tables are due is planned in `tidemark.runtime.copy_plan`.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -117,12 +117,20 @@ class FirstCopy:
             node.check_same_node(self._store.identity.system_identifier)
             # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
             self._wait_for(node, self._beginning.complete_from)
-            plan = plan_copies(self._config, self._store.view(), node)
-            moves = _seen_now(node, plan.moves)
+            view = self._store.view()
+            plan = plan_copies(self._config, view, node)
+            seen_lsn, timeline = node.flush_all(), node.timeline()
+        moves = {
+            # NB: one that is open is still to have its snapshot.
+            key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
+            for key, progress in plan.moves.items()
+        }
+        found = Fingerprint(selection_told(self._config), seen_lsn, timeline)
         with self._store.transaction(self._epoch) as moving:
             for key, progress in moves.items():
                 moving.put_copy(*key, progress)
-            moving.put(FINGERPRINT, Fingerprint(selection_told(self._config)))
+            if plan.is_of_all:
+                moving.put(FINGERPRINT, found)
         self._log.info("first copy planned", tables=len(plan.tasks))
         return plan.tasks
 
@@ -131,6 +139,7 @@ class FirstCopy:
         with Node(self._config.capture.dsn) as node:
             facts = node.check_fitness()
             node.check_same_node(self._store.identity.system_identifier)
+            timeline = node.timeline()
             lx = self._wait_for_older(node)
         with ExitStack() as stack:
             sources: dict[Oid, CopySource] = {}
@@ -141,7 +150,7 @@ class FirstCopy:
                     source = CopySource(self._config.capture.dsn, task.database_name, fmt, task.database)
                     stack.callback(source.close)
                     sources[task.database] = source
-                self._copy(sources[task.database], task, facts.timeline, lx)
+                self._copy(sources[task.database], task, timeline, lx)
                 tasks.pop(0)
                 self._conflicts = 0
                 self._metrics.copy_tables_left.set(len(tasks))
@@ -282,14 +291,3 @@ class FirstCopy:
         timeline, seen_lsn = source.flush()
         with self._store.transaction(self._epoch) as moving:
             moving.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
-
-
-def _seen_now(node: Node, moves: Mapping[TableKey, CopyProgress]) -> dict[TableKey, CopyProgress]:
-    """Return moves with how far the node was when its catalogs decided them, where no snapshot is to come."""
-    if all(progress.is_open for progress in moves.values()):
-        return dict(moves)
-    seen_lsn, timeline = node.flush_all(), node.timeline()
-    return {
-        key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
-        for key, progress in moves.items()
-    }

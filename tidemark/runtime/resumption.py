@@ -65,9 +65,12 @@ class Resumption:
     mirrors: DatabaseMirrors  # the catalogs at `lsn`
     databases: Collection[Oid]  # that are captured
     beginning: Beginning | None = None  # of a new seed; None: decoding goes on by the catalogs that were kept
+    after: Position | None = None  # delivering goes on right behind it, whatever `lsn` is; None: at `lsn`
 
     def place(self, ordinal: int = 0) -> Position:
         """Return a position before all that is given out: records stand at multiples of 8."""
+        if self.after is not None:
+            return replace(self.after, ordinal=self.after.ordinal + 1 + ordinal)
         return Position(self.timeline, Lsn(self.lsn - 1), ordinal)
 
 
@@ -92,6 +95,7 @@ class Wrong:
     only: Collection[TableKey] | None  # None: all
     after_lsn: Lsn = INVALID_LSN  # so much is delivered before they are copied
     never_were: bool = False  # those that are gone: their rows are no table's that ever was
+    unknown_too: bool = False  # also those that are there and nobody knows of
 
 
 def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, snapshot: str) -> Resumption:
@@ -114,8 +118,9 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
     items: list[Told] = []
     copies: dict[TableKey, CopyProgress] = {}
     gone: list[TableKey] = []
-    for key in sorted(view.copies.keys() | latest.keys()):
-        if wrong.only is not None and key not in wrong.only:
+    unknown = set(_tables_of(at)) - view.copies.keys() if wrong.unknown_too else set()
+    for key in sorted(view.copies.keys() | latest.keys() | unknown):
+        if wrong.only is not None and key not in wrong.only and key not in unknown:
             continue
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
@@ -160,17 +165,16 @@ def go_on(
     tables: Tables,
     messages: Iterable[Message],
     note: Callable[[StateTransaction], None],
-    moves: bool = True,
 ) -> None:
     """Move the delivered pointer to `at` under a new epoch of `owner`, and tell; `note`: what else is put there.
 
-    `moves`: False, it stays where it is, and what is told stands at `at` all the same.
+    Where delivering goes on behind what was given out last, the pointer stays.
 
     Raise `Fenced`, with nothing written, where the state is not as it was seen `before`.
     """
     store.learn_versions()
     told = _group(config, at, [*_messages(at, messages), *tables.items])
-    group = replace(told, moves_delivered=moves)
+    group = replace(told, moves_delivered=at.after is None)
     with store.transaction(None) as moving:
         if (moving.stage(), moving.term(), moving.history()) != (before.stage, before.term, before.history):
             raise Fenced("another process went on meanwhile", hint="see `cdcctl status`, then try again")
@@ -186,6 +190,12 @@ def go_on(
         if config.copy.enabled and at.beginning is not None:
             moving.put(FINGERPRINT, Fingerprint())  # so that planning looks at every table there is
         note(moving)
+
+
+def _tables_of(at: Resumption) -> Iterator[TableKey]:
+    """Give the tables of the captured databases."""
+    for database in at.mirrors.keys() & set(at.databases):
+        yield from ((database, relation.oid) for relation in at.mirrors[database].relations())
 
 
 def _is_copied(relation: Relation, selection: Selection) -> bool:

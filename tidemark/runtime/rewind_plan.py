@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.engine.dead_branch import DeadBranch, find_dead_branch, precedes, restart_before
+from tidemark.engine.dead_branch import DeadBranch, find_dead_branch, happened, precedes, restart_before
 from tidemark.io.archive_state import NoArchive, archive_state
 from tidemark.io.config import Config
 from tidemark.io.history_files import before_fork
@@ -49,6 +49,7 @@ class RewindPlan:
     touched: frozenset[TableKey] | None  # None: nobody knows, so all are copied again
     untold: str  # why nobody knows
     is_delivered: bool = True  # False: first copies alone show the branch
+    planned_dead: bool = False  # the tables to be copied were found by what never happened: others may be there
 
 
 def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> RewindPlan:
@@ -65,7 +66,9 @@ def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> Rew
         return _plan_for_copies(view, history, view.delivered.pointer)
     restart_lsn, because = _restart(config, store, view, history, branch)
     touched, untold = _touched(config, store, view, branch, dead_wal)
-    return RewindPlan(branch, restart_lsn, because, touched, untold)
+    planned_to = view.fingerprint.shown_to if view.fingerprint else None
+    planned_dead = planned_to is not None and not happened(history, planned_to)
+    return RewindPlan(branch, restart_lsn, because, touched, untold, planned_dead=planned_dead)
 
 
 def kept_before(store: StateStore, view: StateView, branch: DeadBranch) -> StateView:
@@ -79,13 +82,17 @@ def _plan_for_copies(view: StateView, history: TimelineHistory, delivered: Point
     shown = {key: copy.shown_to for key, copy in view.copies.items()}
     branches = {key: find_dead_branch(history, position) for key, position in shown.items() if position is not None}
     dead = {key: branch for key, branch in branches.items() if branch is not None}
-    if not dead:
+    planned_to = view.fingerprint.shown_to if view.fingerprint else None
+    planned = find_dead_branch(history, planned_to) if planned_to is not None else None
+    known = [*dead.values(), *([planned] if planned is not None else [])]
+    if not known:
         raise NothingDiverged(
             f"all up to {delivered.position} happened at the node, which is on timeline {history.timeline}"
         )
-    first = min(branch.timeline for branch in dead.values())
-    branch = max((branch for branch in dead.values() if branch.timeline == first), key=lambda dead: dead.delivered)
-    return RewindPlan(branch, delivered.restart_lsn, "", frozenset(dead), "", is_delivered=False)
+    first = min(branch.timeline for branch in known)
+    branch = max((branch for branch in known if branch.timeline == first), key=lambda dead: dead.delivered)
+    touched, planned_dead = frozenset(dead), planned is not None
+    return RewindPlan(branch, delivered.restart_lsn, "", touched, "", is_delivered=False, planned_dead=planned_dead)
 
 
 def _history_of_node(config: Config, store: StateStore) -> TimelineHistory:

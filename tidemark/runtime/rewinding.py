@@ -38,7 +38,7 @@ from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.resumption import Message, Resumption, Wrong, go_on, left_wrong, set_right
 from tidemark.runtime.rewind_plan import RewindPlan, kept_before
 from tidemark.runtime.seeding import SeedObserver
-from tidemark.wire.state import HAND_OVER, HandOver, Loss, Owner, Rewind
+from tidemark.wire.state import FINGERPRINT, HAND_OVER, Fingerprint, HandOver, Loss, Owner, Rewind
 
 
 class RewindPoint(Enum):
@@ -56,9 +56,9 @@ def rewind(
     kept = kept_before(store, before, branch)
     selection = config.select.selection()
     if plan.restart_lsn is not None:
-        catalogs_lsn = branch.fork_lsn if plan.is_delivered else _behind_delivered(before)
-        at = _at_fork(store, kept, plan, catalogs_lsn, selection)
-        wrong = Wrong(_wrong_tables(before, plan), _present_lsn(config, store), never_were=True)
+        at = _at_fork(store, kept, plan, selection)
+        only, present_lsn = _wrong_tables(before, plan), _present_lsn(config, store)
+        wrong = Wrong(only, present_lsn, never_were=True, unknown_too=plan.planned_dead)
     else:
         at = seeded(config, store, kept, observer)
         wrong = Wrong(None, never_were=True)
@@ -86,7 +86,6 @@ def rewind(
         tables=tables,
         messages=[_message(told), *([loss_message(loss)] if loss is not None else [])],
         note=partial(_note, told, loss),
-        moves=plan.is_delivered,
     )
     passed(RewindPoint.REWOUND)
     return told, loss
@@ -96,6 +95,7 @@ def _note(told: Rewind, loss: Loss | None, moving: StateTransaction) -> None:
     # NB: a marker that was met may stand on the dead branch; attempts are counted on.
     moving.put(HAND_OVER, HandOver(attempt=(moving.get(HAND_OVER) or HandOver()).attempt))
     moving.note_rewind(told)
+    moving.put(FINGERPRINT, Fingerprint((moving.get(FINGERPRINT) or Fingerprint()).selection))
     if loss is not None:
         moving.note_loss(loss)
 
@@ -109,18 +109,16 @@ def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | No
     return plan.touched | copied
 
 
-def _behind_delivered(view: StateView) -> Lsn:
-    """Return where the catalogs are as what was delivered has them."""
-    assert view.delivered is not None, "it was planned"
-    return Lsn(view.delivered.pointer.position.commit_lsn + 1)
+def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Selection) -> Resumption:
+    """Return what goes on at the fork, by the catalogs as they were there.
 
-
-def _at_fork(
-    store: StateStore, kept: StateView, plan: RewindPlan, catalogs_lsn: Lsn, selection: Selection
-) -> Resumption:
-    """Return what goes on at the fork, by the catalogs as they were at an LSN."""
+    Where nothing behind it was delivered: what goes on behind the last that was, by the catalogs as they were there.
+    """
     assert plan.restart_lsn is not None, "decoding goes on"
+    assert kept.delivered is not None, "it was planned"
     captured = by_name(selection.selects_database)
+    after = None if plan.is_delivered else kept.delivered.pointer.position
+    catalogs_lsn = plan.branch.fork_lsn if after is None else Lsn(after.commit_lsn + 1)
     base = load_catalogs(store.folder.history, kept.history, kept.journal, catalogs_lsn, captured)
     return Resumption(
         timeline=plan.branch.next_timeline,
@@ -129,6 +127,7 @@ def _at_fork(
         history=kept.history,
         mirrors=base.mirrors,
         databases=base.mirrors.known().keys(),
+        after=after,
     )
 
 

@@ -288,9 +288,7 @@ class CopyProgress:
     @property
     def shown_to(self) -> Position | None:
         """Return the last position by which the copy may be as it is; None where that was not noted."""
-        if not self.timeline or not self.seen_lsn:
-            return None
-        return Position(self.timeline, Lsn(self.seen_lsn - 1), 0)
+        return _shown_to(self.timeline, self.seen_lsn)
 
     def blind(self) -> "CopyProgress":
         """Return it without what was seen: it hides nothing of the stream."""
@@ -309,9 +307,20 @@ class CopyProgress:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """The configuration that the delivered changes were selected by."""
+    """The configuration that the delivered changes were selected by, and the catalogs that its tables were found in."""
 
     selection: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seen_lsn: Lsn = INVALID_LSN  # all that the catalogs showed stands before; 0: not noted
+    timeline: TimelineId = NO_TIMELINE  # of `seen_lsn`
+
+    @property
+    def shown_to(self) -> Position | None:
+        """Return the last position by which other tables may have been there; None where that was not noted."""
+        return _shown_to(self.timeline, self.seen_lsn)
+
+
+def _shown_to(timeline: TimelineId, seen_lsn: Lsn) -> Position | None:
+    return Position(timeline, Lsn(seen_lsn - 1), 0) if timeline and seen_lsn else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""`cdcctl rewind` where first copies show a dead branch, and what precedes it is still to be given out."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.branches import DATABASE, Branches, branching
+from tests.support.cdcctl import refused, succeeded
+from tests.support.postgres import Cluster, StopMode, new_cluster
+from tests.support.standby import promote, wait_until_replayed
+from tidemark.model.change import REWIND_PREFIX
+from tidemark.model.errors import ExitCode
+
+TABLES = ("busy", "altered", "dropped", "renamed")
+CHANGED = ("fresh", "altered", "busy")
+
+
+@pytest.fixture
+def primary() -> Iterator[Cluster]:
+    with new_cluster(15, initdb=["--wal-segsize=1"]) as made:
+        yield made
+
+
+@pytest.fixture
+def branches(primary: Cluster, tmp_path: Path) -> Iterator[Branches]:
+    with branching(primary, tmp_path, prepare=make_tables) as made:
+        yield made
+
+
+def make_tables(primary: Cluster) -> None:
+    for table in TABLES:
+        primary.sql(f"CREATE TABLE {table} (id int PRIMARY KEY, note text)")
+        primary.sql(f"INSERT INTO {table} SELECT n, 'kept' FROM generate_series(1, 3) n")
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+def test_what_precedes_the_fork_comes_behind_the_word_of_a_rewind_and_is_not_lost(
+    branches: Branches, *, is_met: bool
+) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    sidecar.init()
+    primary.sql("CREATE TABLE fresh (id int PRIMARY KEY, note text)")
+    primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
+    with primary.connect(autocommit=False) as older, primary.connect(autocommit=False) as holder:
+        older.execute("SELECT pg_current_xact_id()")
+        primary.sql("SELECT pg_current_xact_id()")  # or nobody would wait for the one before
+        sidecar.start()
+        sidecar.wait_for_event("first copy waits for older transactions")
+        primary.sql("ALTER TABLE altered ADD COLUMN more int")
+        for table in CHANGED:
+            primary.sql(f"INSERT INTO {table} (id, note) VALUES (4, 'both')")
+        primary.sql("SELECT pg_logical_emit_message(true, 'mine', 'both')")
+        lose(branches, "ALTER TABLE altered ADD COLUMN extra int", "INSERT INTO busy VALUES (5, 'dead')")
+        holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
+        older.rollback()
+        kill_before_the_last(branches)
+    branches.feed()
+    branches.lose_primary()
+    for table in CHANGED:
+        branches.standby.sql(f"INSERT INTO {table} (id, note) VALUES (5, 'new')")
+    go_on(branches, is_met=is_met)
+    for table in (*TABLES, "fresh", "last"):
+        branches.check_replica(table)
+    for table in CHANGED:
+        # NB: a sidecar that meets the fork gives out what comes before, by the copies as they are.
+        assert branches.changes(table, 1) == ([] if is_met else [("i", 4, "both")]), table
+        assert branches.changes(table, 2) == [("i", 5, "new")], table
+    assert [message["content"] for message in branches.messages("mine")] == [b"both"]
+    assert len(branches.messages(REWIND_PREFIX)) == 1
+
+
+def lose(branches: Branches, *statements: str) -> None:
+    """Have statements run at the primary alone."""
+    wait_until_replayed(branches.standby, branches.primary)
+    branches.keep_standby_back()
+    for statement in statements:
+        branches.primary.sql(statement)
+
+
+def kill_before_the_last(branches: Branches) -> None:
+    """Kill the sidecar when all tables are copied but one, which somebody holds."""
+    sidecar = branches.sidecar
+    sidecar.wait_until(lambda: [copy.is_open for copy in branches.view.copies.values()].count(True) == 1, "copies")
+    sidecar.kill()
+
+
+def go_on(branches: Branches, *, is_met: bool = True) -> None:
+    """See that the dead branch is met, perhaps; rewind, and bring all into the lake."""
+    if is_met:
+        branches.sidecar.refuses(ExitCode.CORRUPT_WAL, "timeline 1 was left at")
+    before = branches.view
+    for point in ("rewind-prepared", "write-inside"):
+        assert branches.rewind(TIDEMARK_FAILPOINT=point).code == -signal.SIGKILL
+        assert branches.view == before, point
+    succeeded(branches.rewind())
+    refused(branches.rewind(), ExitCode.CONFIG, "happened at the node")
+    branches.sidecar.start()
+    branches.sidecar.wait_until(lambda: branches.is_copied, "the copies")
+    branches.sidecar.catch_up(alive=False)
+    branches.feed()
+
+
+@pytest.mark.parametrize("is_met", [True, False])
+def test_a_table_that_was_gone_when_the_copy_was_planned_is_copied_where_that_never_happened(
+    branches: Branches, *, is_met: bool
+) -> None:
+    primary, sidecar = branches.primary, branches.sidecar
+    sidecar.options["TIDEMARK_SELECT__EXCLUDE_TABLES"] = "public.hidden_*"
+    primary.sql("CREATE TABLE last (id int PRIMARY KEY, note text)")
+    sidecar.init()
+    with primary.connect(autocommit=False) as older, primary.connect(autocommit=False) as holder:
+        older.execute("SELECT pg_current_xact_id()")
+        lose(branches, "DROP TABLE dropped", "ALTER TABLE renamed RENAME TO hidden_renamed")
+        sidecar.start()
+        sidecar.wait_for_event("first copy waits for older transactions")
+        holder.execute("LOCK last IN ACCESS EXCLUSIVE MODE")
+        older.rollback()
+        kill_before_the_last(branches)
+    branches.lose_primary()
+    for table in ("dropped", "renamed"):
+        branches.standby.sql(f"INSERT INTO {table} VALUES (4, 'new')")
+    go_on(branches, is_met=is_met)
+    for table in (*TABLES, "last"):
+        branches.check_replica(table)
+
+
+def test_rows_that_are_copied_right_behind_a_promotion_stand_on_the_new_timeline(branches: Branches) -> None:
+    primary, standby = branches.primary, branches.standby
+    # So much is to be written by the checkpoint behind the promotion that it lasts for as long as it may.
+    standby.configure(checkpoint_timeout="1h", shared_buffers="64MB")
+    standby.stop()
+    standby.start()
+    branches.sidecar.init()
+    primary.sql("CREATE TABLE filler AS SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n")
+    wait_until_replayed(standby, primary)
+    primary.stop(StopMode.IMMEDIATE)
+    promote(standby)
+    branches.sidecar.options["TIDEMARK_CAPTURE__DSN"] = standby.dsn(DATABASE)
+    branches.sidecar.options["TIDEMARK_SELECT__TABLES"] = "public.busy"
+    branches.sidecar.start()
+    branches.sidecar.wait_until(lambda: branches.is_copied, "the copy")
+    ((checkpointed,),) = standby.sql("SELECT timeline_id FROM pg_control_checkpoint()", DATABASE)
+    assert checkpointed == 1, "the checkpoint was over too soon to tell anything"
+    branches.feed()
+    assert {row["_tli"] for row in branches.log("busy")} == {2}
