@@ -12,11 +12,13 @@ from tests.support.archiving import Archiving
 from tests.support.captures import Taking, change_log, replayed
 from tests.support.cdcctl import cdcctl
 from tests.support.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
+from tests.support.json_lines import lines_of
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
+from tidemark.wire.control import Json
 from tidemark.wire.marker import Ignored, MarkerKind
 
 KEEPING = {"TIDEMARK_ARCHIVE__KEEP_BYTES": str(1 << 30)}  # so that all markers are there at the end
@@ -322,6 +324,31 @@ def test_a_consumer_that_hangs_stops_realtime_and_then_the_archiver_by_its_own_c
         assert pair.switches()[0].reason.startswith("the consumer JsonlConsumer has been in on_assigned for over 1 s")
         pair.archiver.ended(ExitCode.CONSUMER_FAILED, "has been in on_assigned")
         assert pair.sidecar.running
+
+
+@pytest.mark.feature("I36")
+def test_a_consumer_that_fails_in_the_sidecar_is_given_what_it_did_not_confirm_by_the_archiver(
+    node: Archiving, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines.jsonl"
+    pair = Pair(node, tmp_path, TIDEMARK_DELIVER__CONSUMER="jsonl", TIDEMARK_DELIVER__JSONL_FILE=str(lines))
+    pair.sidecar.options["TIDEMARK_DELIVER__JSONL_FILE"] = "/dev/full"
+    pair.sidecar.init()
+    try:
+        pair.start()
+        numbers = list(range(1, 31))
+        pair.insert(*numbers)
+        pair.wait_for_stage(Stage.ARCHIVE)
+        assert "No space left on device" in pair.switches()[0].reason
+        pair.wait_for(lambda: len(inserted(lines)) >= len(numbers), "what the sidecar's consumer did not confirm")
+        assert inserted(lines) == numbers
+    finally:
+        pair.close()
+
+
+def inserted(lines: Path) -> list[Json]:
+    rows = [line["after"] for line in lines_of(lines) if line["op"] == "i"]
+    return [row["id"] for row in rows if isinstance(row, dict)]
 
 
 @pytest.mark.feature("I31")

@@ -1,0 +1,13 @@
+"""What the `jsonl` consumer has written."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemark.wire.control import Json
+
+
+def lines_of(path: Path) -> list[Mapping[str, Json]]:
+    """Return the lines that are whole: the last one may be cut off by a kill, and comes again."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
