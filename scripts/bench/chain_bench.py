@@ -1,7 +1,7 @@
 """What stands behind the decoder, beside the decoder or the server, turn by turn in one run.
 
     outbox   groups written to the outbox and read back, beside decoding them from WAL
-    spark    Spark's source from the outbox to a change log in Delta, and to log and replica
+    spark    Spark's source from the outbox to change log and replica in Delta, beside reading the outbox
     copy     a table's first copy into the outbox, beside COPY to /dev/null
 
 Rows of five columns. The order turns with every round; a ratio is what the first one took by what another took in the
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.bench.chain_stages import Copying, Outbox, decoded, keyless, measured, rows_of, spark_turn
+from scripts.bench.chain_stages import Copying, Outbox, decoded, measured, rows_of, spark_turn
 from scripts.bench.decode_contestants import Cost, init_state
 from scripts.bench.decode_workloads import SETTINGS, node, record
 from scripts.bench.machine import machine
@@ -117,12 +117,13 @@ def main() -> None:
             tell("outbox", take_turns(outbox_turns(outbox, decode, rows), rounds))
         if "spark" in stages:
             spark = stack.enter_context(running_spark(folder / "spark"))
-            turns = {}
-            for name, given in (("change log", keyless(groups)), ("change log and replica", groups)):
-                outbox = Outbox(folder / name.replace(" ", "-"), given)
-                outbox.anew()
-                outbox.write()
-                turns[name] = lambda state=outbox.state: spark_turn(spark, state, rows)
+            feeding = Outbox(folder / "feeding", groups)
+            feeding.anew()
+            feeding.write()
+            turns = {
+                "outbox read": lambda: measured(feeding.read, rows),
+                "change log and replica": lambda: spark_turn(spark, feeding.state, rows),
+            }
             tell("spark", take_turns(turns, rounds))
     took_s = round(time.monotonic() - started, 1)
     if arguments.json:

@@ -101,22 +101,6 @@ def rows_of(groups: Sequence[ChangeGroup]) -> int:
     return sum(group.row_count for group in groups)
 
 
-def keyless(groups: Sequence[ChangeGroup]) -> list[ChangeGroup]:
-    """Return the groups as if their tables had no primary key: such a table has a change log, and no replica."""
-    return [
-        replace(
-            group,
-            items=[
-                replace(item, relation=replace(item.relation, primary_key=(), identity_columns=()))
-                if isinstance(item, ChangeBatch)
-                else item
-                for item in group.items
-            ],
-        )
-        for group in groups
-    ]
-
-
 class Outbox:
     """An outbox that is written and read; made anew for each turn of writing."""
 
