@@ -192,13 +192,20 @@ def work(node: Cluster) -> Work:
 def cpu_s(node: Cluster) -> float:
     """Return what a server took of the CPUs: its processes, and those of its that have ended."""
     postmaster = psutil.Process(node.pid)
-    of_ended = postmaster.cpu_times()
-    taken_s = float(of_ended.children_user + of_ended.children_system)
-    for process in (postmaster, *postmaster.children()):
-        with suppress(psutil.NoSuchProcess):  # a worker that has ended meanwhile
-            times = process.cpu_times()
-            taken_s += times.user + times.system
+    before = None
+    while before != (of_ended := cpu_s_of_ended(postmaster)):  # one that ends in between would be missed
+        before = of_ended
+        taken_s = of_ended
+        for process in (postmaster, *postmaster.children()):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                taken_s += times.user + times.system
     return taken_s
+
+
+def cpu_s_of_ended(postmaster: psutil.Process) -> float:
+    times = postmaster.cpu_times()
+    return float(times.children_user + times.children_system)
 
 
 @pytest.mark.feature("I41")
