@@ -142,12 +142,18 @@ def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to
     sidecar = Sidecar(cluster, database, tmp_path, copy=True, TIDEMARK_DELIVER__GROUP_ROWS_MAX="100")
     sidecar.init()
     try:
-        with Workload(cluster, database):
-            sidecar.start()
-            sidecar.wait_for_rows(500)
-            cluster.sql("ALTER TABLE other ALTER COLUMN id TYPE bigint", database)
-            cluster.sql("ALTER TABLE account ADD COLUMN more int DEFAULT 7", database)
-            sidecar.catch_up()
+        with cluster.connect(database, autocommit=False) as older, cluster.connect(database, autocommit=False) as later:
+            older.execute("SELECT pg_current_xact_id()")
+            cluster.sql("SELECT pg_current_xact_id()", database)  # or nobody would wait for the one before
+            with Workload(cluster, database):
+                sidecar.start()
+                sidecar.wait_for_event("first copy waits for older transactions")
+                later.execute("ALTER TABLE other ALTER COLUMN id TYPE bigint")  # and whoever copies it waits
+                older.rollback()
+                sidecar.wait_for_rows(500)
+                cluster.sql("ALTER TABLE account ADD COLUMN more int DEFAULT 7", database)
+                later.commit()
+                sidecar.catch_up()
         items = sidecar.catch_up()
         rows = replayed(change_log(items, "account"))
         assert {key: {"id": row["id"], "note": row["note"]} for key, row in rows.items()} == source_rows(sidecar)
