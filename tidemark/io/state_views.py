@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage
-from tidemark.model.position import Pointer
+from tidemark.model.position import Pointer, Position
 from tidemark.wire.state import (
     Beginning,
     CopyProgress,
@@ -74,3 +74,8 @@ class StateView(StateMarks):
     switches: SwitchLog
     losses: LossLog
     rewinds: RewindLog
+
+    @property
+    def planned_to(self) -> Position | None:
+        """Return the last position by which the first copy's tables may be those that were found; None: not noted."""
+        return self.fingerprint.shown_to if self.fingerprint is not None else None

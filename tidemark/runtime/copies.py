@@ -17,7 +17,7 @@ class Copies:
     def __init__(self, view: StateView) -> None:
         self.snapshots = {key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot}
         self._shown = [shown for copy in view.copies.values() if (shown := copy.shown_to) is not None]
-        self._planned_to = view.fingerprint.shown_to if view.fingerprint else None
+        self._planned_to = view.planned_to
 
     def have(self, relation: Oid, end: TransactionEnd) -> bool:
         """Tell if the copy of `relation` has what a transaction changed."""

@@ -104,8 +104,7 @@ def _is_changed(config: Config, view: StateView) -> bool:
 
 def _is_before(view: StateView, timeline: TimelineId) -> bool:
     """Tell if the tables were found by catalogs of an earlier timeline: some of that may never have happened."""
-    found = view.fingerprint.shown_to if view.fingerprint else None
-    return found is not None and found.timeline < timeline
+    return view.planned_to is not None and view.planned_to.timeline < timeline
 
 
 def _is_unfinished(view: StateView) -> bool:

@@ -97,6 +97,10 @@ class Wrong:
     never_were: bool = False  # those that are gone: their rows are no table's that ever was
     unknown_too: bool = False  # also those that are there and nobody knows of
 
+    def has(self, key: TableKey) -> bool:
+        """Tell if a table that is known is wrong."""
+        return self.only is None or key in self.only
+
 
 def by_seed(config: Config, store: StateStore, before: StateView, seed: Seed, snapshot: str) -> Resumption:
     """Write the seed's base; return what goes on there."""
@@ -120,7 +124,7 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
     gone: list[TableKey] = []
     unknown = set(_tables_of(at)) - view.copies.keys() if wrong.unknown_too else set()
     for key in sorted(view.copies.keys() | latest.keys() | unknown):
-        if wrong.only is not None and key not in wrong.only and key not in unknown:
+        if not wrong.has(key) and key not in unknown:
             continue
         mirror = at.mirrors.get(key[0])
         now = mirror.relation(key[1]) if mirror is not None else None
@@ -151,8 +155,7 @@ def set_right(store: StateStore, view: StateView, at: Resumption, selection: Sel
 
 def left_wrong(view: StateView, wrong: Wrong) -> Tables:
     """Return the copies that are `wrong`, left as they are, but that they hide nothing of the stream any more."""
-    known = view.copies.items()
-    return Tables(copies={key: copy.blind() for key, copy in known if wrong.only is None or key in wrong.only})
+    return Tables(copies={key: copy.blind() for key, copy in view.copies.items() if wrong.has(key)})
 
 
 def go_on(

@@ -66,8 +66,7 @@ def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> Rew
         return _plan_for_copies(view, history, view.delivered.pointer)
     restart_lsn, because = _restart(config, store, view, history, branch)
     touched, untold = _touched(config, store, view, branch, dead_wal)
-    planned_to = view.fingerprint.shown_to if view.fingerprint else None
-    planned_dead = planned_to is not None and not happened(history, planned_to)
+    planned_dead = view.planned_to is not None and not happened(history, view.planned_to)
     return RewindPlan(branch, restart_lsn, because, touched, untold, planned_dead=planned_dead)
 
 
@@ -82,8 +81,7 @@ def _plan_for_copies(view: StateView, history: TimelineHistory, delivered: Point
     shown = {key: copy.shown_to for key, copy in view.copies.items()}
     branches = {key: find_dead_branch(history, position) for key, position in shown.items() if position is not None}
     dead = {key: branch for key, branch in branches.items() if branch is not None}
-    planned_to = view.fingerprint.shown_to if view.fingerprint else None
-    planned = find_dead_branch(history, planned_to) if planned_to is not None else None
+    planned = find_dead_branch(history, view.planned_to) if view.planned_to is not None else None
     known = [*dead.values(), *([planned] if planned is not None else [])]
     if not known:
         raise NothingDiverged(
