@@ -34,10 +34,12 @@ COLUMNS_MAX = 6
 
 def _slow_batches() -> ModuleType:
     """Return the way to batches over interpreted kernels."""
-    arrays = interpreted("tidemark.decode.column_arrays")
-    found = interpreted("tidemark.decode.batches", stand_in={"tidemark.decode.column_arrays": arrays})
     slow = {name: interpreted(f"tidemark.decode.{name}") for name in ("places", "columns", "text_columns")}
-    for module in (arrays, found):
+    kernels = {f"tidemark.decode.{name}": module for name, module in slow.items()}
+    body = slow["batch_body"] = interpreted("tidemark.decode.batch_body", stand_in=kernels)
+    values = interpreted("tidemark.decode.column_values", stand_in={"tidemark.decode.batch_body": body})
+    found = interpreted("tidemark.decode.batches", stand_in={"tidemark.decode.column_values": values})
+    for module in (values, found):
         for name, kernel in slow.items():
             if hasattr(module, name):
                 setattr(module, name, kernel)
