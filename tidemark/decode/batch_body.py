@@ -45,7 +45,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy, memset
 
 if TYPE_CHECKING:
-    from tidemark.decode.places import Buffer, Integers
+    from tidemark.decode.places import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 
@@ -117,7 +117,7 @@ UUID_TEXT_BYTES = 36
 TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
 
 
-def clear(out: bytearray, start: int, stop: int) -> int:
+def clear(out: Room, start: int, stop: int) -> int:
     """Set bytes to zero."""
     if stop > len(out):
         raise IndexError(stop)
@@ -158,7 +158,7 @@ def survey(tuple_at: Integers, tuple_length: Integers, totals: Integers) -> int:
     return nulls
 
 
-def put_64(values: Integers, rows: int, out: bytearray, at: int) -> int:
+def put_64(values: Integers, rows: int, out: Room, at: int) -> int:
     """Copy integers of eight bytes."""
     if len(values) < rows or at + rows * 8 > len(out):
         raise IndexError(rows)
@@ -170,7 +170,7 @@ def put_64(values: Integers, rows: int, out: bytearray, at: int) -> int:
     return at + rows * 8
 
 
-def put_32(values: Integers, rows: int, out: bytearray, at: int) -> int:
+def put_32(values: Integers, rows: int, out: Room, at: int) -> int:
     """Copy integers of four bytes."""
     end = at + (rows * 4 + 7 & ~7)
     if len(values) < rows or end > len(out):
@@ -184,7 +184,7 @@ def put_32(values: Integers, rows: int, out: bytearray, at: int) -> int:
     return end
 
 
-def put_8(values: Buffer, rows: int, out: bytearray, at: int) -> int:
+def put_8(values: Buffer, rows: int, out: Room, at: int) -> int:
     """Copy bytes."""
     end = at + (rows + 7 & ~7)
     if len(values) < rows or end > len(out):
@@ -199,9 +199,9 @@ def put_8(values: Buffer, rows: int, out: bytearray, at: int) -> int:
 
 
 def put_rows(
-    op: bytearray, timeline: Integers, commit_lsn: Integers, ordinal: Integers, lsn: Integers, xid: Integers,
-    commit_time: Integers, origin: Integers, before_kind: bytearray,
-    out: bytearray, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
+    op: Buffer, timeline: Integers, commit_lsn: Integers, ordinal: Integers, lsn: Integers, xid: Integers,
+    commit_time: Integers, origin: Integers, before_kind: Buffer,
+    out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put what every row says of itself, all but `_unchanged`; return where it ends."""
     rows = len(op)
@@ -240,7 +240,7 @@ def put_rows(
 
 def put_unchanged(
     places: Integers, tuple_at: Integers, columns: int, found: int,
-    out: bytearray, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
+    out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put the bitmaps of the columns that are external, NULL for rows without one; return where they end."""
     rows = len(tuple_at)
@@ -266,7 +266,7 @@ def put_unchanged(
 
 def put_nothing(
     levels: Integers, units: Integers, rows: int,
-    out: bytearray, words: Integers, nodes: int, buffers: int, body: int, at: int,
+    out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int,
 ) -> int:  # fmt: skip
     """Put a side that no row has: its columns share the same zeros. Return where they end."""
     longest = 0
@@ -288,7 +288,7 @@ def put_nothing(
 
 
 def put_validity(
-    tuple_at: Integers, nulls: int, out: bytearray, words: Integers, nodes: int, buffers: int, body: int, at: int
+    tuple_at: Integers, nulls: int, out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int
 ) -> int:
     """Put which rows have a tuple; return where that ends."""
     rows = len(tuple_at)
@@ -302,7 +302,7 @@ def put_validity(
     return end
 
 
-def unset(bits: bytearray, count: int) -> int:
+def unset(bits: Room, count: int) -> int:
     """Return how many of the first `count` bits are not set."""
     left = count
     with cython.nogil:
@@ -316,7 +316,7 @@ def unset(bits: bytearray, count: int) -> int:
 
 def put_columns(
     data: Buffer, places: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers, labels: bytes,
-    stack: Integers, out: bytearray, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
+    stack: Integers, out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
     nodes: int, buffers: int, body: int, state: Integers,
 ) -> int:  # fmt: skip
     """Put the columns of located values from `state[1]` on, at `state[0]`; return why it stopped, with both moved on.

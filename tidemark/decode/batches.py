@@ -11,15 +11,16 @@ import pyarrow as pa
 
 from tidemark.decode import batch_body, places
 from tidemark.decode.batch_body import META_BUFFERS, META_NODES
-from tidemark.decode.batch_message import BatchMessage, message_form
+from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.batch_shapes import batch_shape
 from tidemark.decode.codecs.codec import ArrowValue, Dialect
-from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
+from tidemark.decode.codecs.registry import UTF8
 from tidemark.decode.column_plans import ColumnPlan
 from tidemark.decode.column_values import NONE_MISSING, BadCell, Located, TooLong, put, zeros
 from tidemark.decode.places import DONE, Place
-from tidemark.decode.tuples import Datum, TupleLayout, deform
+from tidemark.decode.tuples import deform
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
-from tidemark.model.change import ChangeBatch, batch_schema
+from tidemark.model.change import ChangeBatch, RowsMessage
 from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
@@ -99,6 +100,8 @@ class RowSpans:
 class BatchBuilder:
     """Builds the batches of one relation version; worth keeping as long as the version is in use."""
 
+    __slots__ = ("_database", "_expanded_bytes_max", "_relation", "_rows_max", "_shape")
+
     def __init__(
         self,
         database: Oid,
@@ -110,22 +113,14 @@ class BatchBuilder:
     ) -> None:
         self._database = database
         self._relation = relation
-        self._layout = TupleLayout.of(relation)
-        self._plan = ColumnPlan([column_codec(column, dialect) for column in relation.live_columns])
-        live = [index for index, column in enumerate(relation.columns) if not column.dropped]
-        self._missing: list[Datum] = [self._layout.missing[index] for index in live]
-        self._slots = array("i", [-1] * len(relation.columns))
-        for slot, index in enumerate(live):
-            self._slots[index] = slot
-        self._lengths = array("i", self._layout.lengths)
-        self._aligns = array("i", self._layout.aligns)
-        self.struct_type: pa.StructType = arrow_struct(relation, dialect)
-        self._schema = batch_schema(self.struct_type)
-        nodes, buffers = len(self._plan.levels), len(self._plan.units)
-        self._form = message_form(META_NODES + 2 * nodes, META_BUFFERS + 2 * buffers)
-        self._texts = {slot: missing for slot, missing in enumerate(self._missing) if isinstance(missing, str)}
-        self._rows_max = max(1, cells_max // max(1, len(live)))
+        self._shape = batch_shape(relation, dialect)
+        self._rows_max = max(1, cells_max // max(1, len(self._shape.missing)))
         self._expanded_bytes_max = expanded_bytes_max
+
+    @property
+    def struct_type(self) -> pa.StructType:
+        """Return the Arrow type of a row."""
+        return self._shape.struct_type
 
     def build(self, rows: RowSpans) -> list[ChangeBatch]:
         """Return the batches of `rows`: one, unless columns or decompressed bytes are too many for one."""
@@ -145,11 +140,11 @@ class BatchBuilder:
             del rows.data[end:]
         return made
 
-    def _batch(self, rows: RowSpans) -> pa.RecordBatch:
+    def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""
         before = self._side(rows, rows.old_at, rows.old_length)
         after = self._side(rows, rows.new_at, rows.new_length)
-        count, form, plan = len(rows), self._form, self._plan
+        count, form, plan = len(rows), self._shape.form, self._shape.plan
         external = after.kinds[places.EXTERNAL]
         room = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
         message = BatchMessage(form, room + before.room(plan) + after.room(plan))
@@ -187,10 +182,10 @@ class BatchBuilder:
         nodes, buffers = form.nodes + 2 * META_NODES, form.buffers + 2 * META_BUFFERS
         self._put(before, message, nodes, buffers)
         self._put(after, message, nodes + 2 * len(plan.levels), buffers + 2 * len(plan.units))
-        return pa.ipc.read_record_batch(message.finish(count), self._schema)
+        return RowsMessage(self._shape.schema, message.finish(count))
 
     def _side(self, rows: RowSpans, at: "array[int]", length: "array[int]") -> "_Side":
-        side = _Side(rows.data, rows.lsn, at, length, len(self._plan.codecs))
+        side = _Side(rows.data, rows.lsn, at, length, len(self._shape.plan.codecs))
         if side.any_tuple:
             self._locate(side)
             self._expand(side)
@@ -201,9 +196,9 @@ class BatchBuilder:
             side.data,
             side.at,
             side.length,
-            self._lengths,
-            self._aligns,
-            self._slots,
+            self._shape.lengths,
+            self._shape.aligns,
+            self._shape.slots,
             side.places,
             side.sizes,
             side.absent,
@@ -212,7 +207,7 @@ class BatchBuilder:
         if odd == DONE:
             return
         try:
-            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._layout)
+            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._shape.layout)
         except CorruptWal as error:
             raise self._bad(side, odd, error) from error
         raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
@@ -241,7 +236,7 @@ class BatchBuilder:
             if len(expanded) > self._expanded_bytes_max and side.rows > 1:
                 raise TooLong
             cell = places.next_compressed(side.places, side.sizes, cell + 1)
-        for slot, missing in enumerate(self._missing if side.kinds[places.MISSING] else ()):
+        for slot, missing in enumerate(self._shape.missing if side.kinds[places.MISSING] else ()):
             if isinstance(missing, bytes):
                 place = end + len(expanded)
                 filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
@@ -257,8 +252,8 @@ class BatchBuilder:
         message.require(side.rows + 1 << 4)
         if not side.any_tuple:
             message.at = batch_body.put_nothing(
-                self._plan.levels,
-                self._plan.units,
+                self._shape.plan.levels,
+                self._shape.plan.units,
                 side.rows,
                 message.out,
                 message.words,
@@ -271,17 +266,17 @@ class BatchBuilder:
         message.at = batch_body.put_validity(
             side.at, side.nulls, message.out, message.words, nodes, buffers, message.body, message.at
         )
-        missing = self._missing_values(side) if self._texts and side.kinds[places.MISSING] else NONE_MISSING
+        missing = self._missing_values(side) if self._shape.texts and side.kinds[places.MISSING] else NONE_MISSING
         try:
-            put(self._plan, side, message, nodes, buffers, missing)
+            put(self._shape.plan, side, message, nodes=nodes, buffers=buffers, missing=missing)
         except BadCell as bad:
             raise self._bad(side, bad.row, bad, bad.slot) from bad
 
     def _missing_values(self, side: "_Side") -> dict[int, ArrowValue]:
         """Return the missing values that are known by their text, of columns that are younger than a tuple."""
         return {
-            slot: self._plan.codecs[slot].parse_text(text)
-            for slot, text in self._texts.items()
+            slot: self._shape.plan.codecs[slot].parse_text(text)
+            for slot, text in self._shape.texts.items()
             if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, Place.MISSING, 0)
         }
 

@@ -54,6 +54,7 @@ def put(
     plan: ColumnPlan,
     located: Located,
     message: BatchMessage,
+    *,
     nodes: int,
     buffers: int,
     missing: Mapping[int, ArrowValue] = NONE_MISSING,
@@ -95,12 +96,16 @@ def put(
             message.grow()
             continue
         node, buffer = nodes + 2 * numbers[slot * STEP + 1], buffers + 2 * numbers[slot * STEP + 2]
-        if slot in missing or slot not in plan.elements or not _put_lists(plan, located, slot, message, node, buffer):
+        if (
+            slot in missing
+            or slot not in plan.elements
+            or not _put_lists(plan, located, slot, message, node=node, buffer=buffer)
+        ):
             message.add(_objects(plan.codecs[slot], located, slot, missing.get(slot)), node, buffer)
         state[0], state[1] = message.at, slot + 1
 
 
-def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMessage, node: int, buffer: int) -> bool:
+def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMessage, *, node: int, buffer: int) -> bool:
     """Put a column of arrays, by the way of its elements; False if one is odd, and nothing was put."""
     codec = plan.codecs[slot]
     assert isinstance(codec, ArrayCodec), codec
@@ -135,7 +140,7 @@ def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMess
     elements.absent[0] = batch_body.survey(elements.places, elements.sizes, zeros(1))
     message.at = end
     try:
-        put(plan.elements[slot], elements, message, node + 2, buffer + 4)
+        put(plan.elements[slot], elements, message, nodes=node + 2, buffers=buffer + 4)
     except BadCell:  # NB: it names an element; the whole array's way names the row
         message.at = begin
         return False

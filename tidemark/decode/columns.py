@@ -6,7 +6,7 @@ take is answered with its row; the codec then can, or says what is wrong. `DONE`
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: C901, PLR0911, PLR0912 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 # ruff: noqa: B007 - a loop variable of its own name has a C type, `_` has none
 
@@ -23,7 +23,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
-    from tidemark.decode.places import Buffer, Integers
+    from tidemark.decode.places import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -79,7 +79,7 @@ def read_u64(data: Buffer, at: int) -> int:
     return low | high << 32
 
 
-def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: bytearray) -> int:
+def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room) -> int:
     """Set the bit of each row whose one byte is not zero."""
     with cython.nogil:
         for row in range(rows):
@@ -175,7 +175,7 @@ def measure(places: Integers, sizes: Integers, first: int, rows: int, offsets: I
 
 
 def copy_bytes(
-    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: bytearray
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
 ) -> int:
     """Copy the payloads to where `measure` put them."""
     with cython.nogil:
@@ -194,7 +194,7 @@ def copy_bytes(
 
 def build_uuid(
     data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
-    out: bytearray,
+    out: Room,
 ) -> int:  # fmt: skip
     """Write 16 bytes as text."""
     at = 0
@@ -227,7 +227,7 @@ def build_decimal(
     precision: int,
     scale: int,
     out: Integers,
-    validity: bytearray,
+    validity: Room,
 ) -> int:
     """Turn numerics into 128-bit integers of the column's scale; what has no such form (NaN) loses its validity bit."""
     with cython.nogil:
@@ -300,9 +300,9 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
 
 def build_labels(
     data: Buffer, places: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
-    offsets: Integers, out: bytearray,
+    offsets: Integers, out: Room,
 ) -> int:  # fmt: skip
-    """Write the labels of OIDs: in `labels` there are `count` sorted ones from `at` on, then where their texts begin."""
+    """Write the labels of OIDs: `labels` has `count` sorted ones from `at` on, then where their texts begin."""
     written = 0
     with cython.nogil:
         for row in range(rows):
@@ -330,7 +330,7 @@ def build_labels(
     return ALL_DONE
 
 
-def is_ascii(text: Buffer) -> int:
+def is_ascii(text: Buffer | Room) -> int:
     """Return if no byte has its highest bit set."""
     if not cython.compiled:
         return bytes(text).isascii()
@@ -348,7 +348,7 @@ def is_ascii(text: Buffer) -> int:
     return seen & HIGH_BITS == 0
 
 
-def valid_utf8(text: Buffer, offsets: Integers, rows: int) -> int:
+def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:
     """Return if each value is UTF-8 (RFC 3629)."""
     with cython.nogil:
         if is_ascii(text):
