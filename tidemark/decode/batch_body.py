@@ -391,12 +391,14 @@ def put_columns(
                     return STOP_FULL
                 odd = copy_bytes(data, places, sizes, first, rows, ends, out[end : end + room])
             elif way == WAY_UUID:
-                if rows * UUID_TEXT_BYTES > room:
-                    return STOP_FULL
+                needed = rows * UUID_TEXT_BYTES
+                if needed > room:
+                    return STOP_TOO_LONG if needed > TEXT_BYTES_MAX else STOP_FULL
                 odd = build_uuid(data, places, sizes, first, rows, DIGITS, ends, out[end : end + room])
             elif way == WAY_LABELS:
-                if rows * plan[step + 5] > room:
-                    return STOP_FULL
+                needed = rows * plan[step + 5]
+                if needed > room:
+                    return STOP_TOO_LONG if needed > TEXT_BYTES_MAX else STOP_FULL
                 odd = build_labels(
                     data, places, first, rows, plan, plan[step + 3], plan[step + 4], labels, ends,
                     out[end : end + room],
