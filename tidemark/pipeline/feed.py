@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.model.errors import InternalError
@@ -12,6 +13,8 @@ from tidemark.pipeline.held import Held
 from tidemark.pipeline.sinks import LakeBatch, LakeItem
 from tidemark.wire.items import ValueKind, decode_item
 from tidemark.wire.outbox import HEADER_BYTES, ValueHeader, decode_header
+
+NOT_WHOLE = "a batch of outbox values is not whole"
 
 
 class LakeGap(InternalError):
@@ -45,12 +48,12 @@ def open_feed(values: pa.Table, outbox: str) -> Feed | None:
         headers.append(header)
         if header.kind is not ValueKind.TRANSACTIONS:
             items.append((header.sequence, decode_item(header.kind, stored[HEADER_BYTES:])))
+    check_whole(headers[0], headers[-1])
     return make_feed(headers, items, outbox)
 
 
 def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox: str) -> Feed:
-    """Return the batch of some values in order, whose items are `items`."""
-    _check_whole(headers)
+    """Return the batch of whole groups in order, whose items are `items`."""
     last = headers[-1]
     return Feed(
         LakeBatch(outbox, last.sequence, last.pointer.position, items),
@@ -63,9 +66,13 @@ def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox:
 
 
 def in_order(values: pa.Table) -> pa.Table:
-    """Return the values by sequence; those that came in order as they are, since sorting copies all."""
+    """Return the values by sequence, none left out; those that came in order as they are, since sorting copies all."""
     sequences = values.column("sequence").to_numpy()
-    return values if (sequences[1:] > sequences[:-1]).all() else values.sort_by("sequence")
+    if not (sequences[1:] > sequences[:-1]).all():
+        values, sequences = values.sort_by("sequence"), np.sort(sequences)
+    if (np.diff(sequences) != 1).any():
+        raise InternalError(f"{NOT_WHOLE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
+    return values
 
 
 def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
@@ -74,10 +81,8 @@ def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
         raise LakeGap(f"the lake holds values up to {held.sequence}, a batch begins behind {feed.after}")
 
 
-def _check_whole(headers: Sequence[ValueHeader]) -> None:
-    first, last = headers[0], headers[-1]
-    numbers = [header.sequence for header in headers]
-    if numbers != list(range(first.group_first, last.group_last + 1)):
-        raise InternalError(
-            f"a batch of outbox values is not whole: {len(numbers)} of {first.group_first} to {last.group_last}"
-        )
+def check_whole(first: ValueHeader, last: ValueHeader) -> None:
+    """Raise `InternalError` unless values from `first` to `last` are whole groups."""
+    if first.sequence != first.group_first or last.sequence != last.group_last:
+        had, wanted = (first.sequence, last.sequence), (first.group_first, last.group_last)
+        raise InternalError(f"{NOT_WHOLE}: {had[0]} to {had[1]} of {wanted[0]} to {wanted[1]}")

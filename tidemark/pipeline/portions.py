@@ -8,14 +8,14 @@ A batch is taken by *portions*, whole groups of so many bytes: each ends in comm
 written the next is read, so that memory holds two of them however long the batch is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
 from tidemark.io.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.feed import Feed, in_order, make_feed
+from tidemark.pipeline.feed import Feed, check_whole, in_order, make_feed
 from tidemark.pipeline.source import OutboxReplaced
 from tidemark.wire.items import ValueKind
 from tidemark.wire.outbox import HEADER_BYTES, KINDS, OutboxValue, ValueHeader, decode_header
@@ -24,7 +24,7 @@ PORTION_BYTES = 64 << 20
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}
 
 
-def feeds(told: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Iterator[Feed]:
+def feeds(told: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
     """Give a batch's portions in order, each read while the one before it is being written."""
     with ThreadPoolExecutor(1, "tidemark-portion") as pool:
         ahead: Future[Feed] | None = None
@@ -59,6 +59,7 @@ def portions(told: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
 
 
 def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:
+    check_whole(headers[0], headers[-1])
     values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
     items = [(told.sequence, _as_told(told, value).item()) for told, value in values if told.kind in ITEMS]
     return make_feed(headers, items, outbox_id)
