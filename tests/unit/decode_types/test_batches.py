@@ -83,7 +83,8 @@ def test_a_column_costs_no_call_of_python() -> None:
     for columns in (1, len(types)):
         relation = forms.relation_of(*types[:columns])
         builder, rows = BatchBuilder(Oid(9), relation), inserts([forms.form_tuple(relation.columns, values[:columns])])
-        calls.append(calls_outside_kernels(partial(builder.build, rows)))
+        # NB: the least of three: a garbage collection in between may call whoever wants to know of it
+        calls.append(min(calls_outside_kernels(partial(builder.build, rows)) for _ in range(3)))
     assert calls[0] == calls[1]
 
 
