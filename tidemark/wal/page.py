@@ -20,7 +20,7 @@ import google_crc32c
 
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.wal.kernel import CHECKS_CRC, Defect, Scanner
+from tidemark.wal.kernel import COMPILED, Defect, Scanner
 from tidemark.wal.record import Record, parse_record
 from tidemark.wal.versions import (
     PAGE_BYTES,
@@ -287,7 +287,7 @@ class Framer:
         block.byte_count = scanner.found_bytes
         if scanner.defect:
             self._invalid = Invalid(Lsn(scanner.defect_lsn), Defect(scanner.defect))
-        if not CHECKS_CRC:
+        if not COMPILED:
             self._check_crcs(block)
         columns_full = scanner.count == len(block.lsns)
         linear_full = scanner.used == len(block.linear) and self._at < len(self._source)
