@@ -72,6 +72,7 @@ class WalDecoding:
             self.records += len(block)
             self.record_bytes += block.byte_count
             yield from self.decoder.decode_runs(block, self._journal)
+            self.framer.reuse(block)
             if self.decoder.is_halted:
                 return
 

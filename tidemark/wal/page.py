@@ -34,6 +34,7 @@ from tidemark.wal.versions import (
 )
 
 LINEAR_BYTES = 1 << 20  # of a block, unless one record is longer: half of a second-level cache, and few turns in Python
+SPARE_BYTES_MAX = 2 * LINEAR_BYTES  # of a block that is kept to be filled again
 RECORDS_MAX = 4096  # in a block: LINEAR_BYTES of records of 64 bytes; most are longer
 _CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
 _NO_CUSTOM_RMGR = 256
@@ -168,7 +169,9 @@ class Framer:
         self._pending = False  # blocks may still be taken from what was fed
         self._first_lsn = Lsn(0)  # of the first byte ever fed
         self._fed_lsn: Lsn | None = None
-        self._block: RecordBlock | None = None  # being filled; its linear buffer begins with a record that is not whole
+        self._block: RecordBlock | None = None  # being filled: no record in it is whole yet
+        self._rest = b""  # else what was copied behind the last whole record
+        self._spare: RecordBlock | None = None  # handed back
         self._position = self._start_lsn
         self._invalid: Invalid | None = None
 
@@ -233,6 +236,11 @@ class Framer:
         self._at = 0
         return self._invalid or NEED_MORE
 
+    def reuse(self, block: RecordBlock) -> None:
+        """Take back a block that nobody looks at any more: its memory will be another's."""
+        if len(block.linear) <= SPARE_BYTES_MAX:
+            self._spare = block
+
     def _begin(self, lsn: Lsn) -> None:
         """Note where the input begins."""
         start = self._start_lsn or lsn
@@ -293,25 +301,27 @@ class Framer:
         linear_full = scanner.used == len(block.linear) and self._at < len(self._source)
         self._pending = columns_full or linear_full
         if block.count == 0:
+            self._block = block
             return None
         self._position = Lsn(block.ends[block.count - 1])
         cut = min(scanner.record, scanner.used)
-        rest = block.linear[cut : scanner.used]
+        self._block, self._rest = None, bytes(memoryview(block.linear)[cut : scanner.used])
         scanner.record -= cut
         scanner.used -= cut
-        self._block = RecordBlock(block.format, rest)
         return block
 
     def _with_room(self, scanner: Scanner) -> RecordBlock:
         """Return the block to fill; its buffer grows with what has arrived, never by what a header promises."""
         assert self._format is not None
-        block = RecordBlock(self._format, bytearray()) if self._block is None else self._block
+        begun = self._rest if self._block is None else memoryview(self._block.linear)[: scanner.used]
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
-        if len(block.linear) - scanner.used < wanted:
-            linear = bytearray(scanner.used + max(wanted, scanner.used // 4))
-            linear[: scanner.used] = memoryview(block.linear)[: scanner.used]
-            block = RecordBlock(self._format, linear)
-        self._block = block
+        block = self._block or self._spare
+        if block is None or len(block.linear) - scanner.used < wanted:
+            size = scanner.used + max(wanted, scanner.used // 4)
+            block = RecordBlock(self._format, bytearray(size + size // 8))
+        if block is not self._block:
+            block.linear[: scanner.used] = begun
+            self._spare = None
         return block
 
     def _check_crcs(self, block: RecordBlock) -> None:
