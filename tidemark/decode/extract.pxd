@@ -132,7 +132,7 @@ cdef class RowExtractor:
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
-    @cython.locals(top="long long")
+    @cython.locals(top="long long", is_unwanted=bint)
     cdef int add(self, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

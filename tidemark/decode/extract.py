@@ -572,7 +572,8 @@ class RowExtractor:
         old_length: int,
     ) -> int:
         """Take a row; of a relation that nobody wants, without its tuples."""
-        if relation < 0:
+        is_unwanted = relation < 0
+        if is_unwanted:
             relation = NOTHING - relation
             new_length = old_length = NO_TUPLE
         if self.is_new:
@@ -583,6 +584,8 @@ class RowExtractor:
                 self.xids.enter(top, XID_HELD + self.slot)
             self.join()
             self.is_new = False
+        if is_unwanted and self.held.count(self.slot, self.xid):
+            return 0
         self.held.add(
             self.slot,
             self.xid,
@@ -597,4 +600,6 @@ class RowExtractor:
             old_at,
             old_length,
         )
+        if is_unwanted:
+            self.held.begin_count(self.slot)
         return 0

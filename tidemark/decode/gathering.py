@@ -68,7 +68,7 @@ class GatheredRows:
             self._entries += memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES]
             self._tuples += memoryview(chunk.tuples)[begin : begin + size]
         self._run_rows.append(len(self._entries) // ENTRY_BYTES)
-        self._run_ordinals.append(run.first_ordinal + start - run.start)
+        self._run_ordinals.append(run.ordinal(start))
         self._timelines.append(end.timeline)
         self._commit_lsns.append(end.commit_lsn)
         self._times_us.append(end.commit_time_us)

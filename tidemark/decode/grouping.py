@@ -158,12 +158,12 @@ class Grouper:
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
-            row = min(item.stop, item.start + max(0, first - item.first_ordinal))
+            row = item.row_at(first)
             self._count_rows(item, item.start, row, end)
             while row < item.stop:
                 if self._is_full:
                     yield self._close()
-                row = self._add_rows(item, row, transaction)
+                row = self._add_rows(item, row, first, transaction)
         transaction.release()
         assert self._last is not None, end
         self._transactions.append(end)
@@ -276,8 +276,11 @@ class Grouper:
             self._items.extend(wanted)
             self._byte_count += ITEM_BYTES * len(wanted)
 
-    def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
-        """Take rows of `run` from `row` on until the group is full; return the first row left over."""
+    def _add_rows(self, run: RowRun, row: int, first: int, transaction: CommittedTransaction) -> int:
+        """Take rows of `run` from `row` on until the group is full; return the first row left over.
+
+        Of rows that nobody wants some may have been passed over already: those before the ordinal `first`.
+        """
         end = transaction.end
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
@@ -287,10 +290,10 @@ class Grouper:
         room = self._bytes_max - self.byte_count
         if chunk.byte_count >= room:
             stop = row + rows_within(chunk.entries, row, stop, room)
-        ordinal = run.first_ordinal + row - run.start
+        ordinal = max(first, run.ordinal(row))
         here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
-        self._last = here._replace(ordinal=ordinal + stop - row - 1)
+        self._last = here._replace(ordinal=run.ordinal(stop) - 1)
         for begin, finish in self._wanted_rows(run, row, stop, end):
             gathered.take(run, begin, finish, end)
         return stop
