@@ -43,7 +43,7 @@ from tidemark.wal.rmgr import (
     xact,
     xlog,
 )
-from tidemark.wal.versions import WalFormat
+from tidemark.wal.versions import RMGRS, WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
 DecodedRun = Decoded | CommittedRun
@@ -119,6 +119,14 @@ class Decoder:
         self._skimmer.forget_files()
 
     @property
+    def quiet(self) -> frozenset[int]:
+        """The resource managers whose records say nothing but to which transaction a subtransaction belongs.
+
+        That is in a subtransaction's first record, and no transaction begins with such a one.
+        """
+        return frozenset(range(RMGRS)) - self._handlers.keys()
+
+    @property
     def restart_lsn(self) -> Lsn:
         """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
         return self.transactions.restart_lsn(self.decoded_lsn)
@@ -161,6 +169,8 @@ class Decoder:
                 if self.is_halted:
                     return
                 index += 1
+        if count:
+            self.last_lsn, self.decoded_lsn = block.last_lsn, block.end_lsn
 
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""

@@ -30,11 +30,13 @@ cdef class Scanner:
     cdef public long long lsn, skip_to, start_lsn, record_lsn, end_lsn, prev_lsn, overwritten_lsn
     cdef public bint started, start_met, by_instruction
     cdef public Py_ssize_t foreign, used, record, total, found, length
-    cdef readonly Py_ssize_t count, found_bytes
+    cdef readonly Py_ssize_t count, left_out, found_bytes
+    cdef public const unsigned char[::1] quiet
     cdef public int defect
     cdef public long long defect_lsn
 
-    @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, taken=Py_ssize_t, at_row=Py_ssize_t)
+    @cython.locals(size=Py_ssize_t, limit=Py_ssize_t, taken=Py_ssize_t, at_row=Py_ssize_t,
+                   xid="unsigned int", last_xid="unsigned int", rmgr="unsigned char")
     cpdef Py_ssize_t scan(self, const unsigned char[::1] source, Py_ssize_t at, unsigned char[::1] linear,
                           long long[::1] lsns, long long[::1] ends, unsigned int[::1] xids,
                           unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,

@@ -22,6 +22,7 @@ from tidemark.wal.versions import (
     PAGE_HEADER_BYTES,
     RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
+    RMGRS,
 )
 
 try:
@@ -128,6 +129,7 @@ class Scanner:
         self.rmgr_last = rmgr_last
         self.rmgr_custom = rmgr_custom  # the first custom one; 256 where there are none
         self.by_instruction = CRC_INSTRUCTION  # 0: CRCs by tables
+        self.quiet = memoryview(bytes(RMGRS))  # by resource manager: 1 where records are left out (`Framer.leave_out`)
         self.segment_bytes = 0  # 0: not known yet
         self.system_identifier = 0  # 0: not known yet
         self.timeline_max = 0  # 0: not known
@@ -147,8 +149,9 @@ class Scanner:
         self.end_lsn = 0  # LSN after it and its padding
         self.prev_lsn = 0  # start of the record before; 0: none was seen
         self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record has to name it
-        self.count = 0  # records found by this scan
-        self.found_bytes = 0  # of theirs, padding left out
+        self.count = 0  # records given out by this scan
+        self.left_out = 0  # and those that were not
+        self.found_bytes = 0  # of all of theirs, padding left out
         self.defect = 0  # a Defect: nothing more is walked
         self.defect_lsn = 0
 
@@ -176,7 +179,9 @@ class Scanner:
         limit = len(lsns)
         taken = 1
         self.count = 0
+        self.left_out = 0
         self.found_bytes = 0
+        last_xid = 0
         with cython.nogil:
             while True:
                 while self.record < self.used and self.count < limit:
@@ -184,15 +189,21 @@ class Scanner:
                         break
                     if self.record_lsn < self.start_lsn:
                         continue
+                    self.found_bytes += self.length
                     at_row = self.count
+                    xid = self.read_u32(self.found + 4)
+                    rmgr = self.linear[self.found + 17]
+                    if self.quiet[rmgr] != 0 and at_row > 0 and (xid == last_xid or xid == 0):
+                        self.left_out += 1
+                        continue
+                    last_xid = xid
                     lsns[at_row] = self.record_lsn
                     ends[at_row] = self.end_lsn
-                    xids[at_row] = self.read_u32(self.found + 4)
-                    rmgrs[at_row] = self.linear[self.found + 17]
+                    xids[at_row] = xid
+                    rmgrs[at_row] = rmgr
                     infos[at_row] = self.linear[self.found + 16]
                     offsets[at_row] = self.found
                     lengths[at_row] = self.length
-                    self.found_bytes += self.length
                     self.count = at_row + 1
                 if self.defect != 0 or self.count == limit or taken == 0:
                     break

@@ -13,7 +13,7 @@ What does not belong here: bodies of records (`record`, `rmgr`), files and socke
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import google_crc32c
@@ -28,6 +28,7 @@ from tidemark.wal.versions import (
     RECORD_HEADER_BYTES,
     RMGR_CUSTOM_FIRST,
     RMGR_LAST,
+    RMGRS,
     UnsupportedMajor,
     WalFormat,
     wal_format_of_magic,
@@ -91,18 +92,23 @@ class RecordBlock:
 
     `linear[offsets[i] : offsets[i] + lengths[i]]` is record i with its header and without page headers. All columns are
     at least `count` long. Nothing else holds the bytes: a block may be kept and passed on to another thread.
+
+    What the framer leaves out (`Framer.leave_out`) is in `record_count`, `byte_count`, `last_lsn` and `end_lsn` alone.
     """
 
     __slots__ = (
         "byte_count",
         "count",
+        "end_lsn",
         "ends",
         "format",
         "infos",
+        "last_lsn",
         "lengths",
         "linear",
         "lsns",
         "offsets",
+        "record_count",
         "rmgrs",
         "xids",
     )
@@ -112,7 +118,9 @@ class RecordBlock:
         self.format = fmt
         self.linear = linear
         self.count = 0
-        self.byte_count = 0  # of the records, padding left out
+        self.record_count = 0  # of these and those that were left out
+        self.byte_count = 0  # of them, padding not counted
+        self.last_lsn = self.end_lsn = Lsn(0)  # start and end of the last
         self.lsns = array("q", [0]) * limit
         # The LSN after the record and its padding; at a page's end that is the next page's, not its first record's.
         self.ends = array("q", [0]) * limit
@@ -174,6 +182,7 @@ class Framer:
         self._spare: RecordBlock | None = None  # handed back
         self._position = self._start_lsn
         self._invalid: Invalid | None = None
+        self._quiet = bytes(RMGRS)  # by resource manager: 1 where records are left out
 
     @property
     def format(self) -> WalFormat | None:
@@ -206,6 +215,16 @@ class Framer:
         self._timeline = timeline
         if self._scanner is not None:
             self._scanner.timeline_max = timeline
+
+    def leave_out(self, quiet: Collection[int]) -> None:
+        """Leave out what says nothing: of these resource managers, records without xid or behind another of their xid.
+
+        They are framed and checked as all others. Interpreted, none is left out: there CRCs come behind framing.
+        """
+        if COMPILED:
+            self._quiet = bytes(rmgr in quiet for rmgr in range(RMGRS))
+            if self._scanner is not None:
+                self._scanner.quiet = memoryview(self._quiet)
 
     def feed(self, start_lsn: Lsn, data: bytes | memoryview) -> None:
         """Take `data`, which begins at `start_lsn` and must follow what was fed before.
@@ -273,6 +292,7 @@ class Framer:
         scanner.segment_bytes = self._segment_bytes
         scanner.system_identifier = self._system_identifier
         scanner.timeline_max = self._timeline
+        scanner.quiet = memoryview(self._quiet)
         self._scanner = scanner
         return scanner
 
@@ -292,7 +312,9 @@ class Framer:
             block.lengths,
         )
         block.count = scanner.count
+        block.record_count = scanner.count + scanner.left_out
         block.byte_count = scanner.found_bytes
+        block.last_lsn, block.end_lsn = Lsn(scanner.prev_lsn), Lsn(scanner.end_lsn)
         if scanner.defect:
             self._invalid = Invalid(Lsn(scanner.defect_lsn), Defect(scanner.defect))
         if not COMPILED:
@@ -303,7 +325,7 @@ class Framer:
         if block.count == 0:
             self._block = block
             return None
-        self._position = Lsn(block.ends[block.count - 1])
+        self._position = block.end_lsn
         cut = min(scanner.record, scanner.used)
         self._block, self._rest = None, bytes(memoryview(block.linear)[cut : scanner.used])
         scanner.record -= cut
@@ -315,7 +337,7 @@ class Framer:
         assert self._format is not None
         begun = self._rest if self._block is None else memoryview(self._block.linear)[: scanner.used]
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
-        block = self._block or self._spare
+        block = self._spare if self._block is None else self._block
         if block is None or len(block.linear) - scanner.used < wanted:
             size = scanner.used + max(wanted, scanner.used // 4)
             block = RecordBlock(self._format, bytearray(size + size // 8))
@@ -333,7 +355,8 @@ class Framer:
             crc = google_crc32c.value(bytes(linear[begin + RECORD_HEADER_BYTES : end]))
             crc = google_crc32c.extend(crc, bytes(linear[begin : begin + _CRC_AT]))
             if crc != int.from_bytes(linear[begin + _CRC_AT : begin + RECORD_HEADER_BYTES], "little"):
-                block.count = index
+                block.count = block.record_count = index
+                block.last_lsn, block.end_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
                 block.byte_count = sum(block.lengths[:index])
                 self._invalid = Invalid(Lsn(block.lsns[index]), Defect.CRC)
                 return
