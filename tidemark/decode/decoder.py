@@ -152,8 +152,7 @@ class Decoder:
             if run is not None:
                 self.last_lsn, self.decoded_lsn = Lsn(run.ends.commit_lsns[-1]), Lsn(run.ends.end_lsns[-1])
                 yield run
-            if index > 0:
-                self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
+            self._reach(block, index)
             found = self._skimmer.ended(block)
             if found is not None:
                 committed = self._complete(*found)
@@ -169,8 +168,14 @@ class Decoder:
                 if self.is_halted:
                     return
                 index += 1
-        if count:
+        self._reach(block, index)
+
+    def _reach(self, block: RecordBlock, index: int) -> None:
+        """Note that the records of `block` before `index` are taken, and behind the last those that were left out."""
+        if index == len(block) > 0:
             self.last_lsn, self.decoded_lsn = block.last_lsn, block.end_lsn
+        elif index > 0:
+            self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
 
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""

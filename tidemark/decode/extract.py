@@ -562,14 +562,7 @@ class RowExtractor:
         return 1 if at == stop else 0
 
     def add(
-        self,
-        op: int,
-        before_kind: int,
-        relation: int,
-        new_at: int,
-        new_length: int,
-        old_at: int,
-        old_length: int,
+        self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
     ) -> int:
         """Take a row; of a relation that nobody wants, without its tuples."""
         is_unwanted = relation < 0

@@ -86,7 +86,9 @@ class HeldRows:
         self.run_xids, self.run_rows, self.run_bytes, self.run_more = runs
         self.end_xids, self.end_firsts, self.end_lsns, self.end_ends, self.end_times, self.end_databases = ends[:6]
         self.end_counts, self.end_rows, self.end_bytes, self.end_restarts, self.end_slots = ends[6:]
-        self.slot_xids, self.slot_firsts, self.slot_rows, self.slot_bytes, self.slot_row_at, self.slot_byte_at = slots[:6]
+        self.slot_xids, self.slot_firsts, self.slot_rows, self.slot_bytes, self.slot_row_at, self.slot_byte_at = slots[
+            :6
+        ]
         self.slot_more = slots[6]
         self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # row of each, if nobody wants it
         self.tuples = bytearray(1)
@@ -204,7 +206,7 @@ class HeldRows:
         if row < 0 or self.row_slots[row] != slot or self.words[row * WORDS + 1] & ALL_XIDS != xid:
             return 0
         rows = self.words[row * WORDS + 2] >> 32
-        if rows == 0 or rows == ALL_XIDS:
+        if rows in (0, ALL_XIDS):
             return 0
         one = 1
         self.words[row * WORDS + 2] += one << 32

@@ -8,8 +8,8 @@ by two slices.
     1 u8 BeforeKind               8 u32 xid of the subtransaction         16 u32 length of the old tuple
     2 u16 replication origin                                              20 u32 rows, where nobody wants them
 
-Rows of one subtransaction that nobody wants, next to each other in their transaction, are one entry: what it says else is
-that of the first of them. Its rows are counted by ordinals alone; 0 is a row by itself.
+Rows of one subtransaction that nobody wants, next to each other in their transaction, are one entry, which says of the
+first what it says: the others have their ordinals, and nothing else is left of them. 0 rows: it is one by itself.
 
 The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
 same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.

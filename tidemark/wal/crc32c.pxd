@@ -1,10 +1,10 @@
-# CRC-32C of a whole record, for the kernel: by the processor's own instruction in three lanes where there is one, else by
-# tables. The lanes come together as polynomials: a sum over some bytes, moved behind n others, is multiplied by x^(8 n).
+# CRC-32C of a whole record, for the kernel: by the processor's own instruction in three lanes, where there is one, else
+# by tables. Lanes come together as polynomials: a sum over some bytes with n more behind them is multiplied by x^(8 n).
 
 cdef extern from *:
     """
     #define TIDEMARK_POLYNOMIAL 0x82F63B78u  /* reflected: the highest bit is x^0 */
-    #define TIDEMARK_HEADER 24  /* bytes of a record's header; its CRC is over what follows it, and then its first 20 */
+    #define TIDEMARK_HEADER 24  /* bytes: a record's CRC is over what follows its header, and then its first 20 */
     #define TIDEMARK_LANE 128  /* bytes: a sum of three lanes takes about what one takes alone */
 
     static unsigned int tidemark_tables[8][256];
@@ -19,7 +19,8 @@ cdef extern from *:
     static unsigned int tidemark_by_tables(unsigned int sum, const unsigned char *at, Py_ssize_t count)
     {
         for (; count >= 8; at += 8, count -= 8) {
-            sum ^= (unsigned int) at[0] | (unsigned int) at[1] << 8 | (unsigned int) at[2] << 16 | (unsigned int) at[3] << 24;
+            sum ^= (unsigned int) at[0] | (unsigned int) at[1] << 8;
+            sum ^= (unsigned int) at[2] << 16 | (unsigned int) at[3] << 24;
             sum = tidemark_tables[7][sum & 255] ^ tidemark_tables[6][sum >> 8 & 255] ^
                   tidemark_tables[5][sum >> 16 & 255] ^ tidemark_tables[4][sum >> 24] ^ tidemark_tables[3][at[4]] ^
                   tidemark_tables[2][at[5]] ^ tidemark_tables[1][at[6]] ^ tidemark_tables[0][at[7]];

@@ -66,8 +66,11 @@ cdef class Scanner:
     cdef int check_contrecord(self, unsigned int info, Py_ssize_t rem_len) noexcept nogil
 
     @cython.locals(begin=Py_ssize_t, there=Py_ssize_t, total=Py_ssize_t, aligned=Py_ssize_t, lsn="long long",
-                   prev="long long", switched=bint, overwrites=bint, info="unsigned int", rmgr="unsigned int")
+                   switched=bint, overwrites=bint, info="unsigned int", rmgr="unsigned int")
     cdef int walk(self) except -1 nogil
+
+    @cython.locals(prev="long long")
+    cdef int check_record_header(self, unsigned int rmgr) except -1 nogil
 
     @cython.locals(named="long long")
     cdef int names_overwritten(self) except -1 nogil

@@ -193,7 +193,7 @@ class Scanner:
                     at_row = self.count
                     xid = self.read_u32(self.found + 4)
                     rmgr = self.linear[self.found + 17]
-                    if self.quiet[rmgr] != 0 and at_row > 0 and (xid == last_xid or xid == 0):
+                    if self.quiet[rmgr] != 0 and at_row > 0 and xid in (last_xid, 0):
                         self.left_out += 1
                         continue
                     last_xid = xid
@@ -340,13 +340,8 @@ class Scanner:
             return 0
         total = self.total
         lsn = self.record_lsn
-        prev = self.read_u64(begin + 8)
         rmgr = self.linear[begin + 17]
-        if self.rmgr_last < rmgr < self.rmgr_custom:
-            return self.fail(BAD_RMGR, lsn)
-        if prev < 0 or prev >= lsn or (prev != self.prev_lsn and self.prev_lsn != 0):
-            return self.fail(BAD_PREV, lsn)
-        if there < total:
+        if not self.check_record_header(rmgr) or there < total:
             return 0
         switched = False
         if rmgr == 0 or self.overwritten_lsn != 0:
@@ -372,6 +367,15 @@ class Scanner:
             self.end_lsn = (self.end_lsn + self.segment_bytes - 1) // self.segment_bytes * self.segment_bytes
             self.skip_to = self.end_lsn
             self.used = self.record = begin + self.length
+        return 1
+
+    def check_record_header(self, rmgr: int) -> int:
+        """Judge what a record's header says beside its length."""
+        prev = self.read_u64(self.record + 8)
+        if self.rmgr_last < rmgr < self.rmgr_custom:
+            return self.fail(BAD_RMGR, self.record_lsn)
+        if prev < 0 or prev >= self.record_lsn or self.prev_lsn not in (0, prev):
+            return self.fail(BAD_PREV, self.record_lsn)
         return 1
 
     def names_overwritten(self) -> int:
