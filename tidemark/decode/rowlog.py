@@ -22,6 +22,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
 CHUNK_BYTES = 4 << 20  # a chunk is closed when it passes this: spilling writes and reads whole chunks
+RUN_BYTES = 128 << 10  # a run from here on is a chunk of its own: to append it would copy what is there
 _SPILLED = Struct("<QQ")  # bytes of entries, of tuples
 _XID = Struct("<I")
 
@@ -67,9 +68,10 @@ class RowChunk:
 
     __slots__ = ("entries", "tuples")
 
-    def __init__(self) -> None:
-        self.entries = bytearray()
-        self.tuples = bytearray()
+    def __init__(self, entries: bytes | memoryview = b"", tuples: bytes | memoryview = b"") -> None:
+        """Begin with a copy of these."""
+        self.entries = bytearray(entries)
+        self.tuples = bytearray(tuples)
 
     def __len__(self) -> int:
         return len(self.entries) // ENTRY_BYTES
@@ -123,10 +125,8 @@ class RowChunk:
         entries, tuples = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0)
         if len(content) != _SPILLED.size + entries + tuples:
             raise StateError("a spilled part of a transaction came back with another length than it was written")
-        chunk, view = cls(), memoryview(content)
-        chunk.entries = bytearray(view[_SPILLED.size : _SPILLED.size + entries])
-        chunk.tuples = bytearray(view[_SPILLED.size + entries :])
-        return chunk
+        view = memoryview(content)
+        return cls(view[_SPILLED.size : _SPILLED.size + entries], view[_SPILLED.size + entries :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +201,12 @@ class RowLog:
     def extend(self, entries: memoryview, tuples: memoryview) -> None:
         """Log a run of rows."""
         last = self._last
+        if len(entries) + len(tuples) >= RUN_BYTES:
+            if len(last):
+                self._close_chunk()
+            self._last = RowChunk(entries, tuples)
+            self._close_chunk()
+            return
         last.entries += entries
         last.tuples += tuples
         if last.byte_count >= CHUNK_BYTES:
