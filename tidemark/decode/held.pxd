@@ -14,6 +14,7 @@ cdef class HeldRows:
     cdef readonly bint is_arranged, is_crowded, has_gaps, is_sorted
     cdef long long oldest, others_lsn
     cdef unsigned long long[::1] words
+    cdef const unsigned char[::1] linear
     cdef unsigned char[::1] entries, arranged, tuples, arranged_tuples
     cdef long long[::1] row_slots, row_sizes, arranged_sizes
     cdef long long[::1] run_xids, run_rows, run_bytes
@@ -21,7 +22,7 @@ cdef class HeldRows:
     cdef long long[::1] end_counts, end_rows, end_bytes, end_slots
     cdef long long[::1] slot_xids, slot_firsts, slot_rows, slot_bytes, slot_row_at, slot_byte_at
 
-    cdef int begin(self, unsigned char[::1] tuples, unsigned char[::1] arranged_tuples,
+    cdef int begin(self, const unsigned char[::1] linear, unsigned char[::1] tuples, unsigned char[::1] arranged_tuples,
                    long long others_lsn) except -1
 
     cdef int has_room(self) except -1 nogil
@@ -31,11 +32,11 @@ cdef class HeldRows:
 
     @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, low="unsigned long long",
                    high="unsigned long long")
-    cdef int add(self, long long slot, long long xid, long long lsn, const unsigned char[::1] linear,
-                 unsigned char op, unsigned char before_kind, unsigned int origin, long long relation,
-                 Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at, Py_ssize_t old_length) except -1 nogil
+    cdef int add(self, long long slot, long long xid, long long lsn, unsigned char op, unsigned char before_kind,
+                 unsigned int origin, long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
+                 Py_ssize_t old_length) except -1 nogil
 
-    cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    cdef int copy(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(end=Py_ssize_t, restart="long long")
     cdef int commit(self, long long slot, long long lsn, long long end_lsn, long long time,

@@ -56,6 +56,7 @@ ALL_XIDS = (1 << 32) - 1
 STEP = 32  # row_entries.ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = (1 << 32) - 1
+NO_BYTES = b""
 
 Buffer = bytes | bytearray
 
@@ -86,6 +87,7 @@ class HeldRows:
         self.end_xids, self.end_firsts, self.end_lsns, self.end_ends, self.end_times, self.end_databases = ends[:6]
         self.end_counts, self.end_rows, self.end_bytes, self.end_restarts, self.end_slots = ends[6:]
         self.slot_xids, self.slot_firsts, self.slot_rows, self.slot_bytes, self.slot_row_at, self.slot_byte_at = slots
+        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
         self.tuples = bytearray(1)
         self.arranged_tuples = bytearray(1)
         self.row_count = 0  # held, between calls
@@ -106,8 +108,9 @@ class HeldRows:
         self.oldest = 0  # between both
         self.is_arranged = False  # otherwise the others' rows are the entries, and nothing is held
 
-    def begin(self, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
+    def begin(self, linear: Buffer, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
         """Begin a call: forget what the last one has taken out."""
+        self.linear = linear
         self.tuples = tuples
         self.arranged_tuples = arranged_tuples
         self.others_lsn = others_lsn
@@ -135,7 +138,6 @@ class HeldRows:
         slot: int,
         xid: int,
         lsn: int,
-        linear: Buffer,
         op: int,
         before_kind: int,
         origin: int,
@@ -156,9 +158,9 @@ class HeldRows:
         self.words[at + 2] = old_length
         self.words[at + 3] = lsn
         if old_length != NO_TUPLE:
-            self.copy(linear, old_at, old_length)
+            self.copy(old_at, old_length)
         if new_length != NO_TUPLE:
-            self.copy(linear, new_at, new_length)
+            self.copy(new_at, new_length)
         size = self.tuple_count - begin
         self.row_slots[self.row_count] = slot
         self.row_sizes[self.row_count] = size
@@ -179,13 +181,13 @@ class HeldRows:
         self.run_bytes[run] = self.other_bytes
         return 0
 
-    def copy(self, linear: Buffer, at: int, length: int) -> int:
+    def copy(self, at: int, length: int) -> int:
         """Put a tuple behind those taken so far; they are parts of the block, so there is room."""
         if cython.compiled:
             if length > 0:
-                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(linear[at]), length)
+                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(self.linear[at]), length)
         else:
-            self.tuples[self.tuple_count : self.tuple_count + length] = linear[at : at + length]
+            self.tuples[self.tuple_count : self.tuple_count + length] = self.linear[at : at + length]
         self.tuple_count += length
         return 0
 

@@ -9,6 +9,8 @@ cdef class LookUp:
     cdef public Py_ssize_t slots, used
     cdef unsigned long long[::1] keys
     cdef long long[::1] values
+    cdef unsigned long long latest_key
+    cdef long long latest_value
 
     cpdef put(self, unsigned long long key, long long value)
 
