@@ -22,7 +22,7 @@ KERNELS = [
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
 ]
-# What a kernel calls for each value takes buffers as arguments, of 200 bytes each: as a call that costs more than it does.
+# What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
 

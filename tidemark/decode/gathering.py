@@ -17,7 +17,6 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
-
 ARENA_KEPT_BYTES = 64 << 20  # an arena that had to be larger is not kept
 
 

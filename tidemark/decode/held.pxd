@@ -7,6 +7,8 @@ cdef long long SLOTS, NOTHING, OTHERS, GONE, ALL_XIDS, ROWS_EACH, BYTES_EACH, SI
 cdef unsigned int NO_TUPLE
 
 
+# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+@cython.final
 cdef class HeldRows:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count, end_count, other_rows, other_bytes
     cdef readonly Py_ssize_t others_at, others_byte_at
@@ -28,7 +30,7 @@ cdef class HeldRows:
     cdef int has_room(self) except -1 nogil
 
     @cython.locals(slot="long long")
-    cdef long long hold(self, long long xid, long long lsn) except -1 nogil
+    cdef Py_ssize_t hold(self, long long xid, long long lsn) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, low="unsigned long long",
                    high="unsigned long long")
@@ -36,7 +38,7 @@ cdef class HeldRows:
                  unsigned int origin, long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil
 
-    cdef int copy(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    cdef inline int copy(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(end=Py_ssize_t, restart="long long")
     cdef int commit(self, long long slot, long long lsn, long long end_lsn, long long time,
@@ -49,7 +51,7 @@ cdef class HeldRows:
 
     cdef int let_go(self, long long slot) except -1 nogil
 
-    cdef long long oldest_lsn(self) except? -2 nogil
+    cdef Py_ssize_t oldest_lsn(self) except? -2 nogil
 
     cdef int finish(self) except -1 nogil
 
@@ -61,8 +63,8 @@ cdef class HeldRows:
                    size=Py_ssize_t)
     cdef int place(self) except -1 nogil
 
-    cdef int move(self, Py_ssize_t row, Py_ssize_t at, Py_ssize_t size, Py_ssize_t to,
-                  Py_ssize_t to_byte) except -1 nogil
+    cdef inline int move(self, Py_ssize_t row, Py_ssize_t at, Py_ssize_t size, Py_ssize_t to,
+                         Py_ssize_t to_byte) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, number="long long", slot="long long")
     cdef int keep(self, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t byte, Py_ssize_t size) except -1 nogil

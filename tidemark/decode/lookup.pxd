@@ -19,7 +19,7 @@ cdef class LookUp:
     @cython.locals(slot=Py_ssize_t)
     cdef int enter(self, unsigned long long key, long long value) except -1 nogil
 
-    cdef Py_ssize_t get(self, unsigned long long key) except? -2 nogil
+    cdef Py_ssize_t get(self, unsigned long long key) except? -0x7FFFFFFF nogil  # NB: -2 and the like are values
 
     @cython.locals(low="unsigned long long", high="unsigned long long")
     cdef inline Py_ssize_t home(self, unsigned long long key) except? -2 nogil
