@@ -173,7 +173,7 @@ class RowExtractor:
         if len(tuples) < room or len(arranged_tuples) < room:
             return start
         self.linear = linear
-        self.held.begin(tuples, arranged_tuples, others_lsn)
+        self.held.begin(linear, tuples, arranged_tuples, others_lsn)
         self.other_end = NOTHING
         self.is_full = False
         at = start
@@ -192,7 +192,7 @@ class RowExtractor:
                     break
                 at += 1
             self.held.finish()
-        self.linear = NO_BYTES
+        self.linear = self.held.linear = NO_BYTES
         return at
 
     def read_u16(self, at: int) -> int:
@@ -583,7 +583,6 @@ class RowExtractor:
             self.slot,
             self.xid,
             self.lsn,
-            self.linear,
             op,
             before_kind,
             self.origin,

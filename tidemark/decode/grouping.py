@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.committed_run import CommittedRun, EndsInGroup
-from tidemark.decode.gathering import GatheredRows
+from tidemark.decode.gathering import Arenas, GatheredRows
 from tidemark.decode.itemlog import Item
 from tidemark.decode.origins import kept_rows
 from tidemark.decode.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
@@ -124,6 +124,7 @@ class Grouper:
         self._bytes_max = bytes_max
         self._selection: dict[Relation, bool] = {}
         self._builders: dict[tuple[Oid, str, Relation], BatchBuilder] = {}  # by the database's encoding, too
+        self._arenas = Arenas()
         self._restart()
 
     def _restart(self) -> None:
@@ -251,7 +252,7 @@ class Grouper:
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
-            self._gathered = GatheredRows(run.versions)
+            self._gathered = GatheredRows(run.versions, self._arenas)
         ends, last = run.ends, stop - 1
         self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
@@ -284,7 +285,7 @@ class Grouper:
         end = transaction.end
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
-            self._gathered = GatheredRows(run.versions)
+            self._gathered = GatheredRows(run.versions, self._arenas)
         gathered, chunk = self._gathered, run.chunk
         stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
         room = self._bytes_max - self.byte_count

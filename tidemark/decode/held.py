@@ -56,6 +56,7 @@ ALL_XIDS = (1 << 32) - 1
 STEP = 32  # row_entries.ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = (1 << 32) - 1
+NO_BYTES = b""
 
 Buffer = bytes | bytearray
 
@@ -91,6 +92,7 @@ class HeldRows:
         ]
         self.slot_more = slots[6]
         self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # row of each, if nobody wants it
+        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
         self.tuples = bytearray(1)
         self.arranged_tuples = bytearray(1)
         self.row_count = 0  # held, between calls
@@ -112,8 +114,9 @@ class HeldRows:
         self.oldest = 0  # between both
         self.is_arranged = False  # otherwise the others' rows are the entries, and nothing is held
 
-    def begin(self, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
+    def begin(self, linear: Buffer, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
         """Begin a call: forget what the last one has taken out."""
+        self.linear = linear
         self.tuples = tuples
         self.arranged_tuples = arranged_tuples
         self.others_lsn = others_lsn
@@ -143,7 +146,6 @@ class HeldRows:
         slot: int,
         xid: int,
         lsn: int,
-        linear: Buffer,
         op: int,
         before_kind: int,
         origin: int,
@@ -164,9 +166,9 @@ class HeldRows:
         self.words[at + 2] = old_length
         self.words[at + 3] = lsn
         if old_length != NO_TUPLE:
-            self.copy(linear, old_at, old_length)
+            self.copy(old_at, old_length)
         if new_length != NO_TUPLE:
-            self.copy(linear, new_at, new_length)
+            self.copy(new_at, new_length)
         size = self.tuple_count - begin
         self.row_slots[self.row_count] = slot
         self.row_sizes[self.row_count] = size
@@ -217,13 +219,13 @@ class HeldRows:
             self.run_more[self.run_count - 1] = self.other_more
         return 1
 
-    def copy(self, linear: Buffer, at: int, length: int) -> int:
+    def copy(self, at: int, length: int) -> int:
         """Put a tuple behind those taken so far; they are parts of the block, so there is room."""
         if cython.compiled:
             if length > 0:
-                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(linear[at]), length)
+                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(self.linear[at]), length)
         else:
-            self.tuples[self.tuple_count : self.tuple_count + length] = linear[at : at + length]
+            self.tuples[self.tuple_count : self.tuple_count + length] = self.linear[at : at + length]
         self.tuple_count += length
         return 0
 

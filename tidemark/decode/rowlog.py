@@ -22,6 +22,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
 CHUNK_BYTES = 4 << 20  # a chunk is closed when it passes this: spilling writes and reads whole chunks
+RUN_BYTES = 128 << 10  # a run from here on is a chunk of its own: to append it would copy what is there
 _SPILLED = Struct("<QQQ")  # bytes of entries, of tuples, and what `more` is
 _XID = Struct("<I")
 
@@ -67,10 +68,11 @@ class RowChunk:
 
     __slots__ = ("entries", "more", "tuples")
 
-    def __init__(self) -> None:
-        self.entries = bytearray()
-        self.tuples = bytearray()
-        self.more = 0  # rows that the entries stand for beside one each
+    def __init__(self, entries: bytes | memoryview = b"", tuples: bytes | memoryview = b"", more: int = 0) -> None:
+        """Begin with a copy of these; they stand for `more` rows than there are entries."""
+        self.entries = bytearray(entries)
+        self.tuples = bytearray(tuples)
+        self.more = more
 
     def __len__(self) -> int:
         return len(self.entries) // ENTRY_BYTES
@@ -140,11 +142,8 @@ class RowChunk:
         entries, tuples, more = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0, 0)
         if len(content) != _SPILLED.size + entries + tuples:
             raise StateError("a spilled part of a transaction came back with another length than it was written")
-        chunk, view = cls(), memoryview(content)
-        chunk.entries = bytearray(view[_SPILLED.size : _SPILLED.size + entries])
-        chunk.tuples = bytearray(view[_SPILLED.size + entries :])
-        chunk.more = more
-        return chunk
+        view = memoryview(content)
+        return cls(view[_SPILLED.size : _SPILLED.size + entries], view[_SPILLED.size + entries :], more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +219,12 @@ class RowLog:
     def extend(self, entries: memoryview, tuples: memoryview, more: int) -> None:
         """Log a run of rows, `more` than there are entries."""
         last = self._last
+        if len(entries) + len(tuples) >= RUN_BYTES:
+            if len(last):
+                self._close_chunk()
+            self._last = RowChunk(entries, tuples, more)
+            self._close_chunk()
+            return
         last.more += more
         last.entries += entries
         last.tuples += tuples
