@@ -23,6 +23,8 @@ KERNELS = [
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
 ]
+# What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
+MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
 
 
@@ -42,6 +44,7 @@ def kernels() -> list[Extension]:
             Extension(
                 name,
                 [str(Path(*name.split(".")).with_suffix(".py"))],
+                define_macros=MACROS,
                 extra_compile_args=FLAGS,
                 optional=not required,
             )

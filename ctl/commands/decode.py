@@ -26,6 +26,7 @@ from tidemark.decode.decoder import Decoded, DecodedRun
 from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
+from tidemark.io.memory import keep_freed_memory
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.commit_time import CommitTime
@@ -70,6 +71,7 @@ def decode(
     Needs no server. Any folder of segment files will do: an archive, a pg_receivewal target, a copy of pg_wal.
     By time a transaction counts by its own commit time; where the server's clock was set back, LSNs are exact.
     """
+    keep_freed_memory()
     lsns = LsnRange(_lsn(begin), _lsn(end))
     times = TimeRange(_time(begin), _time(end))
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)

@@ -61,6 +61,7 @@ def scan(files: list[tuple[Lsn, Path]], *, parse: bool) -> tuple[Lsn, int]:
                     if parse:
                         for _ in outcome.records(ROWS):
                             pass
+                    framer.reuse(outcome)
                 if isinstance(outcome, Invalid):
                     return framer.position, count
     return framer.position, count

@@ -309,7 +309,9 @@ def block_of(raws: Sequence[tuple[Lsn, Lsn, bytes]]) -> RecordBlock:
         block.infos[index], block.rmgrs[index] = raw[16], raw[17]
         block.offsets[index], block.lengths[index] = at, len(raw)
         at += len(raw)
-    block.count = len(raws)
+    block.count = block.record_count = len(raws)
+    if raws:
+        block.last_lsn, block.end_lsn = raws[-1][:2]
     return block
 
 

@@ -9,12 +9,17 @@ cdef extern from *:
     # NB: 128 bits. Cython believes it to be 64 and must not choose a type for it: only names declared so may meet it.
     ctypedef unsigned long long u128 "tidemark_u128"
 
-cdef long long ALL_DONE, UUID_BYTES, TEXT_BYTES_MAX
+cdef long long ALL_DONE, AHEAD, UUID_BYTES, TEXT_BYTES_MAX
 cdef unsigned int SIGN_32, MASK_32
 cdef unsigned long long SIGN_64, MASK_64, HIGH_BITS
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_SHORT, NUMERIC_LONG_NEGATIVE, NUMERIC_SHORT_NEGATIVE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
 cdef u128 GROUP_BASE, TEN, ZERO
+
+
+@cython.locals(place="long long")
+cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
+                      long long last) except -1 nogil
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int")

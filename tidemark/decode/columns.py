@@ -21,6 +21,7 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.prefetch import prefetch
 
 if TYPE_CHECKING:
     from tidemark.decode.places import Buffer, Integers, Room
@@ -49,9 +50,19 @@ NUMERIC_SHORT_NEGATIVE = 0x2000
 NUMERIC_WEIGHT_SIGN = 0x0040
 NUMERIC_WEIGHT = 0x003F
 GROUP_MAX = 9999
+AHEAD = 16  # rows
 GROUP_BASE = 10000
 TEN = 10
 ZERO = 0
+
+
+def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
+    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
+    if cython.compiled:
+        place = places[min(cell + AHEAD, last)]
+        if place >= 0:
+            prefetch(cython.address(data[place]))
+    return 0
 
 
 def read_u16(data: Buffer, at: int) -> int:
@@ -83,6 +94,8 @@ def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room)
     """Set the bit of each row whose one byte is not zero."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0 and data[place] != 0:
                 out[row >> 3] |= 1 << (row & 7)
@@ -93,6 +106,8 @@ def build_16(data: Buffer, places: Integers, first: int, rows: int, out: Integer
     """Take two bytes a row."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u16(data, place)
@@ -103,6 +118,8 @@ def build_32(data: Buffer, places: Integers, first: int, rows: int, out: Integer
     """Take four bytes a row."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u32(data, place)
@@ -113,6 +130,8 @@ def build_64(data: Buffer, places: Integers, first: int, rows: int, out: Integer
     """Take eight bytes a row."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u64(data, place)
@@ -123,6 +142,8 @@ def build_widened(data: Buffer, places: Integers, first: int, rows: int, out: In
     """Take four bytes a row as an unsigned integer, into eight."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u32(data, place)
@@ -138,6 +159,8 @@ def build_clamped_32(
     """
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 ordered = read_u32(data, place) ^ SIGN_32
@@ -152,6 +175,8 @@ def build_clamped_64(
     """Do the same with eight bytes."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 ordered = read_u64(data, place) ^ SIGN_64
@@ -180,6 +205,8 @@ def copy_bytes(
     """Copy the payloads to where `measure` put them."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             size = sizes[first + row]
             if place >= 0 and size > 0:
@@ -201,6 +228,8 @@ def build_uuid(
     with cython.nogil:
         for row in range(rows):
             offsets[row] = at
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place < 0:
                 continue
@@ -232,6 +261,8 @@ def build_decimal(
     """Turn numerics into 128-bit integers of the column's scale; what has no such form (NaN) loses its validity bit."""
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place < 0:
                 continue
@@ -280,7 +311,7 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
             coefficient = coefficient * GROUP_BASE + group
         else:  # of this group some digits, or none, stand before the column's end
             for step in range(4 - max(left, 0)):
-                group = group // 10
+                group = group * 52429 >> 19  # a tenth
             for step in range(left):
                 coefficient = coefficient * TEN
             coefficient = coefficient + group

@@ -73,7 +73,7 @@ class CommittedRun:
 
     ends: SmallTransactions
     restart_lsns: "array[int]"  # of a pointer at each transaction's end
-    row_ends: "array[int]"  # rows up to there
+    row_ends: "array[int]"  # entries up to there: as many as rows, but for those that nobody wants
     byte_ends: "array[int]"  # bytes of tuples up to there
     versions: RelationVersions  # whose numbers the entries hold
     entries: bytes  # of all rows, and their tuples
@@ -83,7 +83,7 @@ class CommittedRun:
         return len(self.ends)
 
     def rows_before(self, index: int) -> int:
-        """Return how many rows the transactions before number `index` have."""
+        """Return how many entries the transactions before number `index` have."""
         return self.row_ends[index - 1] if index else 0
 
     def bytes_before(self, index: int) -> int:
@@ -102,9 +102,11 @@ class CommittedRun:
         """Return a transaction by itself."""
         rows = RowLog(self.versions)
         entries, tuples = memoryview(self.entries), memoryview(self.tuples)
+        start, stop = self.rows_before(index), self.row_ends[index]
         rows.extend(
-            entries[self.rows_before(index) * ENTRY_BYTES : self.row_ends[index] * ENTRY_BYTES],
+            entries[start * ENTRY_BYTES : stop * ENTRY_BYTES],
             tuples[self.bytes_before(index) : self.byte_ends[index]],
+            self.ends.row_counts[index] - (stop - start),
         )
         end, restart_lsn = self.ends.end(index), Lsn(self.restart_lsns[index])
         return CommittedTransaction(end, restart_lsn, self.inner_restart_lsn(index), rows, ItemLog(), None)

@@ -43,7 +43,7 @@ from tidemark.wal.rmgr import (
     xact,
     xlog,
 )
-from tidemark.wal.versions import WalFormat
+from tidemark.wal.versions import RMGRS, WalFormat
 
 Decoded = CommittedTransaction | LogicalMessage
 DecodedRun = Decoded | CommittedRun
@@ -119,6 +119,14 @@ class Decoder:
         self._skimmer.forget_files()
 
     @property
+    def quiet(self) -> frozenset[int]:
+        """The resource managers whose records say nothing but to which transaction a subtransaction belongs.
+
+        That is in a subtransaction's first record, and no transaction begins with such a one.
+        """
+        return frozenset(range(RMGRS)) - self._handlers.keys()
+
+    @property
     def restart_lsn(self) -> Lsn:
         """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
         return self.transactions.restart_lsn(self.decoded_lsn)
@@ -144,8 +152,7 @@ class Decoder:
             if run is not None:
                 self.last_lsn, self.decoded_lsn = Lsn(run.ends.commit_lsns[-1]), Lsn(run.ends.end_lsns[-1])
                 yield run
-            if index > 0:
-                self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
+            self._reach(block, index)
             found = self._skimmer.ended(block)
             if found is not None:
                 committed = self._complete(*found)
@@ -161,6 +168,14 @@ class Decoder:
                 if self.is_halted:
                     return
                 index += 1
+        self._reach(block, index)
+
+    def _reach(self, block: RecordBlock, index: int) -> None:
+        """Note that the records of `block` before `index` are taken, and behind the last those that were left out."""
+        if index == len(block) > 0:
+            self.last_lsn, self.decoded_lsn = block.last_lsn, block.end_lsn
+        elif index > 0:
+            self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
 
     def decode(self, record: Record) -> Decoded | None:
         """Take the next record; return what it completes, if anything."""

@@ -54,10 +54,10 @@ cdef class RowExtractor:
                              long long others_lsn) except -1
 
     @cython.locals(b0="unsigned int", b1="unsigned int")
-    cdef unsigned int read_u16(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
+    cdef inline unsigned int read_u16(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
 
     @cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-    cdef unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
+    cdef inline unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
 
     cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
 
@@ -79,7 +79,7 @@ cdef class RowExtractor:
     cdef int take(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr, unsigned int info) except -1 nogil
 
     @cython.locals(top_state="long long")
-    cdef int can_join(self, long long state) except -1 nogil
+    cdef inline int can_join(self, long long state) except -1 nogil
 
     @cython.locals(top_state="long long")
     cdef int join(self) except -1 nogil
@@ -103,7 +103,7 @@ cdef class RowExtractor:
     cdef int take_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
                        unsigned int info, long long state) except -1 nogil
 
-    cdef int is_whole(self, long long xid) except -1 nogil
+    cdef inline int is_whole(self, long long xid) except -1 nogil
 
     @cython.locals(opcode="unsigned int")
     cdef int take_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
@@ -113,9 +113,9 @@ cdef class RowExtractor:
 
     @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
                    compressed="unsigned int", first=bint)
-    cdef int read_block_header(self) except -1 nogil
+    cdef inline int read_block_header(self) except -1 nogil
 
-    cdef int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    cdef inline int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(flags="unsigned int")
     cdef int take_insert(self, long long relation) except -1 nogil
@@ -132,7 +132,7 @@ cdef class RowExtractor:
     @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
     cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
 
-    @cython.locals(top="long long")
+    @cython.locals(top="long long", is_unwanted=bint)
     cdef int add(self, unsigned char op, unsigned char before_kind,
                  long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
                  Py_ssize_t old_length) except -1 nogil

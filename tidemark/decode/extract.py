@@ -173,7 +173,7 @@ class RowExtractor:
         if len(tuples) < room or len(arranged_tuples) < room:
             return start
         self.linear = linear
-        self.held.begin(tuples, arranged_tuples, others_lsn)
+        self.held.begin(linear, tuples, arranged_tuples, others_lsn)
         self.other_end = NOTHING
         self.is_full = False
         at = start
@@ -192,7 +192,7 @@ class RowExtractor:
                     break
                 at += 1
             self.held.finish()
-        self.linear = NO_BYTES
+        self.linear = self.held.linear = NO_BYTES
         return at
 
     def read_u16(self, at: int) -> int:
@@ -562,17 +562,11 @@ class RowExtractor:
         return 1 if at == stop else 0
 
     def add(
-        self,
-        op: int,
-        before_kind: int,
-        relation: int,
-        new_at: int,
-        new_length: int,
-        old_at: int,
-        old_length: int,
+        self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
     ) -> int:
         """Take a row; of a relation that nobody wants, without its tuples."""
-        if relation < 0:
+        is_unwanted = relation < 0
+        if is_unwanted:
             relation = NOTHING - relation
             new_length = old_length = NO_TUPLE
         if self.is_new:
@@ -583,11 +577,12 @@ class RowExtractor:
                 self.xids.enter(top, XID_HELD + self.slot)
             self.join()
             self.is_new = False
+        if is_unwanted and self.held.count(self.slot, self.xid):
+            return 0
         self.held.add(
             self.slot,
             self.xid,
             self.lsn,
-            self.linear,
             op,
             before_kind,
             self.origin,
@@ -597,4 +592,6 @@ class RowExtractor:
             old_at,
             old_length,
         )
+        if is_unwanted:
+            self.held.begin_count(self.slot)
         return 0

@@ -17,6 +17,49 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
+ARENA_KEPT_BYTES = 64 << 20  # an arena that had to be larger is not kept
+
+
+class Arena:
+    """Bytes put end to end, in memory that is kept from one group to the next: fresh pages cost more than the copy."""
+
+    __slots__ = ("_buffer", "size")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.size = 0
+
+    def put(self, part: bytes | bytearray | memoryview) -> None:
+        """Put `part` behind what is there."""
+        end = self.size + len(part)
+        if end <= len(self._buffer):
+            memoryview(self._buffer)[self.size : end] = part
+        else:
+            del self._buffer[self.size :]
+            self._buffer += part
+        self.size = end
+
+    def content(self) -> bytearray:
+        """Return what was put since `clear`: good until the next `put`."""
+        del self._buffer[self.size :]
+        return self._buffer
+
+    def clear(self) -> None:
+        """Begin anew."""
+        if len(self._buffer) > ARENA_KEPT_BYTES:
+            self._buffer = bytearray()
+        self.size = 0
+
+
+class Arenas:
+    """Where a grouper's rows are gathered, one group after the other."""
+
+    __slots__ = ("entries", "tuples")
+
+    def __init__(self) -> None:
+        self.entries = Arena()
+        self.tuples = Arena()
+
 
 class GatheredRows:
     """Rows in stream order, each run with what its transaction says of it."""
@@ -33,10 +76,13 @@ class GatheredRows:
         "_xids",
     )
 
-    def __init__(self, versions: RelationVersions) -> None:
+    def __init__(self, versions: RelationVersions, arenas: Arenas) -> None:
+        """Gather in `arenas`: what others gathered there is gone."""
         self._versions = versions
-        self._entries = bytearray()
-        self._tuples = bytearray()
+        self._entries = arenas.entries
+        self._tuples = arenas.tuples
+        self._entries.clear()
+        self._tuples.clear()
         self._run_rows = array("q")  # entries up to the run's end
         self._run_ordinals = array("q")  # of its first row
         self._timelines = array("i")
@@ -45,12 +91,12 @@ class GatheredRows:
         self._xids = array("q")
 
     def __len__(self) -> int:
-        return len(self._entries) // ENTRY_BYTES
+        return self._entries.size // ENTRY_BYTES
 
     @property
     def byte_count(self) -> int:
         """Memory taken, about."""
-        return len(self._entries) + len(self._tuples)
+        return self._entries.size + self._tuples.size
 
     def fits(self, run: RowRun | CommittedRun) -> bool:
         """Tell if the run's entries name relation versions by the same numbers."""
@@ -60,15 +106,15 @@ class GatheredRows:
         """Take the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
         if stop - start == len(chunk):  # most transactions are small
-            self._entries += chunk.entries
-            self._tuples += chunk.tuples
+            self._entries.put(chunk.entries)
+            self._tuples.put(chunk.tuples)
         else:
             begin = run.tuples_at + tuple_bytes(chunk.entries, run.start, start)
             size = tuple_bytes(chunk.entries, start, stop)
-            self._entries += memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES]
-            self._tuples += memoryview(chunk.tuples)[begin : begin + size]
-        self._run_rows.append(len(self._entries) // ENTRY_BYTES)
-        self._run_ordinals.append(run.first_ordinal + start - run.start)
+            self._entries.put(memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES])
+            self._tuples.put(memoryview(chunk.tuples)[begin : begin + size])
+        self._run_rows.append(len(self))
+        self._run_ordinals.append(run.ordinal(start))
         self._timelines.append(end.timeline)
         self._commit_lsns.append(end.commit_lsn)
         self._times_us.append(end.commit_time_us)
@@ -79,8 +125,8 @@ class GatheredRows:
         first, ends, count = run.rows_before(start), run.ends, stop - start
         row_ends = array("q", bytes(8 * count))
         shift(run.row_ends, start, stop, len(self) - first, row_ends)
-        self._entries += memoryview(run.entries)[first * ENTRY_BYTES : run.rows_before(stop) * ENTRY_BYTES]
-        self._tuples += memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)]
+        self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : run.rows_before(stop) * ENTRY_BYTES])
+        self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
         self._run_rows += row_ends
         self._run_ordinals += array("q", bytes(8 * count))
         self._timelines += array("i", [ends.timeline]) * count
@@ -94,7 +140,7 @@ class GatheredRows:
         """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
         versions = self._versions
         row_counts = array("q", [0]) * len(versions)
-        if tally(self._entries, row_counts) < 0:
+        if tally(self._entries.content(), row_counts) < 0:
             raise InternalError("gathered rows name a relation version that is none")
         chosen = [number for number, count in enumerate(row_counts) if count and wanted(versions.relations[number])]
         next_row = array("q", [-1]) * len(versions)
@@ -110,10 +156,10 @@ class GatheredRows:
 
     def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
         """Return all rows, those of one relation version next to each other."""
-        out = RowSpans(self._tuples, rows)
+        out = RowSpans(self._tuples.content(), rows)
         moved = arrange(
-            self._entries,
-            len(self._tuples),
+            self._entries.content(),
+            self._tuples.size,
             self._run_rows,
             self._run_ordinals,
             self._timelines,

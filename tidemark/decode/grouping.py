@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.committed_run import CommittedRun, EndsInGroup
-from tidemark.decode.gathering import GatheredRows
+from tidemark.decode.gathering import Arenas, GatheredRows
 from tidemark.decode.itemlog import Item
 from tidemark.decode.origins import kept_rows
 from tidemark.decode.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
@@ -124,6 +124,7 @@ class Grouper:
         self._bytes_max = bytes_max
         self._selection: dict[Relation, bool] = {}
         self._builders: dict[tuple[Oid, str, Relation], BatchBuilder] = {}  # by the database's encoding, too
+        self._arenas = Arenas()
         self._restart()
 
     def _restart(self) -> None:
@@ -158,12 +159,12 @@ class Grouper:
                     yield self._close()
                 self._add_item(item, transaction.inner_restart_lsn, end)
                 continue
-            row = min(item.stop, item.start + max(0, first - item.first_ordinal))
+            row = item.row_at(first)
             self._count_rows(item, item.start, row, end)
             while row < item.stop:
                 if self._is_full:
                     yield self._close()
-                row = self._add_rows(item, row, transaction)
+                row = self._add_rows(item, row, first, transaction)
         transaction.release()
         assert self._last is not None, end
         self._transactions.append(end)
@@ -251,7 +252,7 @@ class Grouper:
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
-            self._gathered = GatheredRows(run.versions)
+            self._gathered = GatheredRows(run.versions, self._arenas)
         ends, last = run.ends, stop - 1
         self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
@@ -276,21 +277,24 @@ class Grouper:
             self._items.extend(wanted)
             self._byte_count += ITEM_BYTES * len(wanted)
 
-    def _add_rows(self, run: RowRun, row: int, transaction: CommittedTransaction) -> int:
-        """Take rows of `run` from `row` on until the group is full; return the first row left over."""
+    def _add_rows(self, run: RowRun, row: int, first: int, transaction: CommittedTransaction) -> int:
+        """Take rows of `run` from `row` on until the group is full; return the first row left over.
+
+        Of rows that nobody wants some may have been passed over already: those before the ordinal `first`.
+        """
         end = transaction.end
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
-            self._gathered = GatheredRows(run.versions)
+            self._gathered = GatheredRows(run.versions, self._arenas)
         gathered, chunk = self._gathered, run.chunk
         stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
         room = self._bytes_max - self.byte_count
         if chunk.byte_count >= room:
             stop = row + rows_within(chunk.entries, row, stop, room)
-        ordinal = run.first_ordinal + row - run.start
+        ordinal = max(first, run.ordinal(row))
         here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
-        self._last = here._replace(ordinal=ordinal + stop - row - 1)
+        self._last = here._replace(ordinal=run.ordinal(stop) - 1)
         for begin, finish in self._wanted_rows(run, row, stop, end):
             gathered.take(run, begin, finish, end)
         return stop

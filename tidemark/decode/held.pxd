@@ -7,35 +7,46 @@ cdef long long SLOTS, NOTHING, OTHERS, GONE, ALL_XIDS, ROWS_EACH, BYTES_EACH, SI
 cdef unsigned int NO_TUPLE
 
 
+# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+@cython.final
 cdef class HeldRows:
     cdef readonly Py_ssize_t row_count, tuple_count, run_count, end_count, other_rows, other_bytes
+    cdef readonly long long other_more
     cdef readonly Py_ssize_t others_at, others_byte_at
     cdef readonly long long head, tail, held_count
     cdef readonly bint is_arranged, is_crowded, has_gaps, is_sorted
     cdef long long oldest, others_lsn
     cdef unsigned long long[::1] words
+    cdef const unsigned char[::1] linear
     cdef unsigned char[::1] entries, arranged, tuples, arranged_tuples
     cdef long long[::1] row_slots, row_sizes, arranged_sizes
-    cdef long long[::1] run_xids, run_rows, run_bytes
+    cdef long long[::1] run_xids, run_rows, run_bytes, run_more
     cdef long long[::1] end_xids, end_firsts, end_lsns, end_ends, end_times, end_databases, end_restarts
     cdef long long[::1] end_counts, end_rows, end_bytes, end_slots
-    cdef long long[::1] slot_xids, slot_firsts, slot_rows, slot_bytes, slot_row_at, slot_byte_at
+    cdef long long[::1] slot_xids, slot_firsts, slot_rows, slot_bytes, slot_row_at, slot_byte_at, slot_more
+    cdef long long[::1] slot_latest
 
-    cdef int begin(self, unsigned char[::1] tuples, unsigned char[::1] arranged_tuples,
+    cdef int begin(self, const unsigned char[::1] linear, unsigned char[::1] tuples, unsigned char[::1] arranged_tuples,
                    long long others_lsn) except -1
 
     cdef int has_room(self) except -1 nogil
 
     @cython.locals(slot="long long")
-    cdef long long hold(self, long long xid, long long lsn) except -1 nogil
+    cdef Py_ssize_t hold(self, long long xid, long long lsn) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, begin=Py_ssize_t, size=Py_ssize_t, run=Py_ssize_t, low="unsigned long long",
                    high="unsigned long long")
-    cdef int add(self, long long slot, long long xid, long long lsn, const unsigned char[::1] linear,
-                 unsigned char op, unsigned char before_kind, unsigned int origin, long long relation,
-                 Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at, Py_ssize_t old_length) except -1 nogil
+    cdef int add(self, long long slot, long long xid, long long lsn, unsigned char op, unsigned char before_kind,
+                 unsigned int origin, long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
+                 Py_ssize_t old_length) except -1 nogil
 
-    cdef int copy(self, const unsigned char[::1] linear, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+    @cython.locals(row=Py_ssize_t, one="unsigned long long")
+    cdef int begin_count(self, long long slot) except -1 nogil
+
+    @cython.locals(row="long long", rows="unsigned long long", one="unsigned long long")
+    cdef int count(self, long long slot, long long xid) except -1 nogil
+
+    cdef inline int copy(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
 
     @cython.locals(end=Py_ssize_t, restart="long long")
     cdef int commit(self, long long slot, long long lsn, long long end_lsn, long long time,
@@ -43,12 +54,12 @@ cdef class HeldRows:
 
     cdef int is_top(self, long long slot, long long xid) except -1 nogil
 
-    @cython.locals(row=Py_ssize_t, owner="long long")
+    @cython.locals(row=Py_ssize_t, owner="long long", rows="long long")
     cdef int drop(self, long long slot, long long xid) except -1 nogil
 
     cdef int let_go(self, long long slot) except -1 nogil
 
-    cdef long long oldest_lsn(self) except? -2 nogil
+    cdef Py_ssize_t oldest_lsn(self) except? -2 nogil
 
     cdef int finish(self) except -1 nogil
 
@@ -60,8 +71,8 @@ cdef class HeldRows:
                    size=Py_ssize_t)
     cdef int place(self) except -1 nogil
 
-    cdef int move(self, Py_ssize_t row, Py_ssize_t at, Py_ssize_t size, Py_ssize_t to,
-                  Py_ssize_t to_byte) except -1 nogil
+    cdef inline int move(self, Py_ssize_t row, Py_ssize_t at, Py_ssize_t size, Py_ssize_t to,
+                         Py_ssize_t to_byte) except -1 nogil
 
     @cython.locals(at=Py_ssize_t, number="long long", slot="long long")
     cdef int keep(self, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t byte, Py_ssize_t size) except -1 nogil

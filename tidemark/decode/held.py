@@ -35,12 +35,12 @@ SMALL_ROWS = 256  # a transaction with more is better not held from one call to 
 SMALL_BYTES = 64 << 10  # of tuples: nor is one with more
 LONG = 1024  # nor one since which so many have begun
 NONE = -1  # of a slot, of an LSN: there is none
-RUN_COLUMNS = 3
+RUN_COLUMNS = 4
 ROW_ENDS = 7  # which of the columns of `ends`; those before it are of `SmallTransactions`
 BYTE_ENDS = 8
 RESTART_LSNS = 9
 END_COLUMNS = 11
-SLOT_COLUMNS = 6
+SLOT_COLUMNS = 7
 
 # The same as C integers, which Python does not see.
 ROOM = ROWS_MAX
@@ -56,6 +56,7 @@ ALL_XIDS = (1 << 32) - 1
 STEP = 32  # row_entries.ENTRY_BYTES
 WORDS = 4
 NO_TUPLE = (1 << 32) - 1
+NO_BYTES = b""
 
 Buffer = bytes | bytearray
 
@@ -73,19 +74,25 @@ class HeldRows:
     ) -> None:
         """Work in buffers and arrays that the caller reads: with room for ROWS_MAX, and `slots` for SLOTS_MAX.
 
-        `runs` are of the others' rows: xid, rows and bytes of tuples up to the run's end. `ends` are of the held
+        `runs` are of the others' rows: xid, rows and bytes of tuples up to the run's end, and how many more these rows
+        stand for. `ends` are of the held
         transactions that committed: xid, first LSN, commit LSN, end LSN, time, database, rows, rows and bytes up to its
         end, where a restart behind it begins, slot. `slots` are of those that did not: xid (0: none), first LSN, rows
-        and bytes, and where these begin.
+        and bytes, where these begin, and how many more rows these stand for.
         """
         self.entries = entries
         self.words = memoryview(entries).cast("Q")  # the same, by eight bytes
         self.arranged = arranged
         self.row_slots, self.row_sizes, self.arranged_sizes = (array("q", bytes(8 * ROWS_MAX)) for _ in range(3))
-        self.run_xids, self.run_rows, self.run_bytes = runs
+        self.run_xids, self.run_rows, self.run_bytes, self.run_more = runs
         self.end_xids, self.end_firsts, self.end_lsns, self.end_ends, self.end_times, self.end_databases = ends[:6]
         self.end_counts, self.end_rows, self.end_bytes, self.end_restarts, self.end_slots = ends[6:]
-        self.slot_xids, self.slot_firsts, self.slot_rows, self.slot_bytes, self.slot_row_at, self.slot_byte_at = slots
+        self.slot_xids, self.slot_firsts, self.slot_rows, self.slot_bytes, self.slot_row_at, self.slot_byte_at = slots[
+            :6
+        ]
+        self.slot_more = slots[6]
+        self.slot_latest = array("q", bytes(8 * SLOTS_MAX))  # row of each, if nobody wants it
+        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
         self.tuples = bytearray(1)
         self.arranged_tuples = bytearray(1)
         self.row_count = 0  # held, between calls
@@ -94,6 +101,7 @@ class HeldRows:
         self.end_count = 0
         self.other_rows = 0
         self.other_bytes = 0
+        self.other_more = 0
         self.others_at = 0  # where their rows begin among those that were arranged
         self.others_byte_at = 0
         self.held_count = 0
@@ -106,12 +114,13 @@ class HeldRows:
         self.oldest = 0  # between both
         self.is_arranged = False  # otherwise the others' rows are the entries, and nothing is held
 
-    def begin(self, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
+    def begin(self, linear: Buffer, tuples: bytearray, arranged_tuples: bytearray, others_lsn: int) -> int:
         """Begin a call: forget what the last one has taken out."""
+        self.linear = linear
         self.tuples = tuples
         self.arranged_tuples = arranged_tuples
         self.others_lsn = others_lsn
-        self.other_rows = self.other_bytes = self.run_count = self.end_count = 0
+        self.other_rows = self.other_bytes = self.other_more = self.run_count = self.end_count = 0
         return 0
 
     def has_room(self) -> int:
@@ -128,6 +137,8 @@ class HeldRows:
         self.slot_rows[slot] = 0
         self.slot_bytes[slot] = 0
         self.slot_row_at[slot] = 0
+        self.slot_more[slot] = 0
+        self.slot_latest[slot] = NOTHING
         return slot
 
     def add(
@@ -135,7 +146,6 @@ class HeldRows:
         slot: int,
         xid: int,
         lsn: int,
-        linear: Buffer,
         op: int,
         before_kind: int,
         origin: int,
@@ -156,9 +166,9 @@ class HeldRows:
         self.words[at + 2] = old_length
         self.words[at + 3] = lsn
         if old_length != NO_TUPLE:
-            self.copy(linear, old_at, old_length)
+            self.copy(old_at, old_length)
         if new_length != NO_TUPLE:
-            self.copy(linear, new_at, new_length)
+            self.copy(new_at, new_length)
         size = self.tuple_count - begin
         self.row_slots[self.row_count] = slot
         self.row_sizes[self.row_count] = size
@@ -167,6 +177,7 @@ class HeldRows:
             self.slot_rows[slot] += 1
             self.slot_bytes[slot] += size
             self.is_sorted = False
+            self.slot_latest[slot] = NOTHING
             return 0
         run = self.run_count - 1
         if run < 0 or self.run_xids[run] != xid:
@@ -177,15 +188,44 @@ class HeldRows:
         self.other_bytes += size
         self.run_rows[run] = self.other_rows
         self.run_bytes[run] = self.other_bytes
+        self.run_more[run] = self.other_more
         return 0
 
-    def copy(self, linear: Buffer, at: int, length: int) -> int:
+    def begin_count(self, slot: int) -> int:
+        """Say that nobody wants the row that was put last."""
+        row = self.row_count - 1
+        one = 1
+        self.words[row * WORDS + 2] += one << 32
+        if slot != OTHERS:
+            self.slot_latest[slot] = row
+        return 0
+
+    def count(self, slot: int, xid: int) -> int:
+        """Let the latest row of a transaction stand for one more that nobody wants; 0 if it is none of these."""
+        row = self.row_count - 1
+        if slot != OTHERS:
+            row = self.slot_latest[slot]
+        if row < 0 or self.row_slots[row] != slot or self.words[row * WORDS + 1] & ALL_XIDS != xid:
+            return 0
+        rows = self.words[row * WORDS + 2] >> 32
+        if rows in (0, ALL_XIDS):
+            return 0
+        one = 1
+        self.words[row * WORDS + 2] += one << 32
+        if slot != OTHERS:
+            self.slot_more[slot] += 1
+        else:
+            self.other_more += 1
+            self.run_more[self.run_count - 1] = self.other_more
+        return 1
+
+    def copy(self, at: int, length: int) -> int:
         """Put a tuple behind those taken so far; they are parts of the block, so there is room."""
         if cython.compiled:
             if length > 0:
-                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(linear[at]), length)
+                memcpy(cython.address(self.tuples[self.tuple_count]), cython.address(self.linear[at]), length)
         else:
-            self.tuples[self.tuple_count : self.tuple_count + length] = linear[at : at + length]
+            self.tuples[self.tuple_count : self.tuple_count + length] = self.linear[at : at + length]
         self.tuple_count += length
         return 0
 
@@ -200,7 +240,7 @@ class HeldRows:
         self.end_ends[end] = end_lsn
         self.end_times[end] = time
         self.end_databases[end] = database
-        self.end_counts[end] = self.slot_rows[slot]
+        self.end_counts[end] = self.slot_rows[slot] + self.slot_more[slot]
         self.end_slots[end] = slot
         self.slot_xids[slot] = 0
         self.held_count -= 1
@@ -223,6 +263,8 @@ class HeldRows:
                 owner = self.words[row * WORDS + 1] & ALL_XIDS
                 if owner != xid:
                     break
+                rows = self.words[row * WORDS + 2] >> 32
+                self.slot_more[slot] -= rows - 1 if rows > 0 else 0
                 self.row_slots[row] = GONE
                 self.slot_rows[slot] -= 1
                 self.slot_bytes[slot] -= self.row_sizes[row]
@@ -270,7 +312,7 @@ class HeldRows:
     def settle(self) -> None:
         """Sort what is held, so that the rows of each transaction lie together."""
         if not self.is_sorted:
-            self.other_rows = self.other_bytes = self.run_count = self.end_count = 0
+            self.other_rows = self.other_bytes = self.other_more = self.run_count = self.end_count = 0
             self.arrange()
 
     def arrange(self) -> int:
@@ -362,4 +404,5 @@ class HeldRows:
                 self.slot_byte_at[slot] -= byte + self.slot_bytes[slot]
                 for at in range(self.slot_row_at[slot], self.slot_row_at[slot] + self.slot_rows[slot]):
                     self.row_slots[at] = slot
+                self.slot_latest[slot] = self.slot_row_at[slot] + self.slot_rows[slot] - 1
         return 0

@@ -9,6 +9,8 @@ cdef class LookUp:
     cdef public Py_ssize_t slots, used
     cdef unsigned long long[::1] keys
     cdef long long[::1] values
+    cdef unsigned long long latest_key
+    cdef long long latest_value
 
     cpdef put(self, unsigned long long key, long long value)
 
@@ -17,7 +19,7 @@ cdef class LookUp:
     @cython.locals(slot=Py_ssize_t)
     cdef int enter(self, unsigned long long key, long long value) except -1 nogil
 
-    cdef Py_ssize_t get(self, unsigned long long key) except? -2 nogil
+    cdef Py_ssize_t get(self, unsigned long long key) except? -0x7FFFFFFF nogil  # NB: -2 and the like are values
 
     @cython.locals(low="unsigned long long", high="unsigned long long")
     cdef inline Py_ssize_t home(self, unsigned long long key) except? -2 nogil

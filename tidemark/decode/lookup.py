@@ -22,6 +22,8 @@ class LookUp:
         self.used = 0
         self.keys = array("Q", bytes(8 * self.slots))
         self.values = array("q", bytes(8 * self.slots))
+        self.latest_key = 0  # of the last that was looked up: one record's is most often the next one's
+        self.latest_value = 0
 
     def put(self, key: int, value: int) -> None:
         """Set the value of `key`, which is not 0; the value 0 forgets it."""
@@ -36,6 +38,7 @@ class LookUp:
     def enter(self, key: int, value: int) -> int:
         """Set the value of `key` without making room for it."""
         slot = self.find(key)
+        self.latest_key = 0
         if value == 0:
             return self.forget(slot)
         if self.keys[slot] == 0:
@@ -46,7 +49,10 @@ class LookUp:
 
     def get(self, key: int) -> int:
         """Return the value of `key`."""
-        return self.values[self.find(key)]
+        if key != self.latest_key or key == 0:
+            self.latest_value = self.values[self.find(key)]
+            self.latest_key = key
+        return self.latest_value
 
     def home(self, key: int) -> int:
         """Return the slot where the search for `key` begins."""

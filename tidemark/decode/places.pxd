@@ -3,10 +3,15 @@
 cimport cython
 
 cdef Py_ssize_t COMPRESSED_KIND, MISSING_KIND, EXTERNAL_KIND
-cdef long long AT_NULL, AT_MISSING, AT_EXTERNAL, ALL_DONE
+cdef long long AHEAD, AT_NULL, AT_MISSING, AT_EXTERNAL, ALL_DONE
 cdef long long PACKED_HEADER, TUPLE_HEADER, EXTERNAL_BYTES, ARRAY_HEADER, ARRAY_DIMENSIONS, ELEMENTS_MAX
 cdef unsigned int ATTRIBUTES, HAS_NULLS, EXTERNAL_TAG
 cdef int VARLENA
+
+
+@cython.locals(place="long long")
+cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
+                      long long last) except -1 nogil
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int")

@@ -25,6 +25,7 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.prefetch import prefetch
 
 if TYPE_CHECKING:
     from array import array
@@ -66,6 +67,16 @@ EXTERNAL_TAG = 18
 ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header
 ARRAY_DIMENSIONS = 6  # MAXDIM
 ELEMENTS_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+AHEAD = 16  # rows
+
+
+def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
+    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
+    if cython.compiled:
+        place = places[min(cell + AHEAD, last)]
+        if place >= 0:
+            prefetch(cython.address(data[place]))
+    return 0
 
 
 def read_u16(data: Buffer, at: int) -> int:
@@ -278,6 +289,8 @@ def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, 
     with cython.nogil:
         for row in range(rows):
             offsets[row] = total
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place < 0:
                 continue

@@ -30,6 +30,7 @@ class HeldTransaction(NamedTuple):
     children: frozenset[Xid]  # subtransactions that were not rolled back
     entries: memoryview
     tuples: memoryview
+    more: int  # rows that the entries stand for beside one each
 
 
 class Holder(Protocol):

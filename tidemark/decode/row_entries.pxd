@@ -2,7 +2,7 @@
 
 cimport cython
 
-cdef Py_ssize_t STEP, TO_RELATION, TO_NEW, TO_OLD, TO_LSN
+cdef Py_ssize_t STEP, TO_RELATION, TO_NEW, TO_OLD, TO_ROWS, TO_LSN
 cdef unsigned int NO_TUPLE
 cdef unsigned long long BYTE
 cdef long long MISFIT, LOW_BITS
@@ -10,6 +10,10 @@ cdef long long MISFIT, LOW_BITS
 
 @cython.locals(words="const unsigned int[::1]", total="long long", row=Py_ssize_t, length="unsigned int")
 cpdef long long tuple_bytes(entries, Py_ssize_t start, Py_ssize_t stop) except? -2
+
+
+@cython.locals(words="const unsigned int[::1]", total="long long", row=Py_ssize_t, rows="unsigned int")
+cpdef long long row_count(entries, Py_ssize_t start, Py_ssize_t stop) except? -2
 
 
 @cython.locals(words="const unsigned int[::1]", row=Py_ssize_t, length="unsigned int")
@@ -25,7 +29,7 @@ cpdef Py_ssize_t tally(entries, long long[::1] rows) except? -2
                row=Py_ssize_t, stop="long long", entry=Py_ssize_t, relation=Py_ssize_t, new="unsigned int",
                old="unsigned int", new_size="long long", old_size="long long", to="long long",
                low="unsigned long long", high="unsigned long long", ordinal_of_first="long long", its_timeline=int,
-               its_commit_lsn="long long", its_time="long long", its_xid="long long")
+               its_commit_lsn="long long", its_time="long long", its_xid="long long", rows="unsigned int")
 cpdef Py_ssize_t arrange(entries, long long tuple_bytes, const long long[::1] run_rows,
                          const long long[::1] run_ordinals, const int[::1] run_timelines,
                          const long long[::1] run_commit_lsns, const long long[::1] run_times,

@@ -6,7 +6,10 @@ by two slices.
 
     0 u8 op, the letter           4 u32 index of the relation version     12 u32 length of the new tuple     24 u64 LSN
     1 u8 BeforeKind               8 u32 xid of the subtransaction         16 u32 length of the old tuple
-    2 u16 replication origin
+    2 u16 replication origin                                              20 u32 rows, where nobody wants them
+
+Rows of one subtransaction that nobody wants, next to each other in their transaction, are one entry, which says of the
+first what it says: the others have their ordinals, and nothing else is left of them. 0 rows: it is one by itself.
 
 The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
 same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
@@ -33,6 +36,7 @@ RELATION_AT = 4
 XID_AT = 8
 NEW_AT = 12
 OLD_AT = 16
+ROWS_AT = 20
 LSN_AT = 24
 ABSENT = 0xFFFFFFFF  # length of a tuple that is not there
 
@@ -41,6 +45,7 @@ STEP = ENTRY_BYTES // 4
 TO_RELATION = RELATION_AT // 4
 TO_NEW = NEW_AT // 4
 TO_OLD = OLD_AT // 4
+TO_ROWS = ROWS_AT // 4
 TO_LSN = LSN_AT // 4
 NO_TUPLE = (1 << 32) - 1
 LOW_BITS = (1 << 32) - 1
@@ -62,6 +67,17 @@ def tuple_bytes(entries: Buffer, start: int, stop: int) -> int:
             length = words[row * STEP + TO_OLD]
             if length != NO_TUPLE:
                 total += length
+    return total
+
+
+def row_count(entries: Buffer, start: int, stop: int) -> int:
+    """Return how many rows the entries `start` to `stop` stand for."""
+    words = memoryview(entries).cast("I")
+    total = 0
+    with cython.nogil:
+        for row in range(start, stop):
+            rows = words[row * STEP + TO_ROWS]
+            total += 1 if rows == 0 else rows
     return total
 
 
@@ -165,6 +181,9 @@ def arrange(
                     moved += 1
                 at += old_size + new_size
                 row += 1
+                rows = words[entry + TO_ROWS]
+                if rows != 0:
+                    ordinal_of_first += rows - 1
     return moved if row == count and at <= tuple_bytes else MISFIT
 
 

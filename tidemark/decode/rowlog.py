@@ -16,13 +16,14 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.row_entries import ABSENT, ENTRY, ENTRY_BYTES, RELATION_AT, XID_AT, tuple_bytes
+from tidemark.decode.row_entries import ABSENT, ENTRY, ENTRY_BYTES, RELATION_AT, XID_AT, row_count, tuple_bytes
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
 CHUNK_BYTES = 4 << 20  # a chunk is closed when it passes this: spilling writes and reads whole chunks
-_SPILLED = Struct("<QQ")  # bytes of entries, of tuples
+RUN_BYTES = 128 << 10  # a run from here on is a chunk of its own: to append it would copy what is there
+_SPILLED = Struct("<QQQ")  # bytes of entries, of tuples, and what `more` is
 _XID = Struct("<I")
 
 
@@ -65,14 +66,30 @@ class Row(NamedTuple):
 class RowChunk:
     """Some rows: entries, and their tuples in the same order."""
 
-    __slots__ = ("entries", "tuples")
+    __slots__ = ("entries", "more", "tuples")
 
-    def __init__(self) -> None:
-        self.entries = bytearray()
-        self.tuples = bytearray()
+    def __init__(self, entries: bytes | memoryview = b"", tuples: bytes | memoryview = b"", more: int = 0) -> None:
+        """Begin with a copy of these; they stand for `more` rows than there are entries."""
+        self.entries = bytearray(entries)
+        self.tuples = bytearray(tuples)
+        self.more = more
 
     def __len__(self) -> int:
         return len(self.entries) // ENTRY_BYTES
+
+    def row_count(self, start: int, stop: int) -> int:
+        """Return how many rows the entries `start` to `stop` stand for."""
+        return row_count(self.entries, start, stop) if self.more else stop - start
+
+    def rows_of(self) -> Mapping[int, int]:
+        """Return how many rows each subtransaction has."""
+        xids = self.xids()
+        if not self.more:
+            return Counter(xids)
+        rows: Counter[int] = Counter()
+        for row, xid in enumerate(xids):
+            rows[xid] += self.row_count(row, row + 1)
+        return rows
 
     @property
     def byte_count(self) -> int:
@@ -107,26 +124,26 @@ class RowChunk:
                 at += new_length
             yield Row(op, before_kind, relation, xid, lsn, new, old, origin)
 
-    def truncate(self, row_count: int) -> None:
-        """Forget the rows from `row_count` on."""
-        gone = tuple_bytes(self.entries, row_count, len(self))
+    def truncate(self, keep: int) -> None:
+        """Forget the entries from `keep` on."""
+        if self.more:
+            self.more -= self.row_count(keep, len(self)) - (len(self) - keep)
+        gone = tuple_bytes(self.entries, keep, len(self))
         del self.tuples[len(self.tuples) - gone :]
-        del self.entries[row_count * ENTRY_BYTES :]
+        del self.entries[keep * ENTRY_BYTES :]
 
     def dump(self) -> tuple[bytes, bytearray, bytearray]:
         """Return the chunk in parts, for the spill: read back by the same process only."""
-        return _SPILLED.pack(len(self.entries), len(self.tuples)), self.entries, self.tuples
+        return _SPILLED.pack(len(self.entries), len(self.tuples), self.more), self.entries, self.tuples
 
     @classmethod
     def load(cls, content: bytes) -> "RowChunk":
         """Return the chunk of which `dump` gave the parts."""
-        entries, tuples = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0)
+        entries, tuples, more = _SPILLED.unpack_from(content) if len(content) >= _SPILLED.size else (0, 0, 0)
         if len(content) != _SPILLED.size + entries + tuples:
             raise StateError("a spilled part of a transaction came back with another length than it was written")
-        chunk, view = cls(), memoryview(content)
-        chunk.entries = bytearray(view[_SPILLED.size : _SPILLED.size + entries])
-        chunk.tuples = bytearray(view[_SPILLED.size + entries :])
-        return chunk
+        view = memoryview(content)
+        return cls(view[_SPILLED.size : _SPILLED.size + entries], view[_SPILLED.size + entries :], more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +151,8 @@ class _Spilled:
     """A chunk that is on disk."""
 
     handle: int
-    row_count: int
+    entry_count: int
+    more: int
     rows_of: Mapping[int, int]  # by subtransaction
 
 
@@ -158,20 +176,20 @@ class RowLog:
         return self._closed_bytes + self._last.byte_count
 
     @property
-    def row_count(self) -> int:
-        """Rows logged, those on disk that will be passed over included."""
+    def entry_count(self) -> int:
+        """Entries logged, those on disk that will be passed over included."""
         return self._row_base + len(self._last)
 
     @property
     def surviving_count(self) -> int:
         """Rows that will be given out."""
-        if not self._dropped:
-            return self.row_count
-        gone = 0
+        gone = more = 0
         for chunk in (*self._chunks, self._last):
-            rows_of = chunk.rows_of if isinstance(chunk, _Spilled) else Counter(chunk.xids())
-            gone += sum(rows_of.get(xid, 0) for xid in self._dropped)
-        return self.row_count - gone
+            more += chunk.more
+            if self._dropped:
+                rows_of = chunk.rows_of if isinstance(chunk, _Spilled) else chunk.rows_of()
+                gone += sum(rows_of.get(xid, 0) for xid in self._dropped)
+        return self.entry_count + more - gone
 
     def append(
         self,
@@ -198,9 +216,16 @@ class RowLog:
         if last.byte_count >= CHUNK_BYTES:
             self._close_chunk()
 
-    def extend(self, entries: memoryview, tuples: memoryview) -> None:
-        """Log a run of rows."""
+    def extend(self, entries: memoryview, tuples: memoryview, more: int) -> None:
+        """Log a run of rows, `more` than there are entries."""
         last = self._last
+        if len(entries) + len(tuples) >= RUN_BYTES:
+            if len(last):
+                self._close_chunk()
+            self._last = RowChunk(entries, tuples, more)
+            self._close_chunk()
+            return
+        last.more += more
         last.entries += entries
         last.tuples += tuples
         if last.byte_count >= CHUNK_BYTES:
@@ -241,7 +266,7 @@ class RowLog:
         for place, chunk in enumerate(self._chunks):
             if isinstance(chunk, RowChunk):
                 parts = chunk.dump()
-                self._chunks[place] = _Spilled(port.write(*parts), len(chunk), Counter(chunk.xids()))
+                self._chunks[place] = _Spilled(port.write(*parts), len(chunk), chunk.more, chunk.rows_of())
                 self.spilled_bytes += sum(map(len, parts))
         self._closed_bytes = 0
 
@@ -255,7 +280,7 @@ class RowLog:
             else:
                 assert port is not None, "spilled without a port"
                 yield base, RowChunk.load(port.read(chunk.handle))
-                base += chunk.row_count
+                base += chunk.entry_count
 
     def surviving(self, chunk: RowChunk, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Give out the ranges within rows `start` to `stop` of `chunk` that no aborted subtransaction wrote."""

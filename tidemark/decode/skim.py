@@ -106,7 +106,7 @@ class Skimmer:
     def _make_room(self, size: int) -> None:
         """Have room for the tuples of a block beside those that are held, and hold none that is not small."""
         held, slots = self._held, self._slots
-        _, _, rows, sizes, _, _ = slots
+        _, _, rows, sizes, *_ = slots
         too_many = held.row_count > HELD_ROWS_MAX or held.tuple_count > HELD_BYTES_MAX
         for number in self._live() if too_many or held.is_crowded else ():
             slot = number % SLOTS_MAX
@@ -124,14 +124,15 @@ class Skimmer:
         arranged = held.is_arranged
         entries = memoryview(self._arranged if arranged else self._entries)[held.others_at * ENTRY_BYTES :]
         tuples = memoryview(self._arranged_tuples if arranged else self._tuples)[held.others_byte_at :]
-        xids, rows, sizes = self._runs
-        row = byte = 0
+        xids, rows, sizes, more = self._runs
+        row = byte = counted = 0
         for run in range(held.run_count):
             stop, end = rows[run], sizes[run]
             transaction = self._transactions.of(Xid(xids[run]))
             if transaction.is_kept:
-                transaction.rows.extend(entries[row * ENTRY_BYTES : stop * ENTRY_BYTES], tuples[byte:end])
-            row, byte = stop, end
+                part = entries[row * ENTRY_BYTES : stop * ENTRY_BYTES]
+                transaction.rows.extend(part, tuples[byte:end], more[run] - counted)
+            row, byte, counted = stop, end, more[run]
         self._transactions.grew(row * ENTRY_BYTES + byte)
 
     def committed(self, timeline: TimelineId) -> CommittedRun | None:
@@ -190,14 +191,14 @@ class Skimmer:
         if slot == NONE:
             return None
         self._held.settle()
-        xids, firsts, rows, sizes, row_at, byte_at = self._slots
+        xids, firsts, rows, sizes, row_at, byte_at, more = self._slots
         top = Xid(xids[slot] & XID_MASK)
         row, byte = row_at[slot], byte_at[slot]
         entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]
         tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
         children = frozenset(map(Xid, iter(partial(self._extractor.take_child, top), 0)))
         self._extractor.let_go(top)
-        return HeldTransaction(top, Lsn(firsts[slot]), children, entries, tuples)
+        return HeldTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
 
     # --- what is ordinary
 

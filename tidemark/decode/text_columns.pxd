@@ -2,13 +2,18 @@
 
 cimport cython
 
-cdef long long ALL_DONE, BAD, FULL, FRAME_INTEGERS, STACK_TOP
+cdef long long ALL_DONE, AHEAD, BAD, FULL, FRAME_INTEGERS, STACK_TOP
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_PLUS_INFINITY, NUMERIC_MINUS_INFINITY, NUMERIC_SPECIAL_SIGNS, NUMERIC_SHORT
 cdef unsigned int NUMERIC_LONG_NEGATIVE, NUMERIC_LONG_SCALE, NUMERIC_SHORT_NEGATIVE, NUMERIC_SHORT_SCALE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
 cdef unsigned int COUNT_MASK, IS_SCALAR, IS_OBJECT, KIND_SHIFT, STRING, NUMERIC, FALSE, TRUE, NULL, CONTAINER
 cdef const unsigned char[::1] WORD_FALSE, WORD_TRUE, WORD_NULL, WORD_NAN, WORD_INFINITY, WORD_MINUS_INFINITY
 cdef const unsigned char[::1] OPEN, CLOSE
+
+
+@cython.locals(place="long long")
+cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
+                      long long last) except -1 nogil
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int")
@@ -24,14 +29,19 @@ cdef inline long long write_word(const unsigned char[::1] word, long long length
                                  long long at) except? -9 nogil
 
 
+@cython.locals(high="unsigned int", low="unsigned int", tens="unsigned int")
+cdef inline int write_group(unsigned int group, unsigned char[::1] out, long long at) except -1 nogil
+
+
 @cython.locals(head="unsigned int", first="long long", negative="unsigned int", scale="long long", weight="long long",
-               groups="long long", start="long long", index="long long", group="unsigned int", divisor="unsigned int",
-               digit="unsigned int", left="long long", rest="long long")
+               groups="long long", start="long long", index="long long", group="unsigned int", zeros="long long",
+               digit="long long", left="long long", rest="long long")
 cdef inline long long write_numeric(const unsigned char[::1] data, long long place, long long size,
                                     unsigned char[::1] out, long long at) except? -9 nogil
 
 
-@cython.locals(room="long long", byte="unsigned char", letter="unsigned char", low="unsigned char")
+@cython.locals(room="long long", begin="long long", length="long long", byte="unsigned char",
+               letter="unsigned char", low="unsigned char")
 cdef inline long long write_string(const unsigned char[::1] data, long long place, long long end,
                                    unsigned char[::1] out, long long at) except? -9 nogil
 
@@ -44,10 +54,10 @@ cdef inline long long datum_header(const unsigned char[::1] data, long long at, 
 cdef inline long long datum_end(const unsigned char[::1] data, long long at) except? -9 nogil
 
 
-@cython.locals(node="long long", node_end="long long", top="long long", opening=int, head="unsigned int",
-               count="long long", is_object="long long", entries="long long", base="long long", values="long long",
-               index="long long", entry="unsigned int", length="long long", frame="long long", end="long long",
-               child="long long", start="long long", stop="long long", kind="unsigned int", header="long long")
+@cython.locals(node="long long", top="long long", opening=int, head="unsigned int", count="long long",
+               is_object="long long", is_scalar="long long", entries="long long", base="long long", index="long long",
+               entry="unsigned int", length="long long", end="long long", child="long long", key_at="long long",
+               value_at="long long", start="long long", stop="long long", kind="unsigned int", header="long long")
 cdef long long write_jsonb(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
                            long long at, long long[::1] stack) except? -9 nogil
 

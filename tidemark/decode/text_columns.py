@@ -21,6 +21,7 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.prefetch import prefetch
 
 if TYPE_CHECKING:
     from tidemark.decode.places import Buffer, Integers, Room
@@ -51,6 +52,7 @@ NUMERIC_SHORT_SCALE = 0x1F80
 NUMERIC_WEIGHT_SIGN = 0x0040
 NUMERIC_WEIGHT = 0x003F
 GROUP_MAX = 9999
+AHEAD = 8  # rows
 
 COUNT_MASK = 0x0FFFFFFF
 IS_SCALAR = 1 << 28
@@ -71,6 +73,15 @@ WORD_INFINITY = b"Infinity"
 WORD_MINUS_INFINITY = b"-Infinity"
 OPEN = b"[{"
 CLOSE = b"]}"
+
+
+def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
+    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
+    if cython.compiled:
+        place = places[min(cell + AHEAD, last)]
+        if place >= 0:
+            prefetch(cython.address(data[place]))
+    return 0
 
 
 def read_u16(data: Buffer, at: int) -> int:
@@ -98,6 +109,19 @@ def write_word(word: bytes, length: int, out: Room, at: int) -> int:
     for index in range(length):
         out[at + index] = word[index]
     return at + length
+
+
+def write_group(group: int, out: Room, at: int) -> int:
+    """Write the four digits of a group; NB: the shifts divide by 100 and 10, exactly for all that a group can be."""
+    high = group * 5243 >> 19
+    low = group - high * 100
+    tens = high * 103 >> 10
+    out[at] = 48 + tens
+    out[at + 1] = 48 + high - tens * 10
+    tens = low * 103 >> 10
+    out[at + 2] = 48 + tens
+    out[at + 3] = 48 + low - tens * 10
+    return 0
 
 
 def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
@@ -128,7 +152,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
             weight -= 65536
         first += 2
     groups = (place + size - first) >> 1
-    if at + 8 + max(weight, 0) * 4 + scale > len(out):
+    if at + 12 + max(weight, 0) * 4 + scale > len(out):  # a group that is cut off is written whole, then gone over
         return FULL
     if negative:
         out[at] = 45  # -
@@ -138,13 +162,21 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
         group = read_u16(data, first + index * 2) if index < groups else 0
         if group > GROUP_MAX:
             return BAD
-        divisor = 1000
-        while divisor > 0:
-            digit = group // divisor % 10
-            if digit != 0 or at > start:  # no zeros in front
-                out[at] = 48 + digit
-                at += 1
-            divisor = divisor // 10
+        if at > start or group >= 1000:
+            write_group(group, out, at)
+            at += 4
+            continue
+        write_group(group, out, at)
+        zeros = 1  # in front: they are not shown
+        if group < 100:
+            zeros = 2
+        if group < 10:
+            zeros = 3
+        if group == 0:
+            zeros = 4
+        for digit in range(4 - zeros):
+            out[at + digit] = out[at + zeros + digit]
+        at += 4 - zeros
     if at == start:
         out[at] = 48
         at += 1
@@ -157,12 +189,9 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
             group = read_u16(data, first + index * 2) if 0 <= index < groups else 0
             if group > GROUP_MAX:
                 return BAD
-            divisor = 1000
-            while divisor > 0 and left > 0:
-                out[at] = 48 + group // divisor % 10
-                at += 1
-                left -= 1
-                divisor = divisor // 10
+            write_group(group, out, at)
+            at += min(left, 4)
+            left -= 4
             index += 1
     for rest in range(max(index, 0), groups):  # not shown, and digits all the same
         group = read_u16(data, first + rest * 2)
@@ -178,15 +207,25 @@ def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
         return FULL
     out[at] = 34  # "
     at += 1
-    while place < end:
-        byte = data[place]
-        place += 1
-        if at + 7 > room:
+    while True:
+        begin = place
+        while place < end:
+            byte = data[place]
+            if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
+                break
+            place += 1
+        length = place - begin
+        if at + length + 7 > room:
             return FULL
-        if byte >= 32 and byte != 34 and byte != 92:  # noqa: PLR1714 - a set is an object
-            out[at] = byte
-            at += 1
-            continue
+        if cython.compiled:
+            if length > 0:
+                memcpy(cython.address(out[at]), cython.address(data[begin]), length)
+        else:
+            out[at : at + length] = data[begin:place]
+        at += length
+        if place >= end:
+            break
+        place += 1
         out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
         letter = byte
         if byte == 8:
@@ -241,74 +280,69 @@ def datum_end(data: Buffer, at: int) -> int:
 def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: Integers) -> int:
     """Write what `jsonb_out` prints; return where it ends, or FULL, or BAD.
 
-    A frame of the stack: 0 entries, 1 children's data, 2 end, 3 count, 4 next child, 5 and 6 where the next key and
-    value begin in the data, 7 is it an object, 8 is it a bare scalar.
+    A frame of the stack, for each container around the one at hand: 0 entries, 1 children's data, 2 end, 3 count,
+    4 next child, 5 and 6 where the next key and value begin in the data, 7 is it an object, 8 is it a bare scalar.
     """
-    node = place
-    node_end = place + size
     top = 0
+    node = place
+    end = place + size
     opening = 1
+    child = count = entries = base = key_at = value_at = is_object = is_scalar = 0
     while True:
         if opening:
-            if node_end - node < 4 or top == STACK_TOP:
+            if end - node < 4 or top == STACK_TOP:
                 return BAD
             head = read_u32(data, node)
             count = head & COUNT_MASK
             is_object = 1 if head & IS_OBJECT else 0
+            is_scalar = 1 if head & IS_SCALAR else 0
             entries = node + 4
             base = entries + count * 4 + is_object * count * 4
-            if base > node_end:
+            if base > end:
                 return BAD
-            values = 0
+            key_at = value_at = child = 0
             if is_object:
                 for index in range(count):
                     entry = read_u32(data, entries + index * 4)
                     length = entry & COUNT_MASK
-                    values = length if entry >> 31 else values + length
-            stack[top] = entries
-            stack[top + 1] = base
-            stack[top + 2] = node_end
-            stack[top + 3] = count
-            stack[top + 4] = 0
-            stack[top + 5] = 0
-            stack[top + 6] = values
-            stack[top + 7] = is_object
-            stack[top + 8] = 1 if head & IS_SCALAR else 0
-            top += FRAME_INTEGERS
+                    value_at = length if entry >> 31 else value_at + length
             opening = 0
-            if not head & IS_SCALAR:
+            if not is_scalar:
                 if at >= len(out):
                     return FULL
                 out[at] = OPEN[is_object]
                 at += 1
-        frame = top - FRAME_INTEGERS
-        entries = stack[frame]
-        base = stack[frame + 1]
-        end = stack[frame + 2]
-        count = stack[frame + 3]
-        child = stack[frame + 4]
-        is_object = stack[frame + 7]
         if at + 4 > len(out):
             return FULL
         if child == count:
-            if not stack[frame + 8]:
+            if not is_scalar:
                 out[at] = CLOSE[is_object]
                 at += 1
-            top = frame
             if top == 0:
                 return at
+            top -= FRAME_INTEGERS
+            entries = stack[top]
+            base = stack[top + 1]
+            end = stack[top + 2]
+            count = stack[top + 3]
+            child = stack[top + 4]
+            key_at = stack[top + 5]
+            value_at = stack[top + 6]
+            is_object = stack[top + 7]
+            is_scalar = stack[top + 8]
             continue
         if child > 0:
             out[at] = 44  # ,
             out[at + 1] = 32
             at += 2
-        stack[frame + 4] = child + 1
+        index = child
+        child += 1
         if is_object:
-            entry = read_u32(data, entries + child * 4)
-            start = base + stack[frame + 5]
+            entry = read_u32(data, entries + index * 4)
+            start = base + key_at
             length = entry & COUNT_MASK
-            stack[frame + 5] = length if entry >> 31 else stack[frame + 5] + length
-            stop = base + stack[frame + 5]
+            key_at = length if entry >> 31 else key_at + length
+            stop = base + key_at
             if stop < start or stop > end:
                 return BAD
             at = write_string(data, start, stop, out, at)
@@ -319,12 +353,12 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
             out[at] = 58  # :
             out[at + 1] = 32
             at += 2
-            child += count
-        entry = read_u32(data, entries + child * 4)
-        start = base + stack[frame + 6]
+            index += count
+        entry = read_u32(data, entries + index * 4)
+        start = base + value_at
         length = entry & COUNT_MASK
-        stack[frame + 6] = length if entry >> 31 else stack[frame + 6] + length
-        stop = base + stack[frame + 6]
+        value_at = length if entry >> 31 else value_at + length
+        stop = base + value_at
         if stop < start or stop > end:
             return BAD
         kind = entry >> KIND_SHIFT & 7
@@ -343,8 +377,18 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
         elif kind == NULL:
             at = write_word(WORD_NULL, 4, out, at)
         elif kind == CONTAINER:
+            stack[top] = entries
+            stack[top + 1] = base
+            stack[top + 2] = end
+            stack[top + 3] = count
+            stack[top + 4] = child
+            stack[top + 5] = key_at
+            stack[top + 6] = value_at
+            stack[top + 7] = is_object
+            stack[top + 8] = is_scalar
+            top += FRAME_INTEGERS
             node = start + ((place - start) & 3)
-            node_end = stop
+            end = stop
             opening = 1
         else:
             return BAD
@@ -360,6 +404,8 @@ def build_numeric_text(
     with cython.nogil:
         at = offsets[row]
         while row < rows:
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 written = write_numeric(data, place, sizes[first + row], out, at)
@@ -381,6 +427,8 @@ def build_jsonb_text(
     with cython.nogil:
         at = offsets[row]
         while row < rows:
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 written = write_jsonb(data, place, sizes[first + row], out, at, stack)

@@ -19,6 +19,7 @@ A transaction is *held* by who reads blocks of records (`skim`) as long as there
 are until their commit, and never come here. Whoever asks for one that is makes it one of the others.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -65,7 +66,7 @@ def xid_precedes(left: int, right: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """Rows `start` to `stop` of a chunk, next to each other in the stream; the first has `first_ordinal`."""
+    """Entries `start` to `stop` of a chunk, next to each other in the stream; the first row has `first_ordinal`."""
 
     chunk: RowChunk
     versions: RelationVersions  # whose numbers the entries hold
@@ -73,6 +74,16 @@ class RowRun:
     stop: int
     first_ordinal: int
     tuples_at: int  # where the tuples of row `start` begin
+
+    def ordinal(self, row: int) -> int:
+        """Return the ordinal of an entry, or behind the last."""
+        return self.first_ordinal + self.chunk.row_count(self.start, row)
+
+    def row_at(self, ordinal: int) -> int:
+        """Return the first entry that has a row at `ordinal` or behind it."""
+        if not self.chunk.more:
+            return min(self.stop, self.start + max(0, ordinal - self.first_ordinal))
+        return bisect_right(range(self.start, self.stop), ordinal, key=lambda row: self.ordinal(row + 1)) + self.start
 
     def rows(self) -> Iterator[Row]:
         """Take the rows out one by one."""
@@ -168,7 +179,7 @@ class OpenTransaction:
 
     def add_item(self, xid: Xid, item: Item) -> None:
         """Take an item that is no row."""
-        self.between.append(self.rows.row_count, xid, item)
+        self.between.append(self.rows.entry_count, xid, item)
 
     def drop(self, xids: set[Xid]) -> None:
         """Forget what aborted subtransactions did."""
@@ -224,7 +235,7 @@ class CommittedTransaction:
                     at += tuple_bytes(chunk.entries, counted, run_start)
                     counted = run_start
                     yield RowRun(chunk, self._rows.versions, run_start, run_stop, ordinal, at)
-                    ordinal += run_stop - run_start
+                    ordinal += chunk.row_count(run_start, run_stop)
                 start = stop
         while following is not None:
             yield self._placed(following[1], ordinal)
@@ -289,7 +300,7 @@ class TransactionTable:
         if held is None:
             return None
         taken = self._open[held.xid] = OpenTransaction(held.xid, held.first_lsn, RowLog(self.versions))
-        taken.rows.extend(held.entries, held.tuples)
+        taken.rows.extend(held.entries, held.tuples, held.more)
         taken.children.update(held.children)
         self._top_of.update(dict.fromkeys(held.children, held.xid))
         self.grew(len(held.entries) + len(held.tuples))

@@ -44,11 +44,12 @@ class WalDecoding:
     ) -> None:
         """`on_fork` is told where a timeline was left for which, before anything of the next one is decoded."""
         self.framer = framer
+        framer.leave_out(decoder.quiet)
         self.decoder = decoder
         self.timeline = timeline
         self.records = 0  # ever decoded
         self.record_bytes = 0  # of theirs, padding left out
-        self.watch: Callable[[RecordBlock], None] | None = None  # is shown all records before they are decoded
+        self.watch: Callable[[RecordBlock], None] | None = None  # is shown the records before they are decoded
         self._journal = journal
         self._on_fork = on_fork
 
@@ -69,9 +70,10 @@ class WalDecoding:
                 raise InvalidWal(block)
             if self.watch is not None:
                 self.watch(block)
-            self.records += len(block)
+            self.records += block.record_count
             self.record_bytes += block.byte_count
             yield from self.decoder.decode_runs(block, self._journal)
+            self.framer.reuse(block)
             if self.decoder.is_halted:
                 return
 
@@ -93,3 +95,4 @@ class WalDecoding:
                 timeline=segment.timeline,
                 start_lsn=segment.start_lsn,
             )
+            self.framer.leave_out(self.decoder.quiet)

@@ -22,6 +22,7 @@ from tidemark.wal.versions import (
     PAGE_HEADER_BYTES,
     RECORD_BYTES_MAX,
     RECORD_HEADER_BYTES,
+    RMGRS,
 )
 
 try:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.tidemark.wal.crc32c import has_instruction, instruction_crc
+    from cython.cimports.tidemark.wal.crc32c import prepare_crc, record_crc
 
 
 class Defect(IntEnum):
@@ -92,12 +93,11 @@ OVERWRITE_CONTRECORD = 8  # XLP_FIRST_IS_OVERWRITE_CONTRECORD
 ALL_PAGE_FLAGS = 15
 SWITCH_INFO = 0x40  # XLOG_SWITCH
 OVERWRITE_INFO = 0xD0  # XLOG_OVERWRITE_CONTRECORD
+OVERWRITE_BYTES = 34  # of such a record at least: a header, the main data's, and an LSN
 
-ALL_ONES = (1 << 32) - 1
-
-COMPILED = bool(cython.compiled)
-CRC_IN_LOOP = has_instruction() if cython.compiled else 0
-CHECKS_CRC = bool(CRC_IN_LOOP)  # False: `page` asks the library
+COMPILED = bool(cython.compiled)  # False: `page` asks a library for CRCs
+CRC_INSTRUCTION = prepare_crc() if cython.compiled else 0
+CRC_IN_LOOP = int(cython.compiled)
 
 
 def read_u32(data: memoryview, at: int) -> int:
@@ -128,6 +128,8 @@ class Scanner:
         self.magic = magic
         self.rmgr_last = rmgr_last
         self.rmgr_custom = rmgr_custom  # the first custom one; 256 where there are none
+        self.by_instruction = CRC_INSTRUCTION  # 0: CRCs by tables
+        self.quiet = memoryview(bytes(RMGRS))  # by resource manager: 1 where records are left out (`Framer.leave_out`)
         self.segment_bytes = 0  # 0: not known yet
         self.system_identifier = 0  # 0: not known yet
         self.timeline_max = 0  # 0: not known
@@ -147,8 +149,9 @@ class Scanner:
         self.end_lsn = 0  # LSN after it and its padding
         self.prev_lsn = 0  # start of the record before; 0: none was seen
         self.overwritten_lsn = 0  # start of a record that a crash cut off; the next record has to name it
-        self.count = 0  # records found by this scan
-        self.found_bytes = 0  # of theirs, padding left out
+        self.count = 0  # records given out by this scan
+        self.left_out = 0  # and those that were not
+        self.found_bytes = 0  # of all of theirs, padding left out
         self.defect = 0  # a Defect: nothing more is walked
         self.defect_lsn = 0
 
@@ -176,7 +179,9 @@ class Scanner:
         limit = len(lsns)
         taken = 1
         self.count = 0
+        self.left_out = 0
         self.found_bytes = 0
+        last_xid = 0
         with cython.nogil:
             while True:
                 while self.record < self.used and self.count < limit:
@@ -184,15 +189,21 @@ class Scanner:
                         break
                     if self.record_lsn < self.start_lsn:
                         continue
+                    self.found_bytes += self.length
                     at_row = self.count
+                    xid = self.read_u32(self.found + 4)
+                    rmgr = self.linear[self.found + 17]
+                    if self.quiet[rmgr] != 0 and at_row > 0 and xid in (last_xid, 0):
+                        self.left_out += 1
+                        continue
+                    last_xid = xid
                     lsns[at_row] = self.record_lsn
                     ends[at_row] = self.end_lsn
-                    xids[at_row] = self.read_u32(self.found + 4)
-                    rmgrs[at_row] = self.linear[self.found + 17]
+                    xids[at_row] = xid
+                    rmgrs[at_row] = rmgr
                     infos[at_row] = self.linear[self.found + 16]
                     offsets[at_row] = self.found
                     lengths[at_row] = self.length
-                    self.found_bytes += self.length
                     self.count = at_row + 1
                 if self.defect != 0 or self.count == limit or taken == 0:
                     break
@@ -325,35 +336,56 @@ class Scanner:
         there = self.used - begin
         if self.total == 0 and not self.meet(there):
             return 0
-        if there < RECORD_HEADER or not self.check_record_header() or there < self.total:
+        if there < RECORD_HEADER:
             return 0
-        info = self.linear[begin + 16] & 240
+        total = self.total
+        lsn = self.record_lsn
         rmgr = self.linear[begin + 17]
-        if self.overwritten_lsn != 0:
-            if rmgr != 0 or info != OVERWRITE_INFO or self.total < 34:
-                return self.fail(BAD_OVERWRITTEN, self.record_lsn)
-            named = self.read_u64(begin + 26)
-            if named != self.overwritten_lsn:
-                return self.fail(BAD_OVERWRITTEN, self.record_lsn)
-            self.overwritten_lsn = 0
-        switched = rmgr == 0 and info == SWITCH_INFO
-        if switched and self.segment_bytes == 0:
-            return self.fail(BAD_SEGMENT, self.record_lsn)
+        if not self.check_record_header(rmgr) or there < total:
+            return 0
+        switched = False
+        if rmgr == 0 or self.overwritten_lsn != 0:
+            info = self.linear[begin + 16] & 240
+            switched = rmgr == 0 and info == SWITCH_INFO
+            overwrites = rmgr == 0 and info == OVERWRITE_INFO
+            if self.overwritten_lsn != 0 and not (overwrites and self.names_overwritten()):
+                return self.fail(BAD_OVERWRITTEN, lsn)
+            if switched and self.segment_bytes == 0:
+                return self.fail(BAD_SEGMENT, lsn)
         # NB: last of the checks, since the library's comes later still.
-        if CRC_IN_LOOP and self.record_lsn >= self.start_lsn and not self.check_crc():
-            return self.fail(BAD_CRC, self.record_lsn)
-        aligned = self.total + 7 & ~7
+        if CRC_IN_LOOP and lsn >= self.start_lsn and not self.check_crc():
+            return self.fail(BAD_CRC, lsn)
+        aligned = total + 7 & ~7
         self.found = begin
-        self.length = self.total
+        self.length = total
         self.record = begin + aligned
         self.end_lsn = self.lsn - there + aligned
-        self.prev_lsn = self.record_lsn
+        self.prev_lsn = lsn
         self.total = 0
         if switched:
             # The rest of the segment is zeros, page headers included.
             self.end_lsn = (self.end_lsn + self.segment_bytes - 1) // self.segment_bytes * self.segment_bytes
             self.skip_to = self.end_lsn
             self.used = self.record = begin + self.length
+        return 1
+
+    def check_record_header(self, rmgr: int) -> int:
+        """Judge what a record's header says beside its length."""
+        prev = self.read_u64(self.record + 8)
+        if self.rmgr_last < rmgr < self.rmgr_custom:
+            return self.fail(BAD_RMGR, self.record_lsn)
+        if prev < 0 or prev >= self.record_lsn or self.prev_lsn not in (0, prev):
+            return self.fail(BAD_PREV, self.record_lsn)
+        return 1
+
+    def names_overwritten(self) -> int:
+        """Tell if the record at `record` names the one that was cut off, and have that done with."""
+        if self.total < OVERWRITE_BYTES:
+            return 0
+        named = self.read_u64(self.record + 26)
+        if named != self.overwritten_lsn:
+            return 0
+        self.overwritten_lsn = 0
         return 1
 
     def meet(self, there: int) -> int:
@@ -378,23 +410,10 @@ class Scanner:
             return gap in (SHORT_HEADER, LONG_HEADER)
         return gap == 0 or self.start_lsn == 0
 
-    def check_record_header(self) -> int:
-        """Judge what a record's header says beside its length."""
-        prev = self.read_u64(self.record + 8)
-        rmgr = self.linear[self.record + 17]
-        if self.rmgr_last < rmgr < self.rmgr_custom:
-            return self.fail(BAD_RMGR, self.record_lsn)
-        if prev < 0 or prev >= self.record_lsn or self.prev_lsn not in (0, prev):
-            return self.fail(BAD_PREV, self.record_lsn)
-        return 1
-
     def check_crc(self) -> int:
-        """Tell if the CRC of the record at `record` holds: over what follows its header, then its first 20 bytes."""
-        crc = ALL_ONES
+        """Tell if the CRC of the record at `record`, which is all there, holds."""
         stored = self.read_u32(self.record + 20)
-        if cython.compiled:
-            if self.total > RECORD_HEADER:
-                rest = cython.address(self.linear[self.record + RECORD_HEADER])
-                crc = instruction_crc(crc, rest, self.total - RECORD_HEADER)
-            crc = instruction_crc(crc, cython.address(self.linear[self.record]), 20)
-        return crc ^ ALL_ONES == stored
+        last = self.linear[self.record + self.total - 1]
+        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+            last = stored == record_crc(cython.address(self.linear[self.record]), self.total, self.by_instruction)
+        return last

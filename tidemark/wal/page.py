@@ -13,14 +13,14 @@ What does not belong here: bodies of records (`record`, `rmgr`), files and socke
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import google_crc32c
 
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.wal.kernel import CHECKS_CRC, Defect, Scanner
+from tidemark.wal.kernel import COMPILED, Defect, Scanner
 from tidemark.wal.record import Record, parse_record
 from tidemark.wal.versions import (
     PAGE_BYTES,
@@ -28,12 +28,14 @@ from tidemark.wal.versions import (
     RECORD_HEADER_BYTES,
     RMGR_CUSTOM_FIRST,
     RMGR_LAST,
+    RMGRS,
     UnsupportedMajor,
     WalFormat,
     wal_format_of_magic,
 )
 
 LINEAR_BYTES = 1 << 20  # of a block, unless one record is longer: half of a second-level cache, and few turns in Python
+SPARE_BYTES_MAX = 2 * LINEAR_BYTES  # of a block that is kept to be filled again
 RECORDS_MAX = 4096  # in a block: LINEAR_BYTES of records of 64 bytes; most are longer
 _CRC_AT = 20  # offset of xl_crc: the CRC covers the header up to here, after the rest
 _NO_CUSTOM_RMGR = 256
@@ -90,18 +92,23 @@ class RecordBlock:
 
     `linear[offsets[i] : offsets[i] + lengths[i]]` is record i with its header and without page headers. All columns are
     at least `count` long. Nothing else holds the bytes: a block may be kept and passed on to another thread.
+
+    What the framer leaves out (`Framer.leave_out`) is in `record_count`, `byte_count`, `last_lsn` and `end_lsn` alone.
     """
 
     __slots__ = (
         "byte_count",
         "count",
+        "end_lsn",
         "ends",
         "format",
         "infos",
+        "last_lsn",
         "lengths",
         "linear",
         "lsns",
         "offsets",
+        "record_count",
         "rmgrs",
         "xids",
     )
@@ -111,7 +118,9 @@ class RecordBlock:
         self.format = fmt
         self.linear = linear
         self.count = 0
-        self.byte_count = 0  # of the records, padding left out
+        self.record_count = 0  # of these and those that were left out
+        self.byte_count = 0  # of them, padding not counted
+        self.last_lsn = self.end_lsn = Lsn(0)  # start and end of the last
         self.lsns = array("q", [0]) * limit
         # The LSN after the record and its padding; at a page's end that is the next page's, not its first record's.
         self.ends = array("q", [0]) * limit
@@ -168,9 +177,12 @@ class Framer:
         self._pending = False  # blocks may still be taken from what was fed
         self._first_lsn = Lsn(0)  # of the first byte ever fed
         self._fed_lsn: Lsn | None = None
-        self._block: RecordBlock | None = None  # being filled; its linear buffer begins with a record that is not whole
+        self._block: RecordBlock | None = None  # being filled: no record in it is whole yet
+        self._rest = b""  # else what was copied behind the last whole record
+        self._spare: RecordBlock | None = None  # handed back
         self._position = self._start_lsn
         self._invalid: Invalid | None = None
+        self._quiet = bytes(RMGRS)  # by resource manager: 1 where records are left out
 
     @property
     def format(self) -> WalFormat | None:
@@ -204,6 +216,16 @@ class Framer:
         if self._scanner is not None:
             self._scanner.timeline_max = timeline
 
+    def leave_out(self, quiet: Collection[int]) -> None:
+        """Leave out what says nothing: of these resource managers, records without xid or behind another of their xid.
+
+        They are framed and checked as all others. Interpreted, none is left out: there CRCs come behind framing.
+        """
+        if COMPILED:
+            self._quiet = bytes(rmgr in quiet for rmgr in range(RMGRS))
+            if self._scanner is not None:
+                self._scanner.quiet = memoryview(self._quiet)
+
     def feed(self, start_lsn: Lsn, data: bytes | memoryview) -> None:
         """Take `data`, which begins at `start_lsn` and must follow what was fed before.
 
@@ -232,6 +254,11 @@ class Framer:
         self._source = bytes(self._source[self._at :])
         self._at = 0
         return self._invalid or NEED_MORE
+
+    def reuse(self, block: RecordBlock) -> None:
+        """Take back a block that nobody looks at any more: its memory will be another's."""
+        if len(block.linear) <= SPARE_BYTES_MAX:
+            self._spare = block
 
     def _begin(self, lsn: Lsn) -> None:
         """Note where the input begins."""
@@ -265,6 +292,7 @@ class Framer:
         scanner.segment_bytes = self._segment_bytes
         scanner.system_identifier = self._system_identifier
         scanner.timeline_max = self._timeline
+        scanner.quiet = memoryview(self._quiet)
         self._scanner = scanner
         return scanner
 
@@ -284,34 +312,38 @@ class Framer:
             block.lengths,
         )
         block.count = scanner.count
+        block.record_count = scanner.count + scanner.left_out
         block.byte_count = scanner.found_bytes
+        block.last_lsn, block.end_lsn = Lsn(scanner.prev_lsn), Lsn(scanner.end_lsn)
         if scanner.defect:
             self._invalid = Invalid(Lsn(scanner.defect_lsn), Defect(scanner.defect))
-        if not CHECKS_CRC:
+        if not COMPILED:
             self._check_crcs(block)
         columns_full = scanner.count == len(block.lsns)
         linear_full = scanner.used == len(block.linear) and self._at < len(self._source)
         self._pending = columns_full or linear_full
         if block.count == 0:
+            self._block = block
             return None
-        self._position = Lsn(block.ends[block.count - 1])
+        self._position = block.end_lsn
         cut = min(scanner.record, scanner.used)
-        rest = block.linear[cut : scanner.used]
+        self._block, self._rest = None, bytes(memoryview(block.linear)[cut : scanner.used])
         scanner.record -= cut
         scanner.used -= cut
-        self._block = RecordBlock(block.format, rest)
         return block
 
     def _with_room(self, scanner: Scanner) -> RecordBlock:
         """Return the block to fill; its buffer grows with what has arrived, never by what a header promises."""
         assert self._format is not None
-        block = RecordBlock(self._format, bytearray()) if self._block is None else self._block
+        begun = self._rest if self._block is None else memoryview(self._block.linear)[: scanner.used]
         wanted = min(len(self._source) - self._at, LINEAR_BYTES)
-        if len(block.linear) - scanner.used < wanted:
-            linear = bytearray(scanner.used + max(wanted, scanner.used // 4))
-            linear[: scanner.used] = memoryview(block.linear)[: scanner.used]
-            block = RecordBlock(self._format, linear)
-        self._block = block
+        block = self._spare if self._block is None else self._block
+        if block is None or len(block.linear) - scanner.used < wanted:
+            size = scanner.used + max(wanted, scanner.used // 4)
+            block = RecordBlock(self._format, bytearray(size + size // 8))
+        if block is not self._block:
+            block.linear[: scanner.used] = begun
+            self._spare = None
         return block
 
     def _check_crcs(self, block: RecordBlock) -> None:
@@ -323,7 +355,8 @@ class Framer:
             crc = google_crc32c.value(bytes(linear[begin + RECORD_HEADER_BYTES : end]))
             crc = google_crc32c.extend(crc, bytes(linear[begin : begin + _CRC_AT]))
             if crc != int.from_bytes(linear[begin + _CRC_AT : begin + RECORD_HEADER_BYTES], "little"):
-                block.count = index
+                block.count = block.record_count = index
+                block.last_lsn, block.end_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
                 block.byte_count = sum(block.lengths[:index])
                 self._invalid = Invalid(Lsn(block.lsns[index]), Defect.CRC)
                 return

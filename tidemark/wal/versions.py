@@ -51,6 +51,7 @@ class WalFormat:
 
 
 RMGR_LAST = 21  # RM_LOGICALMSG_ID, in all of 14 to 18
+RMGRS = 256  # values of xl_rmid, a byte
 RMGR_CUSTOM_FIRST = 128  # RM_MIN_CUSTOM_ID
 _NO_OPCODE = 0xFF  # the low four bits of an opcode are zero
 

@@ -270,6 +270,8 @@ def test_memory_follows_what_arrived_and_not_what_a_header_promises() -> None:
     framer.feed(writer.first_lsn, bytes(writer.data))
     while isinstance(framer.next_block(), RecordBlock):
         pass
+    framer.feed(writer.lsn, b"")
+    assert framer.next_block() == NeedMore()
     assert framer._block is not None
     assert len(framer._block.linear) < 3 * PAGE
 

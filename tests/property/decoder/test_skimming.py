@@ -1,7 +1,7 @@
 """Decoding by blocks gives what decoding record by record gives, wherever the blocks end; and the twins agree."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
@@ -229,6 +229,29 @@ def test_blocks_give_what_records_give_wherever_they_are_cut(steps: list[tuple[s
     assert by_block.restart_lsn >= by_record.decoder.restart_lsn
 
 
+@given(STEPS, st.data())
+@settings(max_examples=150)
+def test_what_is_left_out_of_blocks_says_nothing(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+    by_record = played(steps)
+    raws = by_record.raws
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raws)), max_size=5)))
+    by_block = new_wal().decoder
+    out: list[object] = []
+    for begin, end in pairwise([0, *cuts, len(raws)]):
+        kept: list[tuple[Lsn, Lsn, bytes]] = []
+        for told_raw in raws[begin:end]:
+            raw = told_raw[2]
+            if not kept or raw[17] not in by_block.quiet or raw[4:8] not in (bytes(4), kept[-1][2][4:8]):
+                kept.append(told_raw)
+        block = block_of(kept)
+        if kept:
+            block.last_lsn, block.end_lsn = raws[end - 1][:2]
+        out.extend(by_block.decode_block(block))
+    assert summary(out) == summary(by_record.out)
+    if raws:
+        assert (by_block.last_lsn, by_block.decoded_lsn) == raws[-1][:2]
+
+
 class Extraction:
     """An extractor, compiled or not, with what it works in."""
 
@@ -246,10 +269,12 @@ class Extraction:
         self.held = holder.HeldRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
         self.extractor = extractor.RowExtractor(0x1C, whole_from, self.held)
 
-    def know(self, files: set[int], xids: dict[int, int]) -> None:
+    def know(self, files: set[int], xids: dict[int, int], unwanted: Collection[int] = ()) -> None:
         known = self.module
         for number, file in enumerate(sorted(files)):
             has_rows = known.NO_ROWS if file == TOAST else known.FIRST_VERSION + number
+            if file in unwanted:
+                has_rows = known.NONE - number
             self.extractor.know_file(1663, DATABASE, file, has_rows)
         for xid, state in xids.items():
             self.extractor.know_xid(xid, state)
@@ -325,8 +350,9 @@ def test_twins_take_the_same_rows_out_of_sound_and_of_damaged_records(
     states = data.draw(st.dictionaries(st.integers(801, 830), st.integers(0, 2), max_size=20))
     whole_from = data.draw(st.sampled_from([-1, 803, (1 << 31) + 802]))
     twins = fast(whole_from), slow(whole_from)
+    unwanted = data.draw(st.sets(st.sampled_from([ACCOUNT, LEDGER])))
     for twin in twins:
-        twin.know(files, states)
+        twin.know(files, states, unwanted)
     assert twins[0].all_of(block) == twins[1].all_of(block)
 
 

@@ -1,16 +1,25 @@
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.wal_cases import Case, cut, damaged, wal_cases
 from tidemark.model.lsn import Lsn
+from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer, Invalid, RecordBlock
 
 Found = list[tuple[int, int, bytes]]
 
 
-def frame(first_lsn: int, data: bytes, cuts: list[int], start_lsn: Lsn | None = None) -> tuple[Found, str, int]:
+def raws_of(block: RecordBlock) -> list[bytes]:
+    spans = zip(block.offsets[: len(block)], block.lengths[: len(block)], strict=True)
+    return [bytes(block.linear[begin : begin + length]) for begin, length in spans]
+
+
+def frame(
+    first_lsn: int, data: bytes, cuts: list[int], start_lsn: Lsn | None = None, *, reused: bool = False
+) -> tuple[Found, str, int]:
     """Return records, last outcome and position."""
     framer = Framer(segment_bytes=1 << 20, start_lsn=start_lsn)
     found: Found = []
@@ -18,10 +27,11 @@ def frame(first_lsn: int, data: bytes, cuts: list[int], start_lsn: Lsn | None = 
         framer.feed(Lsn(first_lsn + at), memoryview(data)[at:end])
         while isinstance(outcome := framer.next_block(), RecordBlock):
             assert len(outcome) > 0
-            for row in range(len(outcome)):
-                begin = outcome.offsets[row]
-                raw = bytes(outcome.linear[begin : begin + outcome.lengths[row]])
-                found.append((outcome.lsns[row], outcome.ends[row], raw))
+            found += zip(outcome.lsns, outcome.ends, raws_of(outcome), strict=False)
+            assert (outcome.record_count, outcome.byte_count) == (len(outcome), sum(outcome.lengths[: len(outcome)]))
+            assert (outcome.last_lsn, outcome.end_lsn) == found[-1][:2]
+            if reused:
+                framer.reuse(outcome)
         if isinstance(outcome, Invalid):
             return found, str(outcome), framer.position
     return found, "need more", framer.position
@@ -33,6 +43,46 @@ def test_where_the_input_is_cut_makes_no_difference(case: Case, data: st.DataObj
     assert [(lsn, raw) for lsn, _, raw in found] == list(zip(case.lsns, case.records, strict=True))
     assert outcome == "need more"
     assert position == (found[-1][1] if found else case.first_lsn)
+
+
+@given(wal_cases(), st.data())
+def test_blocks_that_are_filled_again_give_the_same_records(case: Case, data: st.DataObject) -> None:
+    bad = data.draw(st.one_of(st.just(case.data), damaged(case)))
+    cuts = data.draw(cut(len(bad)))
+    assert frame(case.first_lsn, bad, cuts, reused=True) == frame(case.first_lsn, bad, cuts)
+
+
+@pytest.mark.skipif(not COMPILED, reason="interpreted, nothing is left out")
+@given(wal_cases(), st.data())
+def test_what_is_left_out_is_framed_and_checked_all_the_same(case: Case, data: st.DataObject) -> None:
+    bad = data.draw(st.one_of(st.just(case.data), damaged(case)))
+    cuts = data.draw(cut(len(bad)))
+    found, outcome, position = frame(case.first_lsn, bad, cuts)
+    framer = Framer(segment_bytes=1 << 20)
+    framer.leave_out({0, 10})
+    walked = 0
+    for at, end in pairwise([0, *cuts, len(bad)]):
+        framer.feed(Lsn(case.first_lsn + at), memoryview(bad)[at:end])
+        while isinstance(block := framer.next_block(), RecordBlock):
+            whole = found[walked : walked + block.record_count]
+            walked += block.record_count
+            assert raws_of(block) == said([raw for _, _, raw in whole])
+            assert (block.last_lsn, block.end_lsn) == whole[-1][:2]
+            assert block.byte_count == sum(len(raw) for _, _, raw in whole)
+        if isinstance(block, Invalid):
+            break
+    assert walked == len(found)
+    assert outcome == (str(block) if isinstance(block, Invalid) else "need more")
+    assert framer.position == position
+
+
+def said(raws: list[bytes]) -> list[bytes]:
+    """Return the records of a block that are not without an xid or behind another of theirs."""
+    kept: list[bytes] = []
+    for raw in raws:
+        if not kept or raw[17] not in {0, 10} or raw[4:8] not in (bytes(4), kept[-1][4:8]):
+            kept.append(raw)
+    return kept
 
 
 @given(wal_cases(records_max=4))

@@ -3,16 +3,23 @@
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.property.decoder.test_savepoints import MemorySpill
+from tests.property.decoder.test_skimming import STEPS, played
+from tests.property.decoder.test_skimming import new_wal as forged
 from tests.support.forged_records import Wal, block_of, packed_row
+from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
 from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.row_entries import ENTRY_BYTES
-from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage
 from tidemark.model.lsn import Xid
+from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wal.rmgr import heap
 
@@ -49,7 +56,10 @@ def groups(decoder: Decoder, grouper: Grouper, stream: Wal, size: int) -> list[C
     made: list[ChangeGroup] = []
     for begin in range(0, len(stream.raws), size):
         for found in decoder.decode_runs(block_of(stream.raws[begin : begin + size])):
-            made += gathered(grouper, found)
+            if isinstance(found, LogicalMessage):
+                made += grouper.add_message(found, decoder.restart_lsn)
+            else:
+                made += gathered(grouper, found)
     last = grouper.flush()
     return made if last is None else [*made, last]
 
@@ -91,5 +101,63 @@ def test_a_row_that_nobody_wants_takes_no_more_than_its_entry(size: int) -> None
         list(decoder.decode_runs(block_of(stream.raws[begin : begin + size])))
     transaction = decoder.transactions.find(Xid(801))
     assert transaction is not None
-    assert transaction.rows.row_count == 100 * 6
-    assert transaction.rows.byte_count == 100 * 6 * ENTRY_BYTES
+    assert transaction.rows.surviving_count == 100 * 6
+    assert transaction.rows.byte_count == transaction.rows.entry_count * ENTRY_BYTES
+    blocks = -(-len(stream.raws) // size)
+    assert transaction.rows.entry_count <= min(blocks + 6, 100 * 6)  # those before their file is known by themselves
+
+
+@given(STEPS, st.sets(st.sampled_from(["account", "ledger"])), st.integers(1, 40), st.integers(1, 9))
+@settings(max_examples=150)
+def test_rows_beside_those_that_nobody_wants_come_out_as_ever(
+    steps: list[tuple[str, int]], names: set[str], size: int, rows_max: int
+) -> None:
+    stream = played(steps)
+
+    def wanted(found: Relation) -> bool:
+        return found.name in names
+
+    decoder, grouper = forged().decoder, Grouper(DIALECTS, selected=wanted, rows_max=rows_max)
+    decoder.want_only(grouper.wants)
+    everything = groups(forged().decoder, Grouper(DIALECTS, selected=wanted), stream, size)
+    told = groups(decoder, grouper, stream, size)
+    assert flat(told) == flat(everything)
+    assert [end for group in told for end in group.transactions] == [
+        end for group in everything for end in group.transactions
+    ]
+
+
+def flat(made: list[ChangeGroup]) -> list[str]:
+    """Return all that groups hold, wherever they are cut."""
+    items = (item for group in made for item in rows(group))
+    return sorted(str(told) for item in items for told in (item if isinstance(item, list) else [item]))
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 1000])
+def test_a_restart_among_rows_that_nobody_wants_gives_the_rest(size: int) -> None:
+    stream = committed()
+    (end,) = (one for one in stream.committed if one.end.xid == 801)
+    for ordinal in (0, 3, 4, 5, 297, 298, 299, 300, 597, 598, 599):
+        after = Position(end.end.timeline, end.end.commit_lsn, ordinal)
+        decoder, grouper = new_wal().decoder, Grouper(DIALECTS, selected=is_ledger, after=after)
+        decoder.want_only(grouper.wants)
+        made = groups(decoder, grouper, stream, size)
+        batches = [item for group in made for item in group.items if isinstance(item, ChangeBatch)]
+        found = [place for batch in batches for place in batch.rows.column("_ordinal").to_pylist()]
+        assert found == [place for place in range(4, 600, 6) if place > ordinal]
+        assert all(group.first > after for group in made)
+
+
+def test_rows_that_nobody_wants_come_back_from_disk_as_many_as_they_were() -> None:
+    spill = MemorySpill()
+    stream = new_wal()
+    for number in range(300):
+        stream.multi_insert(801, ACCOUNT, [packed_row(number)] * 3)
+        stream.insert(801, LEDGER, packed_row(number))
+    stream.commit(801)
+    wal = Wal(relation(), relation("ledger", LEDGER), memory_bytes=1500, spill=spill)
+    wal.decoder.want_only(is_ledger)
+    everything = groups(new_wal().decoder, Grouper(DIALECTS, selected=is_ledger), stream, 7)
+    told = groups(wal.decoder, Grouper(DIALECTS, selected=is_ledger), stream, 7)
+    assert spill.writes
+    assert flat(told) == flat(everything)

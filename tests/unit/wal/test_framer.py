@@ -1,7 +1,10 @@
 from itertools import pairwise
 
+import pytest
+
 from tests.support.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body, record
 from tidemark.model.lsn import Lsn
+from tidemark.wal.kernel import COMPILED, Defect
 from tidemark.wal.page import NEED_MORE, Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.record import Record
 from tidemark.wal.versions import wal_format
@@ -128,3 +131,33 @@ def test_interest_leaves_out_other_resource_managers() -> None:
     assert isinstance(block, RecordBlock)
     assert [one.lsn for one in block.records(frozenset({10}))] == [wanted[1], wanted[3]]
     assert len(block) == 4
+
+
+@pytest.mark.skipif(not COMPILED, reason="interpreted, a library has the CRCs")
+@pytest.mark.parametrize("by_instruction", [True, False])
+def test_crcs_of_all_lengths_are_summed_by_the_processor_and_by_tables(by_instruction: bool) -> None:  # noqa: FBT001
+    writer = WalWriter()
+    for size in (*range(800), 8192, 70_001):
+        writer.add(body(bytes(at * at % 251 for at in range(size))))
+    framer = summing(writer, by_instruction=by_instruction)
+    framer.feed(writer.first_lsn, bytes(writer.data))
+    assert [one.raw for one in drain(framer)] == writer.records
+    for lsn, raw in zip(writer.lsns[10::61], writer.records[10::61], strict=True):
+        for place in (4, 21, 24, len(raw) // 2, len(raw) - 1):  # all of them on the record's first page
+            at = lsn - writer.first_lsn + min(place, PAGE - lsn % PAGE - 1)
+            damaged = bytearray(writer.data)
+            damaged[at] ^= 0x10
+            framer = summing(writer, by_instruction=by_instruction)
+            framer.feed(writer.first_lsn, bytes(damaged))
+            while isinstance(outcome := framer.next_block(), RecordBlock):
+                assert outcome.last_lsn < lsn
+            assert outcome == Invalid(lsn, Defect.CRC)
+
+
+def summing(writer: WalWriter, *, by_instruction: bool) -> Framer:
+    framer = Framer(writer.format)
+    framer.feed(writer.first_lsn, b"")
+    assert framer.next_block() is NEED_MORE
+    assert framer._scanner is not None
+    framer._scanner.by_instruction &= by_instruction
+    return framer

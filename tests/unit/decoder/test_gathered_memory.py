@@ -1,0 +1,45 @@
+"""Memory that one group of rows leaves to the next, and long runs of rows that are kept as they come."""
+
+from tidemark.decode.gathering import ARENA_KEPT_BYTES, Arena
+from tidemark.decode.row_entries import ENTRY, ENTRY_BYTES
+from tidemark.decode.rowlog import RUN_BYTES, RelationVersions, RowLog
+
+FIRST, SECOND = 701, 702
+TUPLE = b"t" * 60
+
+
+def test_an_arena_holds_what_was_put_since_it_was_cleared() -> None:
+    arena = Arena()
+    for parts in ([b"long one", b"and more"], [b"short"], [], [b"a", memoryview(b"longer than all of them before")]):
+        arena.clear()
+        for part in parts:
+            arena.put(part)
+        assert arena.content() == b"".join(parts)
+        assert arena.size == len(b"".join(parts))
+
+
+def test_an_arena_that_had_to_be_very_large_is_let_go_of() -> None:
+    arena = Arena()
+    arena.put(bytes(ARENA_KEPT_BYTES + 1))
+    before = arena.content()
+    arena.clear()
+    arena.put(b"small")
+    assert arena.content() == b"small"
+    assert arena.content() is not before
+
+
+def test_long_and_short_runs_of_rows_come_back_in_order_and_a_tail_of_both_can_be_cut_off() -> None:
+    log = RowLog(RelationVersions())
+    counts = {FIRST: 3, SECOND: RUN_BYTES // ENTRY_BYTES}
+    for xid in (FIRST, SECOND, FIRST):
+        entries = b"".join(
+            ENTRY.pack(ord("i"), 0, 0, 0, xid, len(TUPLE), 0xFFFFFFFF, row) for row in range(counts[xid])
+        )
+        log.extend(memoryview(entries), memoryview(TUPLE * counts[xid]), 0)
+    xids = [xid for _, chunk in log.chunks(None) for xid in chunk.xids()]
+    assert xids == [FIRST] * 3 + [SECOND] * counts[SECOND] + [FIRST] * 3
+    assert log.byte_count == len(xids) * (ENTRY_BYTES + len(TUPLE))
+    log.drop({FIRST})
+    log.drop({SECOND})
+    assert [xid for _, chunk in log.chunks(None) for xid in chunk.xids()] == [FIRST] * 3
+    assert log.byte_count == 3 * (ENTRY_BYTES + len(TUPLE))
