@@ -74,7 +74,7 @@ def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
     """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
     if cython.compiled:
         place = places[min(cell + AHEAD, last)]
-        if place >= 0:
+        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
             prefetch(cython.address(data[place]))
     return 0
 

@@ -10,10 +10,11 @@ TUPLE = b"t" * 60
 
 def test_an_arena_holds_what_was_put_since_it_was_cleared() -> None:
     arena = Arena()
-    for parts in ([b"long one", b"and more"], [b"short"], [], [b"a", memoryview(b"longer than all of them before")]):
+    groups: list[list[bytes]] = [[b"long one", b"and more"], [b"short"], [], [b"a", b"longer than all of them before"]]
+    for parts in groups:
         arena.clear()
         for part in parts:
-            arena.put(part)
+            arena.put(memoryview(part))
         assert arena.content() == b"".join(parts)
         assert arena.size == len(b"".join(parts))
 
