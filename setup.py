@@ -21,6 +21,7 @@ KERNELS = [
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
+    "tidemark.wire.copy_messages",
 ]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
 

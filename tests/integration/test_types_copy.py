@@ -49,7 +49,7 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
     ) as source:
         table = next(table for table in source.tables() if table.name == "named")
         with source.held(table) as snapshot:
-            relation, lines = snapshot.relation, b"".join(source.rows(snapshot.relation))
+            relation, lines = snapshot.relation, b"".join(block.lines for block in source.rows(snapshot.relation))
     copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "named")))
     assert copied.rows.column("_after").equals(streamed.rows.column("_after"))
