@@ -265,7 +265,7 @@ class FirstCopy:
         with ThreadPoolExecutor(1, "tidemark-copy") as pool:
             for lines, count in until_stopped(spool.blocks(), self._stopping):
                 at = replace(place, ordinal=place.ordinal + 1 + row_count)
-                following = pool.submit(builder.build, lines, at, time_us)
+                following = pool.submit(builder.build, lines, count, at, time_us)
                 row_count += count
                 if ahead is not None:
                     yield first, ahead.result(), size
