@@ -57,8 +57,11 @@ def copied_blocks(
     # NB: a socket object of its own on the same socket: it waits by itself, and libpq's stays as it is.
     with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
         plain.settimeout(QUIET_S)
-        messages = CopyMessages()
+        messages: CopyMessages | None = None
         try:
+            while not _is_ready(connection, select.POLLIN):
+                yield NOTHING_CAME
+            messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages()
             yield from _blocks(connection, plain, messages, bounds)
         except BaseException:
             with suppress(psycopg.Error):
@@ -71,14 +74,12 @@ def copied_blocks(
 
 
 def _blocks(
-    connection: pq.abc.PGconn, plain: socket.socket, messages: CopyMessages, bounds: BlockBounds
+    connection: pq.abc.PGconn, plain: socket.socket, messages: CopyMessages | None, bounds: BlockBounds
 ) -> Iterator[CopyBlock]:
-    while not _is_ready(connection, select.POLLIN):
-        yield NOTHING_CAME
-    if connection.ssl_in_use or _is_sealed(plain):
-        yield from _by_libpq(connection, bounds)
-    else:
-        yield from blocks_off_socket(plain, messages, bounds)
+    """Give the blocks that are still to come, as `messages` follows them; None: libpq does."""
+    if messages is None:
+        return _by_libpq(connection, bounds)
+    return blocks_off_socket(plain, messages, bounds)
 
 
 def _is_sealed(plain: socket.socket) -> bool:
@@ -96,16 +97,16 @@ def blocks_off_socket(plain: socket.socket, messages: CopyMessages, bounds: Bloc
     while not messages.is_over:
         try:
             count = plain.recv_into(chunk, 0, socket.MSG_PEEK)
+            looked_at = messages.take(chunk, count, bounds.rows_max, bounds.bytes_max - len(lines))
+            while looked_at > 0 and (came := plain.recv_into(taken, looked_at)):
+                looked_at -= came
         except TimeoutError:
             yield NOTHING_CAME
             continue
         except OSError:
             return
-        if count == 0:
+        if count == 0 or looked_at > 0:
             return
-        looked_at = messages.take(chunk, count, bounds.rows_max, bounds.bytes_max - len(lines))
-        while looked_at:
-            looked_at -= plain.recv_into(taken, looked_at)
         lines += view[: messages.kept]
         if messages.is_full:
             whole, lines, rows = bytes(lines), bytearray(), messages.rows
