@@ -13,6 +13,7 @@ from setuptools import Extension, setup
 KERNELS = [
     "tidemark.decode.batch_body",
     "tidemark.decode.columns",
+    "tidemark.decode.copy_fields",
     "tidemark.decode.places",
     "tidemark.decode.extract",
     "tidemark.decode.held",
@@ -22,6 +23,7 @@ KERNELS = [
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
+    "tidemark.wire.copy_messages",
 ]
 # What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]

@@ -42,11 +42,11 @@ def test_nothing_is_held_at_the_node_while_the_outbox_is_full(cluster: Cluster, 
     try:
         sidecar.start()
         eventually(sidecar, lambda: bool(told(sidecar, FULL)))
-        assert cluster.sql(
+        held = (
             "SELECT a.query FROM pg_stat_activity a WHERE a.datname = current_database() AND a.pid <> pg_backend_pid()"
-            " AND (a.backend_xmin IS NOT NULL OR a.xact_start IS NOT NULL) AND backend_type = 'client backend'",
-            database,
-        ) == []  # fmt: skip
+            " AND (a.backend_xmin IS NOT NULL OR a.xact_start IS NOT NULL) AND backend_type = 'client backend'"
+        )
+        eventually(sidecar, lambda: not cluster.sql(held, database))
         cluster.sql("SET lock_timeout = '20s'; ALTER TABLE account ADD COLUMN more int", database)
         assert sidecar.process is not None
         kept = _unlinked_below(sidecar.folder.copy, sidecar.process.pid)
@@ -105,7 +105,7 @@ def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_fits_with_a_gr
 
 
 @pytest.mark.parametrize("kind", ["table", "view"])
-def test_rows_of_another_table_that_took_the_name_are_never_given_out_as_whole(
+def test_rows_of_another_table_that_took_the_name_are_never_given_out(
     cluster: Cluster, database: str, kind: str
 ) -> None:
     """ALTER SCHEMA RENAME takes no lock on tables: forth while the table is held, and back again."""
@@ -126,10 +126,10 @@ def test_rows_of_another_table_that_took_the_name_are_never_given_out_as_whole(
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:
     with source.held(table) as snapshot:
         session.execute("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA twin RENAME TO app")
-        rows = source.rows(snapshot.relation)
-        assert next(rows) == b"13\n"
-        session.execute("ALTER SCHEMA app RENAME TO twin; ALTER SCHEMA away RENAME TO app")
-        list(rows)
+        try:
+            assert next(source.rows(snapshot.relation)) is None, "nothing is given"
+        finally:
+            session.execute("ALTER SCHEMA app RENAME TO twin; ALTER SCHEMA away RENAME TO app")
 
 
 def test_a_spool_that_fills_up_is_told_from_half_on_with_its_setting(

@@ -17,6 +17,8 @@ from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
 from tidemark.wal.versions import wal_format
 
+PLACE = Position(TimelineId(1), Lsn(77), 5)
+
 
 @pytest.mark.parametrize("declaration", SAMPLES)
 def test_a_copied_row_equals_the_streamed_one(
@@ -26,7 +28,7 @@ def test_a_copied_row_equals_the_streamed_one(
     relation = describe_relation(session, "one_type")
     with session.cursor().copy("COPY (SELECT number, value FROM one_type) TO STDOUT") as copy:
         lines = b"".join(bytes(line) for line in copy)
-    copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
+    copied = CopyBatchBuilder(Oid(1), relation).build(lines, lines.count(b"\n"), PLACE, 123)
     copied.rows.validate(full=True)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "one_type")))
     assert copied.rows.schema.equals(streamed.rows.schema)
@@ -49,8 +51,8 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
     ) as source:
         table = next(table for table in source.tables() if table.name == "named")
         with source.held(table) as snapshot:
-            relation, lines = snapshot.relation, b"".join(source.rows(snapshot.relation))
-    copied = CopyBatchBuilder(Oid(1), relation).build(lines, Position(TimelineId(1), Lsn(77), 5), 123)
+            relation, lines = snapshot.relation, b"".join(block.lines for block in source.rows(snapshot.relation))
+    copied = CopyBatchBuilder(Oid(1), relation).build(lines, lines.count(b"\n"), PLACE, 123)
     (streamed,) = BatchBuilder(Oid(1), relation).build(inserts(packed_tuples(cluster.data, session, "named")))
     assert copied.rows.column("_after").equals(streamed.rows.column("_after"))
     first, second = copied.rows.column("_after").to_pylist()

@@ -1,10 +1,9 @@
 """Rows of a first copy: lines of COPY ... TO STDOUT, in text format and UTF-8, to batches that equal the stream's.
 
-The one place that knows COPY's escaping (`CopyAttributeOutText`, PG 16): a backslash before b, f, n, r, t, v, another
-backslash, and the N of a NULL. The settings of the copying session must be the reference session's (`codecs.codec`).
+The lines are taken apart by the loops of `tidemark.decode.copy_fields`, which also read most numbers and instants. The
+settings of the copying session must be the reference session's (`codecs.codec`).
 """
 
-import re
 from importlib import import_module
 
 import numpy as np
@@ -12,61 +11,107 @@ import pyarrow as pa
 
 from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, TextCodec
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
+from tidemark.decode.column_arrays import zeros
+from tidemark.decode.copy_fields import (
+    ALL_FIT,
+    DIGITS_MAX,
+    fill_instants,
+    fill_numbers,
+    fill_texts,
+    find_fields,
+    find_nulls,
+)
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import BeforeKind, ChangeBatch, Op, batch_schema
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
-DELIMITER = "\t"
-NULL_FIELD = "\\N"
-ESCAPE = b"\\"
-ESCAPED_BYTES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+DELIMITER = b"\t"
 TRUE = "t"
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_ESCAPED_BYTE = re.compile(rb"\\(.)", re.DOTALL)
+LIMIT_MAX = 10**DIGITS_MAX  # of a number that a loop reads
 # What Arrow reads from PostgreSQL's text as we would; what it refuses (infinity, BC, NaN) takes the codec's way.
 CAST_BY_ARROW = frozenset(
     {ColumnKind.DATE, ColumnKind.FIXED, ColumnKind.NUMERIC, ColumnKind.TIMESTAMP, ColumnKind.UNSIGNED4}
 )
 
 
-def column_texts(lines: bytes, columns: int) -> list[pa.Array]:
-    """Return the fields of lines of COPY's text format, column by column: text, NULL where a field is.
+class Misshapen(Exception):
+    """A line that has another number of fields: which row."""
 
-    Raises `pa.ArrowInvalid` for a line of another number of fields. Bytes that are no UTF-8 stay as they are.
-    """
-    names = [str(number) for number in range(columns)]
-    csv = import_module("pyarrow.csv")  # NB: there is a first copy once; every other start does without
-    table = csv.read_csv(
-        pa.py_buffer(BYTE_ORDER_MARK + lines),  # one is skipped; a value may begin with another
-        read_options=csv.ReadOptions(column_names=names, block_size=len(lines) + len(BYTE_ORDER_MARK) + 1),
-        parse_options=csv.ParseOptions(
-            delimiter=DELIMITER, quote_char=False, double_quote=False, escape_char=False, ignore_empty_lines=False
-        ),
-        convert_options=csv.ConvertOptions(
-            check_utf8=False,
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[NULL_FIELD],
-            strings_can_be_null=True,
-        ),
-    )
-    return [_unescaped(column.combine_chunks()) for column in table.columns]
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row}")
+        self.row = row
 
 
-def _unescaped(texts: pa.Array) -> pa.Array:
-    """Return the fields without escapes; most have none."""
-    buffer = texts.buffers()[2]
-    if buffer is None or ESCAPE not in bytes(buffer):
-        return texts
-    pc = import_module("pyarrow.compute")
-    escaped = pc.fill_null(pc.greater_equal(pc.find_substring(texts.view(pa.binary()), ESCAPE), 0), fill_value=False)
-    plain = [_plain(field) for field in texts.view(pa.binary()).filter(escaped).to_pylist()]
-    return pc.replace_with_mask(texts.view(pa.binary()), escaped, pa.array(plain, pa.binary())).view(pa.string())
+class CopiedLines:
+    """So many lines of COPY's text format, taken apart; raises `Misshapen` for one of another number of fields."""
+
+    def __init__(self, lines: bytes, rows: int, columns: int) -> None:
+        self.rows = rows
+        self._lines = lines
+        self._columns = columns
+        self._ends = zeros("q", self.rows * columns)
+        self._sizes = zeros("q", columns)
+        self._escapes = bytearray(columns)
+        misfit = find_fields(lines, columns, self._ends, self._sizes, self._escapes)
+        if misfit != ALL_FIT:
+            raise Misshapen(misfit)
+
+    def texts(self, column: int) -> pa.Array:
+        """Return the fields of a column: text, NULL where a field is. Bytes that are no UTF-8 stay as they are."""
+        offsets, out = zeros("i", self.rows + 1), pa.allocate_buffer(self._sizes[column])
+        room = memoryview(out).cast("B")
+        size = fill_texts(self._lines, *self._place(column), self._escapes[column], offsets, room)
+        nulls, validity = self._validity(column)
+        return pa.Array.from_buffers(pa.string(), self.rows, [validity, pa.py_buffer(offsets), out[:size]], nulls)
+
+    def numbers(self, column: int, codec: Codec) -> pa.Array | None:
+        """Return the column as integers or decimals; None where there is anything that needs a closer look."""
+        wanted = codec.arrow_type
+        if pa.types.is_decimal128(wanted):
+            scale, limit, words, form = wanted.scale, 10 ** min(wanted.precision, DIGITS_MAX), 2, wanted
+        else:
+            scale, limit, words, form = 0, 1 << wanted.bit_width - 1, 1, pa.int64()
+        out = zeros("q", self.rows * words)
+        if fill_numbers(self._lines, *self._place(column), scale, min(limit, LIMIT_MAX), words, out) != ALL_FIT:
+            return None
+        return self._array(column, out, form).cast(wanted)
+
+    def instants(self, column: int, codec: Codec) -> pa.Array | None:
+        """Return the column as instants; None where there is anything that needs a closer look."""
+        out = zeros("q", self.rows)
+        has_zone = codec.arrow_type.tz is not None
+        if fill_instants(self._lines, *self._place(column), has_zone, out) != ALL_FIT:
+            return None
+        return self._array(column, out, codec.arrow_type)
+
+    def _place(self, column: int) -> tuple["memoryview[int]", int, int, int]:
+        return self._ends, self._columns, column, self.rows
+
+    def _array(self, column: int, values: "memoryview[int]", form: pa.DataType) -> pa.Array:
+        nulls, validity = self._validity(column)
+        return pa.Array.from_buffers(form, self.rows, [validity, pa.py_buffer(values)], nulls)
+
+    def _validity(self, column: int) -> tuple[int, pa.Buffer | None]:
+        if not self._escapes[column]:
+            return 0, None
+        valid = bytearray(self.rows + 7 >> 3)
+        return find_nulls(self._lines, *self._place(column), valid), pa.py_buffer(valid)
 
 
-def _plain(field: bytes) -> bytes:
-    return _ESCAPED_BYTE.sub(lambda found: ESCAPED_BYTES.get(found[1], found[1]), field)
+def read_column(codec: Codec, lines: CopiedLines, column: int) -> pa.Array:
+    """Return the Arrow column of a relation's column."""
+    made = None
+    if codec.kind is ColumnKind.TIMESTAMP:
+        made = lines.instants(column, codec)
+    elif codec.kind in CAST_BY_ARROW and _is_number(codec.arrow_type):
+        made = lines.numbers(column, codec)
+    return parse_column(codec, lines.texts(column)) if made is None else made
+
+
+def _is_number(wanted: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal128(wanted) or pa.types.is_signed_integer(wanted))
 
 
 def parse_column(codec: Codec, texts: pa.Array) -> pa.Array:
@@ -104,14 +149,9 @@ class CopyBatchBuilder:
         self._struct_type: pa.StructType = arrow_struct(relation.live_columns, dialect)
         self._schema: pa.Schema = batch_schema(self._struct_type)
 
-    def build(self, lines: bytes, first: Position, time_us: int) -> ChangeBatch:
-        """Return the rows of `lines`, which hold the live columns in order, at positions from `first` on."""
-        if self._codecs and lines:
-            texts = self._texts(lines, first)
-            count = len(texts[0])
-        else:
-            texts, count = [pa.array([], pa.string())] * len(self._codecs), lines.count(b"\n")
-        children = [parse_column(codec, column) for codec, column in zip(self._codecs, texts, strict=True)]
+    def build(self, lines: bytes, count: int, first: Position, time_us: int) -> ChangeBatch:
+        """Return the `count` rows of `lines`, which hold the live columns in order, at positions from `first` on."""
+        children = self._columns(lines, count, first)
         meta = [
             pa.repeat(pa.scalar(Op.COPY.value, pa.string()), count),
             _constant(first.timeline, count, pa.int32()),
@@ -128,20 +168,20 @@ class CopyBatchBuilder:
         ]
         return ChangeBatch(self._database, self._relation, pa.RecordBatch.from_arrays(meta, schema=self._schema))
 
-    def _texts(self, lines: bytes, first: Position) -> list[pa.Array]:
-        """Return the fields, column by column; name the row that has too many or too few."""
+    def _columns(self, lines: bytes, count: int, first: Position) -> list[pa.Array]:
+        """Return the rows' columns; name the row that has too many or too few."""
+        if not self._codecs:
+            return []
         try:
-            return column_texts(lines, len(self._codecs))
-        except pa.ArrowInvalid:
-            for number, line in enumerate(lines.splitlines(), first.ordinal):
-                fields = line.count(DELIMITER.encode()) + 1
-                if fields != len(self._codecs):
-                    raise BadDatum(
-                        f"{self._relation.qualified_name}: copied row {number} has {fields} fields, "
-                        f"not {len(self._codecs)}",
-                        hint="the table changed while it was copied: copy it again",
-                    ) from None
-            raise
+            taken = CopiedLines(lines, count, len(self._codecs))
+        except Misshapen as error:
+            fields = lines.split(b"\n")[error.row].count(DELIMITER) + 1
+            raise BadDatum(
+                f"{self._relation.qualified_name}: copied row {first.ordinal + error.row} has {fields} fields, "
+                f"not {len(self._codecs)}",
+                hint="the table changed while it was copied: copy it again",
+            ) from None
+        return [read_column(codec, taken, column) for column, codec in enumerate(self._codecs)]
 
 
 def _constant(value: int, count: int, arrow_type: pa.DataType) -> pa.Array:

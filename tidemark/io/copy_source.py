@@ -8,7 +8,7 @@ SELECT on the tables is needed here, and only here.
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
-from tidemark.io.copy_stream import copied_blocks
+from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.io.standby_snapshot import ReplayWindow
@@ -120,6 +120,7 @@ class CopySource:
         self._sessions: _Sessions | None = None
         self._mirror: CatalogMirror | None = None
         self._stamps: dict[Oid, str] = {}
+        self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
 
     def close(self) -> None:
         """Close the sessions; what is asked for next connects anew."""
@@ -206,9 +207,10 @@ class CopySource:
             session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
             replayed_lsn = self._look.replayed_lsn()
             # NB: the first statement with a snapshot; LOCK takes none.
-            ((snapshot, time_us, oid),) = session.execute(
+            ((snapshot, time_us, oid, self._holding_pid),) = session.execute(
                 "SELECT pg_catalog.pg_current_snapshot()::text,"
-                " (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint, %s::regclass::oid::int8",
+                " (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint, %s::regclass::oid::int8,"
+                " pg_catalog.pg_backend_pid()",
                 (name.as_string(session),),
             ).fetchall()
             if oid != table.oid:
@@ -227,10 +229,11 @@ class CopySource:
         window = ReplayWindow(start_lsn, end_lsn, self._look.received_lsn())
         return None if window.holds_commit(self._dsn, self._look.facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
-    def rows(self, relation: Relation) -> Generator[bytes]:
+    def rows(self, relation: Relation, bounds: BlockBounds = BLOCK) -> Generator[CopyBlock]:
         """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
 
-        Raises `TableChanging` behind the last one where they were another table's, or other partitions'.
+        Raises `TableChanging` before the first one, and again behind the last one, where they are another table's or
+        other partitions'. An empty block tells that nothing came for a while.
         """
         assert self._mirror is not None, relation
         columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
@@ -242,21 +245,25 @@ class CopySource:
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
         with self._node.translated() as session:
-            yield from copied_blocks(session, statement)
+            is_checked = False
+            with closing(copied_blocks(session, statement, bounds)) as blocks:
+                for block in blocks:
+                    if block.rows and not is_checked:  # rows come: by now COPY holds its locks
+                        self._check_locked(relation)
+                        is_checked = True
+                    yield block
         self._check_locked(relation)
 
     def _check_locked(self, relation: Relation) -> None:
         """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked."""
-        locked = self._node.query(
-            "SELECT pg_catalog.array_agg(relation::int8) FROM pg_catalog.pg_locks"
-            " WHERE pid = pg_catalog.pg_backend_pid() AND locktype = 'relation'"
-        )[0][0]
         # NB: by the other session, since pg_class under the snapshot does not have what is newer.
         others = self._look.query(
-            "SELECT c.oid::regclass::text FROM pg_catalog.pg_class c"
-            " WHERE c.oid::int8 = ANY(%s) AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+            "SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation"
+            " JOIN pg_catalog.pg_database d ON d.oid = l.database"
+            " WHERE l.pid = %s AND l.locktype = 'relation' AND d.datname = pg_catalog.current_database()"
+            " AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
             " AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a (relid) WHERE a.relid = %s)",
-            (locked, _FIRST_USER_OID, relation.oid, relation.oid),
+            (self._holding_pid, _FIRST_USER_OID, relation.oid, relation.oid),
         )
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")

@@ -1,56 +1,175 @@
-"""COPY TO STDOUT in blocks of whole lines: libpq gives a line at a time, and psycopg would wait for each of them anew.
+"""COPY TO STDOUT in blocks of whole lines.
 
-Nothing here waits while it holds the interpreter: what is there is taken, and the socket polled for more.
+libpq makes the connection, sends the statement and takes its result. But it gives out a line a call, which costs as
+much as the server takes to write it. So where nothing stands between us and the socket the rows are read from there:
+only what belongs to them is taken off the socket, and libpq finds the rest, as of a statement that gave no rows. Where
+the connection is encrypted (TLS, GSSAPI) the lines come by libpq, one by one.
+
+Nothing here waits while it holds the interpreter. An empty block tells that nothing came for a while.
 """
 
+import os
 import select
-from collections.abc import Generator
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from typing import NamedTuple
 
 import psycopg
 from psycopg import pq, sql
 from psycopg.rows import TupleRow
 
-BLOCK_LINES = 8192
+from tidemark.wire.copy_messages import CopyMessages
+
+CHUNK_BYTES = 1 << 18
+QUIET_S = 0.2
+CANCEL_S = 10.0
 END = -1  # of PQgetCopyData
+SEALED = b"\0"  # the first byte of what GSSAPI has encrypted, of its length; no message of the server's is of this type
 
 
-def copied_blocks(session: psycopg.Connection[TupleRow], statement: sql.Composed) -> Generator[bytes]:
+class CopyBlock(NamedTuple):
+    """Lines of COPY's text format, and how many they are."""
+
+    lines: bytes
+    rows: int
+
+
+class BlockBounds(NamedTuple):
+    """What a block may have; its last row may pass `bytes_max`."""
+
+    rows_max: int
+    bytes_max: int
+
+
+BLOCK = BlockBounds(65_536, 16 << 20)
+NOTHING_CAME = CopyBlock(b"", 0)
+
+
+def copied_blocks(
+    session: psycopg.Connection[TupleRow], statement: sql.Composed, bounds: BlockBounds
+) -> Generator[CopyBlock]:
     """Yield all lines of a COPY in text format, many together. Closed before its end, it ends the COPY."""
-    with session.cursor().copy(statement):  # begins it, and cancels it where this is broken off
-        connection = session.pgconn
-        lines: list[bytes] = []
-        while (found := connection.get_copy_data(1))[0] != END:
-            length, line = found
-            if length == 0:
-                _wait(connection)
-                continue
-            lines.append(bytes(line))
-            if len(lines) == BLOCK_LINES:
-                yield b"".join(lines)
-                lines.clear()
-        if lines:
-            yield b"".join(lines)
-        _end(connection)
+    connection = session.pgconn
+    connection.send_query(statement.as_bytes(session))
+    while connection.flush():
+        _is_ready(connection, select.POLLOUT)
+    # NB: a socket object of its own on the same socket: it waits by itself, and libpq's stays as it is.
+    with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
+        plain.settimeout(QUIET_S)
+        messages: CopyMessages | None = None
+        try:
+            while not _is_ready(connection, select.POLLIN):
+                yield NOTHING_CAME
+            messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages()
+            yield from _blocks(connection, plain, messages, bounds)
+        except BaseException:
+            with suppress(psycopg.Error):
+                session.cancel_safe(timeout=CANCEL_S)
+                for _ in _blocks(connection, plain, messages, bounds):
+                    pass
+                _end(connection)
+            raise
+    _end(connection)
 
 
-def _wait(connection: pq.abc.PGconn) -> None:
-    """Wait for more of the server's."""
+def _blocks(
+    connection: pq.abc.PGconn, plain: socket.socket, messages: CopyMessages | None, bounds: BlockBounds
+) -> Iterator[CopyBlock]:
+    """Give the blocks that are still to come, as `messages` follows them; None: libpq does."""
+    if messages is None:
+        return _by_libpq(connection, bounds)
+    return blocks_off_socket(plain, messages, bounds)
+
+
+def _is_sealed(plain: socket.socket) -> bool:
+    try:
+        return plain.recv(1, socket.MSG_PEEK) == SEALED
+    except OSError:
+        return False  # libpq says what it is
+
+
+def blocks_off_socket(plain: socket.socket, messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
+    """Take rows off the socket, up to what is libpq's; an end of the connection is left to it as well."""
+    chunk, taken = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
+    view = memoryview(chunk)
+    lines = bytearray()
+    while not messages.is_over:
+        try:
+            count = plain.recv_into(chunk, 0, socket.MSG_PEEK)
+            looked_at = messages.take(chunk, count, bounds.rows_max, bounds.bytes_max - len(lines))
+            while looked_at > 0 and (came := plain.recv_into(taken, looked_at)):
+                looked_at -= came
+        except TimeoutError:
+            yield NOTHING_CAME
+            continue
+        except OSError:
+            return
+        if count == 0 or looked_at > 0:
+            return
+        lines += view[: messages.kept]
+        if messages.is_full:
+            whole, lines, rows = bytes(lines), bytearray(), messages.rows
+            messages.rows = 0
+            yield CopyBlock(whole, rows)
+    if messages.is_broken:
+        raise psycopg.OperationalError("a message of a COPY tells a length that none has")
+    if messages.rows:
+        rows, messages.rows = messages.rows, 0
+        yield CopyBlock(bytes(lines), rows)
+
+
+def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBlock]:
+    """Take the rows from libpq, which gives them out one by one."""
+    while connection.is_busy():
+        if not _take_in(connection):
+            yield NOTHING_CAME
+    result = connection.get_result()
+    if result is None or result.status != pq.ExecStatus.COPY_OUT:
+        _end(connection, result)
+        return
+    lines: list[bytes] = []
+    size = 0
+    while (found := connection.get_copy_data(1))[0] != END:
+        length, line = found
+        if length == 0:
+            if not _take_in(connection):
+                yield NOTHING_CAME
+            continue
+        lines.append(bytes(line))
+        size += length
+        if len(lines) == bounds.rows_max or size >= bounds.bytes_max:
+            yield CopyBlock(b"".join(lines), len(lines))
+            lines, size = [], 0
+    if lines:
+        yield CopyBlock(b"".join(lines), len(lines))
+
+
+def _is_ready(connection: pq.abc.PGconn, event: int) -> bool:
+    """Wait a while for the server; tell if it let us."""
     ready = select.poll()
-    ready.register(connection.socket, select.POLLIN)
-    ready.poll()
+    ready.register(connection.socket, event)
+    return bool(ready.poll(QUIET_S * 1000))
+
+
+def _take_in(connection: pq.abc.PGconn) -> bool:
+    """Wait a while for more of the server's; tell if there was any."""
+    if not _is_ready(connection, select.POLLIN):
+        return False
     connection.consume_input()
+    return True
 
 
-def _end(connection: pq.abc.PGconn) -> None:
-    """Take the COPY's result, or raise the server's error."""
+def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> None:
+    """Take the statement's results, with the one that is there already, or raise the server's error."""
     error: psycopg.Error | None = None
     while True:
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            error = psycopg.errors.error_from_result(result)
         while connection.is_busy():
-            _wait(connection)
+            _take_in(connection)
         result = connection.get_result()
         if result is None:
             break
-        if result.status == pq.ExecStatus.FATAL_ERROR:
-            error = psycopg.errors.error_from_result(result)
     if error is not None:
         raise error

@@ -95,7 +95,7 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
     with source.held(known) as snapshot:
         relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
-        batches = [builder.build(lines, _NOWHERE, 0).rows.column(AFTER) for lines in source.rows(relation)]
+        batches = [builder.build(*block, _NOWHERE, 0).rows.column(AFTER) for block in source.rows(relation)]
     expected = _source_table(relation, batches, builder)
     found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
     return Compared(
@@ -120,7 +120,7 @@ def _count_events(uri: str) -> tuple[int, int]:
 
 def _source_table(relation: Relation, batches: Sequence[pa.StructArray], builder: CopyBatchBuilder) -> pa.Table:
     """Return the source's rows with the columns that the lake keeps, named as there."""
-    structs = batches or [builder.build(b"", _NOWHERE, 0).rows.column(AFTER)]
+    structs = batches or [builder.build(b"", 0, _NOWHERE, 0).rows.column(AFTER)]
     columns = lake_columns(relation)
     arrays = [pa.chunked_array([struct.field(column.place) for struct in structs]) for column in columns]
     return pa.table(arrays, names=[column.name for column in columns])

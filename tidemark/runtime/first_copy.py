@@ -4,20 +4,23 @@ Each table's snapshot decides: a transaction that it sees is in the copied rows,
 rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
 below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
 
-A table's rows go to disk first, then its transaction ends, then they are handed over: for as long as nobody reads what
-we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and is refused by name where it
-does not. To wait there for a reader, with the snapshot held, and to begin anew after some time would be the same
-refusal, repeated for ever where the reader is slower than the table is large.
+A table's rows go to disk as fast as the server sends them (`tidemark.runtime.copy_reading`), and its transaction ends
+with the last one. Handing over goes on behind and never holds that up: for as long as nobody reads what we give out,
+nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and is refused by name where it does not. To
+wait there for a reader, with the snapshot held, and to begin anew after some time would be the same refusal, repeated
+for ever where the reader is slower than the table is large.
 
-Killed in the middle: the table is copied again under a new snapshot and a greater generation, which tells sinks to
-empty it first. Which tables are due is planned in `tidemark.runtime.copy_plan`.
+Killed or broken off in the middle: the table is copied again under a new snapshot and a greater generation, which tells
+sinks to empty it first. Only a generation's end says that the rows are the table's, and all of them. Which
+tables are due is planned in `tidemark.runtime.copy_plan`.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 from tidemark.decode.copied import CopyBatchBuilder
@@ -27,6 +30,7 @@ from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
 from tidemark.io.copy_source import CopySource, SourceTable, TableSnapshot
 from tidemark.io.copy_spool import CopySpool
+from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
@@ -38,6 +42,7 @@ from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
+from tidemark.runtime.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
 from tidemark.wal.versions import wal_format
@@ -182,32 +187,29 @@ class FirstCopy:
         if table is None:  # dropped meanwhile: the stream says so
             self._finish(key, source, replace(before, phase=CopyPhase.DONE))
             return
-        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool:
-            snapshot = self._spool(source, table, spool)
+        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as held:
+            snapshot = self._held(source, table, held)
             if snapshot is None:
+                held.close()
                 self._finish(key, source, replace(before, phase=CopyPhase.LEFT))
                 return
             dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
             builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
             place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
-            self._feed(key, place, before.generation + 1, snapshot=snapshot, builder=builder, spool=spool)
+            limits = self._config.deliver
+            bounds = BlockBounds(limits.group_rows_max, limits.group_bytes_max)
+            reading = CopyReading(source, bounds, log=self._log, stopping=self._stopping)
+            with reading.into(spool, snapshot, held.pop_all()) as whole:
+                built = self._built(spool, builder, place, snapshot.time_us)
+                self._feed(key, place, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
 
-    def _spool(self, source: CopySource, table: SourceTable, spool: CopySpool) -> TableSnapshot | None:
-        """Take the table's rows; afterwards nothing is held at the node any more, however long feeding takes.
-
-        Return None, and take none, if the table has left the selection since the copy was planned.
-        """
-        # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
-        with ExitStack() as stack:
-            snapshot = stack.enter_context(source.held(table))
-            relation = self._shown(snapshot.relation)
-            if relation is None:
-                return None
-            rows = stack.enter_context(closing(source.rows(relation)))
-            timeline, seen_lsn = source.flush()
-            spool.fill(self._until_stopped(rows), relation.qualified_name)
-        source.close()
-        self._log.info("table read", relation_oid=table.oid, spooled_bytes=spool.byte_count)
+    def _held(self, source: CopySource, table: SourceTable, held: ExitStack) -> TableSnapshot | None:
+        """Take the table's snapshot, held until `held` ends; None: it has left the selection since it was planned."""
+        snapshot = held.enter_context(source.held(table))
+        relation = self._shown(snapshot.relation)
+        if relation is None:
+            return None
+        timeline, seen_lsn = source.flush()
         return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline)
 
     def _shown(self, relation: Relation) -> Relation | None:
@@ -225,10 +227,13 @@ class FirstCopy:
         generation: int,
         *,
         snapshot: TableSnapshot,
-        builder: CopyBatchBuilder,
-        spool: CopySpool,
+        built: Iterator[tuple[Position, ChangeBatch, int]],
+        whole: Future[None],
     ) -> None:
-        """Hand the rows over, between a begin and an end that tell the generation."""
+        """Hand the rows over, between a begin and an end that tell the generation; the end once they are `whole`."""
+        foremost = next(built, None)
+        if foremost is None:
+            whole.result()  # nothing is begun of what could not be read
         progress = CopyProgress(
             CopyPhase.COPYING,
             generation,
@@ -239,12 +244,13 @@ class FirstCopy:
         )
         begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
         self._hand_over(place, [begin], 0, 0, (*key, progress))
-        for first, batch, byte_count in self._built(spool, builder, place, snapshot.time_us):
+        for first, batch, byte_count in chain([] if foremost is None else [foremost], built):
             count = batch.rows.num_rows
             progress = replace(progress, row_count=progress.row_count + count)
             last = replace(place, ordinal=place.ordinal + progress.row_count)
             self._hand_over(last, [batch], count, byte_count, (*key, progress), first=first)
             self._metrics.copy_rows.inc(count)
+        whole.result()
         last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
         done = replace(progress, phase=CopyPhase.DONE)
         self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
@@ -254,25 +260,18 @@ class FirstCopy:
         self, spool: CopySpool, builder: CopyBatchBuilder, place: Position, time_us: int
     ) -> Iterator[tuple[Position, ChangeBatch, int]]:
         """Give batches with their first positions and bytes; the next one is built while one is handed over."""
-        limits = self._config.deliver
         ahead: Future[ChangeBatch] | None = None
         first, size, row_count = place, 0, 0
         with ThreadPoolExecutor(1, "tidemark-copy") as pool:
-            for lines, count in self._until_stopped(spool.blocks(limits.group_rows_max, limits.group_bytes_max)):
+            for lines, count in until_stopped(spool.blocks(), self._stopping):
                 at = replace(place, ordinal=place.ordinal + 1 + row_count)
-                following = pool.submit(builder.build, lines, at, time_us)
+                following = pool.submit(builder.build, lines, count, at, time_us)
                 row_count += count
                 if ahead is not None:
                     yield first, ahead.result(), size
                 ahead, first, size = following, at, len(lines)
             if ahead is not None:
                 yield first, ahead.result(), size
-
-    def _until_stopped(self, blocks: Iterator[Result]) -> Iterator[Result]:
-        for block in blocks:
-            if self._stopping.is_set():
-                raise Stopped
-            yield block
 
     def _hand_over(
         self,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.copied import CopyBatchBuilder, column_texts
+from tidemark.decode.copied import CopiedLines, CopyBatchBuilder
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
@@ -19,18 +19,19 @@ from tidemark.model.relation import Relation
         (b"a\\tb\\nc\\rd\\be\\ff\\vg\\\\h\n", ["a\tb\nc\rd\be\ff\vg\\h"]),
         (b"\\\\\\\\t\n", ["\\\\t"]),
         ("ä€😀\n".encode(), ["ä€😀"]),
-        (b"x", ["x"]),
+        (b"x\n", ["x"]),
         (b"\xef\xbb\xbf\n", ["\ufeff"]),
         (b'"a","b"\t\'\n', ['"a","b"', "'"]),
     ],
 )
 def test_a_line_splits_into_its_fields(line: bytes, fields: list[str | None]) -> None:
-    assert [column.to_pylist() for column in column_texts(line, len(fields))] == [[field] for field in fields]
+    lines = CopiedLines(line, 1, len(fields))
+    assert [lines.texts(column).to_pylist() for column in range(len(fields))] == [[field] for field in fields]
 
 
 def build(relation: Relation, lines: list[bytes]) -> list[object]:
     builder = CopyBatchBuilder(Oid(1), relation)
-    batch = builder.build(b"".join(lines), Position(TimelineId(1), Lsn(8), 1), 0)
+    batch = builder.build(b"".join(lines), len(lines), Position(TimelineId(1), Lsn(8), 1), 0)
     batch.rows.validate(full=True)
     rows: list[object] = batch.rows.column("_after").to_pylist()
     return rows

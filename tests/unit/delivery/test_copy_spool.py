@@ -1,26 +1,60 @@
-"""A copied table's lines on disk: given back in blocks of whole lines, whatever the bounds are."""
+"""A copied table's lines on disk: given back as they were put in, also while more is put in."""
 
-from itertools import pairwise
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tidemark.io.copy_spool import CopySpool
+from tidemark.io.copy_spool import CopySpool, TableTooLarge
+from tidemark.io.copy_stream import CopyBlock
 
-LINES = [b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) for number in range(200)]
-LONG = b"y" * (3 << 20) + b"\n"  # longer than what is read at once
+DEADLINE_S = 60.0
+BLOCKS = [CopyBlock(b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) * number, number) for number in range(1, 50)]
+LONG = CopyBlock(b"y" * (3 << 20) + b"\n", 1)
+QUIET = CopyBlock(b"", 0)
 
 
-@pytest.mark.parametrize("rows_max", [1, 7, 1000])
-@pytest.mark.parametrize("bytes_max", [1, 1000, 1 << 24])
-def test_blocks_are_whole_lines_in_order_within_the_bound_of_rows(
-    tmp_path: Path, rows_max: int, bytes_max: int
-) -> None:
+class BrokenOff(Exception):
+    """What ended the filling."""
+
+
+def test_blocks_come_back_in_order_and_what_holds_no_row_does_not(tmp_path: Path) -> None:
     with CopySpool(tmp_path, 1 << 30) as spool:
-        cuts = pairwise([0, 3, 50, len(LINES)])
-        spool.fill([*(b"".join(LINES[start:stop]) for start, stop in cuts), LONG, LINES[0]], "public.t")
-        blocks = list(spool.blocks(rows_max, bytes_max))
-    assert b"".join(block for block, _ in blocks) == b"".join([*LINES, LONG, LINES[0]])
-    for block, rows in blocks:
-        assert block.endswith(b"\n")
-        assert block.count(b"\n") == rows <= rows_max
+        spool.fill([QUIET, *BLOCKS, QUIET, LONG], "public.t")
+        assert list(spool.blocks()) == [*BLOCKS, LONG]
+
+
+def test_a_block_is_given_back_while_the_next_is_still_to_come(tmp_path: Path) -> None:
+    is_given = threading.Event()
+
+    def blocks() -> Iterator[CopyBlock]:
+        yield BLOCKS[0]
+        assert is_given.wait(DEADLINE_S)
+        yield BLOCKS[1]
+
+    with CopySpool(tmp_path, 1 << 30) as spool, ThreadPoolExecutor(1) as pool:
+        filled = pool.submit(spool.fill, blocks(), "public.t")
+        given = spool.blocks()
+        assert next(given) == BLOCKS[0]
+        is_given.set()
+        assert list(given) == [BLOCKS[1]]
+        filled.result()
+
+
+def test_nothing_more_is_given_back_once_filling_was_broken_off(tmp_path: Path) -> None:
+    def blocks() -> Iterator[CopyBlock]:
+        yield from BLOCKS
+        raise BrokenOff
+
+    with CopySpool(tmp_path, 1 << 30) as spool:
+        with pytest.raises(BrokenOff):
+            spool.fill(blocks(), "public.t")
+        assert list(spool.blocks()) == []
+
+
+def test_lines_over_the_bound_are_refused_with_the_table_named(tmp_path: Path) -> None:
+    refused = pytest.raises(TableTooLarge, match=r"public\.t .*copy\.spool_bytes")
+    with CopySpool(tmp_path, len(LONG.lines)) as spool, refused:
+        spool.fill([LONG, BLOCKS[0]], "public.t")

@@ -1,0 +1,57 @@
+"""A connection that goes slow, and then away, in the middle of a table's COPY."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_first_copy import fill, newest_generation, source_rows
+from tests.support.captures import Sidecar, change_log, replayed, running
+from tests.support.middlemen import proxy
+from tests.support.postgres import Cluster
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
+
+DEADLINE_S = 120.0
+
+
+class Faltering:
+    """Lets a connection through up to any of these bytes, waits there until it may break it, and does; once."""
+
+    def __init__(self, *upto: bytes) -> None:
+        self.is_there = threading.Event()
+        self.may_break = threading.Event()
+        self._upto = upto
+
+    def change(self, said: bytes) -> bytes:
+        if any(upto in said for upto in self._upto) and not self.is_there.is_set():
+            self.is_there.set()
+            assert self.may_break.wait(DEADLINE_S)
+            raise ConnectionResetError
+        return said
+
+
+@pytest.mark.feature("P22")
+def test_rows_are_given_out_while_more_come_and_again_where_the_rest_does_not(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database)
+    faltering = Faltering(b"\told 5000\n", b"\told 5001\n")  # of one of them at least the bytes come together
+    with proxy(cluster.port, faltering.change) as port:
+        through = f"host=127.0.0.1 port={port} dbname={database} user=postgres"
+        options = {"TIDEMARK_CAPTURE__DSN": through, "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "500"}
+        with running(cluster, database, tmp_path, copy=True, **options) as sidecar:
+            sidecar.wait_until(faltering.is_there.is_set, "the middle of the COPY")
+            sidecar.wait_until(
+                lambda: any(isinstance(item, ChangeBatch) for item in given(sidecar)), "a row before that"
+            )
+            faltering.may_break.set()
+            items = sidecar.catch_up()
+    boundaries = [(item.begin, item.generation) for item in items if isinstance(item, CopyBoundary)]
+    assert boundaries == [(True, 1), (True, 2), (False, 2)]
+    assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+
+
+def given(sidecar: Sidecar) -> list[GroupItem]:
+    with OutboxReader.open(sidecar.folder) as reader:
+        return list(sidecar.items(reader, reader.ledger().trimmed, reader.head()))

@@ -1,0 +1,106 @@
+"""COPY's text read by the loops: as the codecs read it, compiled as interpreted."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.twins import interpreted
+from tidemark.decode import copied
+from tidemark.decode.codecs.codec import Codec
+from tidemark.decode.codecs.datetimes import TimestampCodec
+from tidemark.decode.codecs.numbers import IntegerCodec
+from tidemark.decode.codecs.numeric import DecimalCodec
+from tidemark.decode.copied import CopiedLines, parse_column, read_column
+
+slow_fields = interpreted("tidemark.decode.copy_fields")
+LOOPS = ("fill_instants", "fill_numbers", "fill_texts", "find_fields", "find_nulls")
+SMALL, INTEGER, BIG = (
+    IntegerCodec(form, wanted) for form, wanted in (("<h", pa.int16()), ("<i", pa.int32()), ("<q", pa.int64()))
+)
+AT, LOCAL = TimestampCodec(zone=True), TimestampCodec(zone=False)
+ODD = ["infinity", "-infinity", "0044-03-15 12:00:00 BC", "20000-01-01 00:00:00"]
+
+
+def lines_of(fields: list[str | None]) -> bytes:
+    return b"".join(b"x\\\\\t%s\t\n" % (b"\\N" if field is None else field.encode()) for field in fields)
+
+
+def read(codec: Codec, fields: list[str | None]) -> pa.Array:
+    lines = lines_of(fields)
+    made = read_column(codec, CopiedLines(lines, len(fields), 3), 1)
+    made.validate(full=True)
+    assert made.equals(parse_column(codec, CopiedLines(lines, len(fields), 3).texts(1)))
+    return made
+
+
+def column(texts: st.SearchStrategy[str]) -> st.SearchStrategy[list[str | None]]:
+    return st.lists(st.none() | texts, max_size=20)
+
+
+@given(column(st.integers(-(1 << 15), (1 << 15) - 1).map(str)))
+def test_small_integers_are_read_as_their_codec_reads_them(fields: list[str | None]) -> None:
+    for codec in (SMALL, INTEGER, BIG):
+        assert read(codec, fields).to_pylist() == [None if field is None else int(field) for field in fields]
+
+
+@given(column(st.integers(-(1 << 63), (1 << 63) - 1).map(str)))
+def test_integers_of_64_bits_are_read_as_their_codec_reads_them(fields: list[str | None]) -> None:
+    assert read(BIG, fields).to_pylist() == [None if field is None else int(field) for field in fields]
+
+
+@given(st.integers(0, 30), st.integers(1, 8), st.data())
+def test_decimals_are_read_as_their_codec_reads_them(scale: int, whole: int, data: st.DataObject) -> None:
+    bound = 10 ** (scale + whole) - 1
+    numbers = st.integers(-bound, bound).map(
+        lambda number: format(Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)), "f")
+    )
+    fields = data.draw(column(numbers | st.just("NaN")))
+    wanted = [None if field in {None, "NaN"} else Decimal(str(field)) for field in fields]
+    assert read(DecimalCodec(scale + whole, scale), fields).to_pylist() == wanted
+
+
+@given(column(st.datetimes().map(lambda at: at.isoformat(" ")) | st.sampled_from(ODD)))
+def test_instants_are_read_as_their_codec_reads_them(fields: list[str | None]) -> None:
+    read(LOCAL, [field.rstrip("0") if field and "." in field else field for field in fields])
+    read(AT, [field if field is None or field in ODD else f"{field}+00" for field in fields])
+
+
+def test_an_instant_is_what_it_says() -> None:
+    for days in range(-719_000, 2_900_000, 997):
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=days, seconds=days % 86400, microseconds=days % 1000)
+        assert read(AT, [at.isoformat(" ").removesuffix(":00")]).to_pylist() == [at]
+
+
+@given(
+    st.lists(st.lists(st.none() | st.text("ab\\N\t\n0123456789.-: +\r\b\f\vä", max_size=30), min_size=3, max_size=3))
+)
+def test_twins_read_the_same(rows: list[list[str | None]]) -> None:
+    data = b"".join(b"\t".join(map(escaped, row)) + b"\n" for row in rows)
+    fast = [columns_of(data, len(rows))]
+    kept = {name: getattr(copied, name) for name in LOOPS}
+    try:
+        for name in LOOPS:
+            setattr(copied, name, getattr(slow_fields, name))
+        slow = [columns_of(data, len(rows))]
+    finally:
+        for name, loop in kept.items():
+            setattr(copied, name, loop)
+    assert fast == slow
+    assert fast[0][0] == [list(column) for column in zip(*rows, strict=True)] or not rows
+
+
+def escaped(field: str | None) -> bytes:
+    if field is None:
+        return b"\\N"
+    for letter, plain in zip("\\bfnrtv", "\\\b\f\n\r\t\v", strict=True):
+        field = field.replace(plain, f"\\{letter}")
+    return field.encode()
+
+
+def columns_of(data: bytes, rows: int) -> tuple[list[object], list[object]]:
+    lines = CopiedLines(data, rows, 3)
+    tried = [lines.numbers(0, BIG), lines.numbers(1, DecimalCodec(5, 2)), lines.instants(2, LOCAL)]
+    return [lines.texts(at).to_pylist() for at in range(3)], [made and made.to_pylist() for made in tried]

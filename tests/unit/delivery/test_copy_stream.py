@@ -1,0 +1,98 @@
+"""A COPY's rows off the socket: whole lines in order within their bounds, however the messages are cut."""
+
+import random
+import socket
+import struct
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.support.twins import interpreted
+from tidemark.io.copy_stream import CHUNK_BYTES, BlockBounds, CopyBlock, blocks_off_socket
+from tidemark.wire.copy_messages import CopyMessages
+
+SHORT = [b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) for number in range(2000)]
+LONG = b"y" * (3 * CHUNK_BYTES) + b"\n"  # longer than what is read at once
+LINES = [*SHORT, LONG, b"\n", LONG, *SHORT]
+COMPLETE = b"COPY 4003\0"
+KINDS = {
+    "compiled": CopyMessages,
+    "interpreted": interpreted("tidemark.wire.copy_messages").CopyMessages,
+}
+
+
+def message(kind: bytes, held: bytes) -> bytes:
+    return kind + struct.pack(">I", 4 + len(held)) + held
+
+
+BEGIN = message(b"H", struct.pack(">bhh", 0, 1, 0))
+BEHIND = message(b"C", COMPLETE) + message(b"Z", b"T")
+
+
+def sent(lines: list[bytes]) -> bytes:
+    notice = message(b"N", b"SWARNING\0\0")
+    rows = b"".join(message(b"d", line) for line in lines)
+    return BEGIN + notice + rows + message(b"c", b"") + BEHIND
+
+
+def received(
+    messages: CopyMessages, data: bytes, bounds: BlockBounds, pieces: list[int]
+) -> tuple[list[CopyBlock], bytes]:
+    """Send `data` in pieces of these sizes, over and over; return the blocks, and what is left on the socket."""
+    ours, servers = socket.socketpair()
+
+    def send() -> None:
+        at, turn = 0, 0
+        while at < len(data):
+            size = pieces[turn % len(pieces)]
+            servers.sendall(data[at : at + size])
+            at, turn = at + size, turn + 1
+        servers.close()
+
+    with ours, ThreadPoolExecutor(1) as pool:
+        ours.settimeout(60)
+        sending = pool.submit(send)
+        blocks = list(blocks_off_socket(ours, messages, bounds))
+        left = b""
+        while more := ours.recv(CHUNK_BYTES):
+            left += more
+        sending.result()
+    return blocks, left
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bounds", [BlockBounds(1 << 20, 1 << 30), BlockBounds(7, 1 << 30), BlockBounds(1 << 20, 1000)])
+@pytest.mark.parametrize("pieces", [[8192], [1, 2, 3, 5, 100_000], [300_000]])
+def test_blocks_are_whole_lines_and_what_is_not_the_rows_stays_on_the_socket(
+    kind: str, bounds: BlockBounds, pieces: list[int]
+) -> None:
+    blocks, left = received(KINDS[kind](), sent(LINES), bounds, pieces)
+    assert b"".join(block.lines for block in blocks) == b"".join(LINES)
+    assert left == BEHIND
+    for block in blocks:
+        assert block.lines.endswith(b"\n")
+        assert block.lines.count(b"\n") == block.rows <= bounds.rows_max
+        assert len(block.lines) - len(block.lines.splitlines(keepends=True)[-1]) < bounds.bytes_max
+
+
+def test_pieces_of_any_size_give_the_same() -> None:
+    chance = random.Random(6)
+    pieces = [chance.randint(1, 40) for _ in range(500)]
+    blocks, left = received(CopyMessages(), sent(SHORT), BlockBounds(100, 5000), pieces)
+    assert b"".join(block.lines for block in blocks) == b"".join(SHORT)
+    assert left == BEHIND
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cut", [0, 3, len(BEGIN), len(BEGIN) + 2, len(sent(SHORT[:5])) - 40])
+def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> None:
+    blocks, left = received(KINDS[kind](), sent(SHORT[:5])[:cut], BlockBounds(2, 1000), [8192])
+    assert [block.lines for block in blocks] in ([], [SHORT[0] + SHORT[1], SHORT[2] + SHORT[3]])
+    assert left == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_length_that_none_has_is_an_error(kind: str) -> None:
+    with pytest.raises(psycopg.OperationalError, match="tells a length"):
+        received(KINDS[kind](), BEGIN + b"d\0\0\0\3xx", BlockBounds(1, 1000), [8192])
