@@ -15,7 +15,7 @@ cdef long long log2_of_power(long long exponent) noexcept nogil
 
 @cython.locals(product=u128, upper=u128, word="unsigned long long")
 cdef unsigned long long rounded_to_odd(unsigned long long low, unsigned long long high,
-                                        unsigned long long number) noexcept nogil
+                                       unsigned long long number) noexcept nogil
 
 
 @cython.locals(mantissa="unsigned long long", biased="unsigned long long", negative="int", closer="int",

@@ -61,7 +61,7 @@ cpdef long long write_lsns(const long long[::1] values, long long first, long lo
 
 @cython.locals(size="long long", rest="unsigned long long", place="long long")
 cdef long long write_upper_hex(unsigned long long number, unsigned char[::1] out,
-                                long long at) except? -9 nogil
+                               long long at) except? -9 nogil
 
 
 @cython.locals(word="unsigned long long", quotes="unsigned long long",
