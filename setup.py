@@ -11,6 +11,7 @@ from setuptools import Extension, setup
 
 # Modules with a .pxd beside the .py.
 KERNELS = [
+    "tidemark.decode.batch_body",
     "tidemark.decode.columns",
     "tidemark.decode.places",
     "tidemark.decode.extract",

@@ -206,8 +206,9 @@ class _GroupPrinter:
         for item in group.items:
             if isinstance(item, ChangeBatch):
                 self.counts.batches += 1
-                self.counts.rows += item.rows.num_rows
-                self.counts.arrow_bytes += item.rows.nbytes
+                rows = item.rows
+                self.counts.rows += rows.num_rows
+                self.counts.arrow_bytes += rows.nbytes
         self._write(group)
 
 
@@ -223,7 +224,8 @@ def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[
             if isinstance(item, ChangeBatch):
                 about = {"tidemark.database": databases.names.get(item.database, str(item.database))}
                 about["tidemark.relation"] = without_escapes(item.relation.qualified_name)
-                _write_stream(output, item.rows.schema.with_metadata(about), item.rows)
+                rows = item.rows
+                _write_stream(output, rows.schema.with_metadata(about), rows)
             else:
                 _write_stream(output, pa.schema([]).with_metadata({"tidemark.item": lines.item(item)}), None)
         output.flush()

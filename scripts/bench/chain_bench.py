@@ -1,7 +1,8 @@
 """What stands behind the decoder, beside the decoder or the server, turn by turn in one run.
 
     outbox   groups written to the outbox and read back, beside decoding them from WAL
-    spark    Spark's source from the outbox to change log and replica in Delta, beside reading the outbox
+    spark    Spark's source from the outbox to the change log in Delta, and to log and replica, beside reading the
+             outbox; with 7,000,000 rows and more Spark's batches are as long as they become by default
     copy     a table's first copy into the outbox, beside COPY to /dev/null
 
 Rows of five columns. The order turns with every round; a ratio is what the first one took by what another took in the
@@ -17,7 +18,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.bench.chain_stages import Copying, Outbox, decoded, measured, rows_of, spark_turn
+from scripts.bench.chain_stages import (
+    Copying,
+    LogPipeline,
+    MarkedPipeline,
+    Outbox,
+    decoded,
+    measured,
+    rows_of,
+    spark_turn,
+)
 from scripts.bench.decode_contestants import Cost, init_state
 from scripts.bench.decode_workloads import SETTINGS, node, record
 from scripts.bench.machine import machine
@@ -122,7 +132,8 @@ def main() -> None:
             feeding.write()
             turns = {
                 "outbox read": lambda: measured(feeding.read, rows),
-                "change log and replica": lambda: spark_turn(spark, feeding.state, rows),
+                "change log": lambda: spark_turn(spark, feeding.state, rows, LogPipeline),
+                "change log and replica": lambda: spark_turn(spark, feeding.state, rows, MarkedPipeline),
             }
             tell("spark", take_turns(turns, rounds))
     took_s = round(time.monotonic() - started, 1)

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from ctl.printing import Databases
 from scripts.bench.decode_contestants import Cost
@@ -31,11 +31,14 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
+from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.positions import TableId
 from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.runner import Pipeline, Settings
-from tidemark.pipeline.source import BATCH_BYTES
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.pipeline.runner import BATCH_BYTES, Pipeline, Settings
+from tidemark.pipeline.sinks import Lake
+from tidemark.pipeline.steps import Delivered
+from tidemark.pipeline.types import constants_of, shape_of
 from tidemark.runtime.first_copy import FirstCopy
 from tidemark.runtime.history_start import LsnRange, begin_from_history
 from tidemark.runtime.initialise import initialise
@@ -48,6 +51,7 @@ OUTBOX_BYTES = 4 << 30
 OWNER = Owner("sidecar", "bench", "boot", 1, 1)
 SLICE_ROWS = 65536
 READER = "bench"
+BATCHES_MIN = 4  # of Spark's, in a turn: the first one is not counted
 GONE_S, POLL_S = 10.0, 0.005
 
 
@@ -82,7 +86,7 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
     folder = StateFolder(recording.state)
     with StateStore.open(folder) as store:
         view = store.view()
-    start = begin_from_history(view, folder.history, recording.begin, memory_bytes=MEMORY_BYTES_DEFAULT, spill=None)
+    start = begin_from_history(view, folder.history, recording.begin, memory_bytes=OUTBOX_BYTES, spill=None)
     grouper = Grouper(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects)
     start.decoding.decoder.want_only(grouper.wants)
     segments = ArchiveFolder(recording.archive, of=view.identity.system_identifier)
@@ -136,37 +140,63 @@ class Outbox:
         return count
 
 
-class LandingTimes(Progress):
-    """Notes when each batch is in the lake."""
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """How far a pipeline was when one of Spark's batches was done."""
 
-    landings: list[tuple[float, int]]
-
-    def landed(self, feed, positions, head, seconds):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-        """Note the time, and the rows so far."""
-        super().landed(feed, positions, head, seconds)
-        self.landings.append((time.perf_counter(), self.rows))
+    rows: int
+    at_s: float
+    cpu_s: float
 
 
-def spark_turn(spark: SparkSession, state: Path, rows: int) -> Cost:
-    """Bring an outbox into a new lake; the cost is of what follows the first batch, told for all rows.
+class MarkedPipeline(Pipeline):
+    """Notes the end of each of Spark's batches."""
 
-    A query's first batch has Spark's own start in it, of this query's workers, and the making of the tables.
+    def __init__(self, settings: Settings, outbox: OutboxReader) -> None:
+        metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
+        self._landed = Progress(metrics, log, StateFolder(settings.state), settings.reader, settings.lake)
+        self.marks: list[_Mark] = []
+        super().__init__(settings, outbox, metrics, self._landed, log)
+
+    def _batch(self, rows: DataFrame, batch_id: int) -> None:
+        super()._batch(rows, batch_id)
+        self.marks.append(_Mark(self._landed.rows, time.perf_counter(), _cpu_s()))
+
+
+class LogAlone(Lake):
+    """A lake without replicas."""
+
+    def _replica(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
+        return LakeTable(f"{self.root}/{self._folder(table, items)}/replica", self._app(table))
+
+
+class LogPipeline(MarkedPipeline):
+    """Brings the change log up and leaves the replica out."""
+
+    def _open_lake(self) -> Lake:
+        identity = self._outbox.identity
+        return LogAlone(self._settings.lake, identity, shape_of, constants_of, self._databases)
+
+
+def spark_turn(spark: SparkSession, state: Path, rows: int, pipeline_of: type[MarkedPipeline]) -> Cost:
+    """Bring an outbox into a new lake; the cost is of what follows Spark's first batch, told for all rows.
+
+    A query's first batch has Spark's own start in it, of this query's workers, and the making of the tables. What
+    Spark does between batches is in the cost.
     """
     with tempfile.TemporaryDirectory(prefix="tm-bench-lake-") as lake, OutboxReader.open(StateFolder(state)) as outbox:
         outbox.register(READER)
-        settings = Settings(state, lake, f"{lake}/checkpoint", READER, BATCH_BYTES, shared_with_group=False, once=True)
-        metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
-        progress = LandingTimes(metrics, log, StateFolder(state), READER, lake)
-        progress.landings = []
-        before_s = _cpu_s()
-        Pipeline(settings, outbox, metrics, progress, log).run(spark, threading.Event())
-        cpu_s = _cpu_s() - before_s
-    if progress.rows != rows:
-        raise SystemExit(f"{progress.rows} rows came into the lake, of {rows}")
-    (first_s, first_rows), (last_s, last_rows) = progress.landings[0], progress.landings[-1]
-    if last_rows == first_rows:
+        batch_bytes = min(BATCH_BYTES, outbox.ledger().byte_count // BATCHES_MIN)
+        settings = Settings(state, lake, f"{lake}/checkpoint", READER, batch_bytes, shared_with_group=False, once=True)
+        pipeline = pipeline_of(settings, outbox)
+        pipeline.run(spark, threading.Event())
+    first, last = pipeline.marks[0], pipeline.marks[-1]
+    if last.rows != rows:
+        raise SystemExit(f"{last.rows} rows came into the lake, of {rows}")
+    if last.rows == first.rows:
         raise SystemExit("all came in one batch: more rows are wanted")
-    return Cost((last_s - first_s) * rows / (last_rows - first_rows), cpu_s)
+    share = rows / (last.rows - first.rows)
+    return Cost((last.at_s - first.at_s) * share, (last.cpu_s - first.cpu_s) * share)
 
 
 class Copying:

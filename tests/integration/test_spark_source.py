@@ -14,6 +14,7 @@ from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
 from tidemark.pipeline.feed import LakeGap, check_joins, open_feed
 from tidemark.pipeline.held import BEFORE_ALL, NOTHING, Held
+from tidemark.pipeline.portions import PORTION_BYTES, feeds
 from tidemark.pipeline.source import (
     PARTITION_BYTES,
     Offset,
@@ -23,6 +24,7 @@ from tidemark.pipeline.source import (
     OutboxStreamReader,
     SourceOptions,
 )
+from tidemark.wire.items import encode_item
 
 GROUPS = 30
 
@@ -35,8 +37,13 @@ def state(tmp_path: Path) -> Path:
     return root
 
 
-def reader_of(state: Path, start: int = 0) -> OutboxStreamReader:
-    return OutboxStreamReader(SourceOptions.parse({"state": str(state), "startingSequence": str(start)}))
+def reader_of(state: Path, start: int = 0, **options: str) -> OutboxStreamReader:
+    return OutboxStreamReader(SourceOptions.parse({"state": str(state), "startingSequence": str(start), **options}))
+
+
+def headers_of(state: Path) -> pa.Table:
+    reader = reader_of(state, headersOnly="true")
+    return read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable()))
 
 
 def offset(sequence: int, outbox: str = "0a0b") -> Offset:
@@ -171,3 +178,57 @@ def test_a_batch_that_leaves_out_what_the_lake_lacks_is_refused(state: Path) -> 
     check_joins(opened, Held(Sequence(int(start["sequence"])), BEFORE_ALL), "0a0b")
     with pytest.raises(LakeGap, match="holds values up to 0"):
         check_joins(opened, NOTHING, "0a0b")
+
+
+def test_headers_alone_stand_for_the_same_values_whatever_the_portions(state: Path) -> None:
+    reader = reader_of(state)
+    whole = open_feed(read(reader, offset(0), reader.latestOffset(offset(0), ReadAllAvailable())), "0a0b")
+    assert whole is not None
+    told = headers_of(state)
+    assert told.nbytes < whole.byte_count / 2
+    for bytes_max in (1, 20_000, PORTION_BYTES):
+        with OutboxReader.open(StateFolder(state)) as outbox:
+            parts = list(feeds(told, outbox, "0a0b", bytes_max))
+        items = [item for part in parts for item in part.lake_batch.items]
+        assert [s for s, _ in items] == [s for s, _ in whole.lake_batch.items]
+        assert list(map(encode_item, (item for _, item in items))) == [
+            encode_item(item) for _, item in whole.lake_batch.items
+        ]
+        assert sum(part.row_count for part in parts) == whole.row_count
+        assert sum(part.byte_count for part in parts) == whole.byte_count
+        assert [part.after for part in parts] == [0, *(part.lake_batch.end for part in parts[:-1])]
+        assert parts[-1].lake_batch.end == whole.lake_batch.end
+        assert {part.lake_batch.end for part in parts} <= set(group_ends(state))
+        assert (bytes_max == 1) == (len(parts) == len(group_ends(state)))
+        assert all(part.byte_count <= bytes_max or len(part.commit_times_us) == 1 for part in parts)
+
+
+def test_no_portion_is_told_of_before_its_turn_and_one_is_read_ahead(state: Path) -> None:
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        taken = feeds(headers_of(state), outbox, "0a0b", 1)
+        first = next(taken)
+        taken.close()
+    assert first.lake_batch.end == group_ends(state)[0]
+
+
+def test_headers_with_a_hole_or_without_their_end_are_refused(state: Path) -> None:
+    told = headers_of(state)
+    for damaged in (told.slice(1), told.slice(0, told.num_rows - 1), pa.concat_tables([told[:5], told[6:]])):
+        with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="not whole"):
+            list(feeds(damaged, outbox, "0a0b"))
+
+
+def test_a_hole_between_two_groups_is_refused(state: Path) -> None:
+    told, ends = headers_of(state), group_ends(state)
+    damaged = pa.concat_tables([told[: ends[2]], told[ends[3] :]])
+    with OutboxReader.open(StateFolder(state)) as outbox, pytest.raises(InternalError, match="not whole"):
+        list(feeds(damaged, outbox, "0a0b", 1))
+
+
+def test_a_value_that_is_another_one_than_its_header_said_is_refused(state: Path, tmp_path: Path) -> None:
+    told = headers_of(state)
+    other = tmp_path / "other"
+    make_state(other)
+    feed(other, World(6).groups(GROUPS))
+    with OutboxReader.open(StateFolder(other)) as outbox, pytest.raises(OutboxReplaced, match="another one than Spark"):
+        list(feeds(told, outbox, "0a0b"))

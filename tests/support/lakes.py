@@ -32,7 +32,7 @@ class Crash(Exception):
 
 
 class CrashAt:
-    """Raises `Crash` when the nth failpoint is passed, counting all of them; keeps what was passed."""
+    """Raises `Crash` when the nth failpoint is passed, and at all after it: other threads are dead, too."""
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
@@ -40,7 +40,7 @@ class CrashAt:
 
     def __call__(self, point: Enum) -> None:
         self.passed.append(point)
-        if len(self.passed) == self.nth:
+        if 0 < self.nth <= len(self.passed):
             raise Crash(point)
 
 
@@ -74,7 +74,7 @@ class CrashingFeed:
                 lake.apply(batch(numbered[at:end], outbox))
                 at = end
             except Crash:
-                self.crashes.append(crash.passed[-1])
+                self.crashes.append(crash.passed[crash.nth - 1])
                 arm(None)
                 what = self.chance.random()
                 if what < 0.3:  # the checkpoint is lost: on from the positions table

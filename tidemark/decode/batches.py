@@ -7,29 +7,28 @@ the arena's end first, so that the kernels know one place to look in.
 
 from array import array
 
-import numpy as np
 import pyarrow as pa
 
-from tidemark.decode import places
-from tidemark.decode.codecs.codec import Codec, Dialect
-from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
-from tidemark.decode.column_arrays import BadCell, Cells, TooLong, build, objects, zeros
-from tidemark.decode.places import DONE
-from tidemark.decode.tuples import Datum, TupleLayout, deform
+from tidemark.decode import batch_body, places
+from tidemark.decode.batch_body import META_BUFFERS, META_NODES
+from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.batch_shapes import batch_shape
+from tidemark.decode.codecs.codec import ArrowValue, Dialect
+from tidemark.decode.codecs.registry import UTF8
+from tidemark.decode.column_plans import ColumnPlan
+from tidemark.decode.column_values import NONE_MISSING, BadCell, Located, TooLong, put, zeros
+from tidemark.decode.places import DONE, Place
+from tidemark.decode.tuples import deform
 from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
-from tidemark.model.change import ChangeBatch, batch_schema
+from tidemark.model.change import ChangeBatch, RowsMessage
 from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
 
-_INT8, _INT32, _INT64, _STRING, _INSTANT = (
-    pa.int8(),
-    pa.int32(),
-    pa.int64(),
-    pa.string(),
-    pa.timestamp("us", tz="UTC"),
-)
 ABSENT = -1  # offset of a tuple that is not there
+ROW_BYTES = 64  # of what a row says of itself, and more than that
+HEAD_BYTES = 160  # by which the buffers of that are aligned
+COLUMN_BYTES = 24  # by which a column's are
 CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows of a batch times columns
 EXPANDED_BYTES_MAX = 256 << 20  # decompressed in a batch, before it is split; a single row may be larger
 
@@ -101,6 +100,8 @@ class RowSpans:
 class BatchBuilder:
     """Builds the batches of one relation version; worth keeping as long as the version is in use."""
 
+    __slots__ = ("_database", "_expanded_bytes_max", "_relation", "_rows_max", "_shape")
+
     def __init__(
         self,
         database: Oid,
@@ -112,19 +113,14 @@ class BatchBuilder:
     ) -> None:
         self._database = database
         self._relation = relation
-        self._layout = TupleLayout.of(relation)
-        self._codecs: list[Codec] = [column_codec(column, dialect) for column in relation.live_columns]
-        live = [index for index, column in enumerate(relation.columns) if not column.dropped]
-        self._missing: list[Datum] = [self._layout.missing[index] for index in live]
-        self._slots = array("i", [-1] * len(relation.columns))
-        for slot, index in enumerate(live):
-            self._slots[index] = slot
-        self._lengths = array("i", self._layout.lengths)
-        self._aligns = array("i", self._layout.aligns)
-        self.struct_type: pa.StructType = arrow_struct(relation, dialect)
-        self._row_type: pa.StructType = pa.struct(list(batch_schema(self.struct_type)))
-        self._rows_max = max(1, cells_max // max(1, len(live)))
+        self._shape = batch_shape(relation, dialect)
+        self._rows_max = max(1, cells_max // max(1, len(self._shape.missing)))
         self._expanded_bytes_max = expanded_bytes_max
+
+    @property
+    def struct_type(self) -> pa.StructType:
+        """Return the Arrow type of a row."""
+        return self._shape.struct_type
 
     def build(self, rows: RowSpans) -> list[ChangeBatch]:
         """Return the batches of `rows`: one, unless columns or decompressed bytes are too many for one."""
@@ -144,33 +140,52 @@ class BatchBuilder:
             del rows.data[end:]
         return made
 
-    def _batch(self, rows: RowSpans) -> pa.RecordBatch:
+    def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""
         before = self._side(rows, rows.old_at, rows.old_length)
         after = self._side(rows, rows.new_at, rows.new_length)
-        count = len(rows)
-        each = np.arange(count + 1, dtype=np.int32)  # one byte a row
-        columns = [
-            pa.Array.from_buffers(_STRING, count, [None, pa.py_buffer(each), pa.py_buffer(rows.op)], 0),
-            _plain(_INT32, rows.timeline),
-            _plain(_INT64, rows.commit_lsn),
-            _plain(_INT64, rows.ordinal),
-            _plain(_INT64, rows.lsn),
-            _plain(_INT64, rows.xid),
-            _plain(_INSTANT, rows.commit_time_us),
-            _plain(_INT32, rows.origin),
-            _plain(_INT8, rows.before_kind),
-            after.unchanged(),
-            self._struct(before),
-            self._struct(after),
-        ]
-        # NB: `from_arrays` compares each type with its field's, which takes longer than all the rest.
-        return pa.RecordBatch.from_struct_array(
-            pa.Array.from_buffers(self._row_type, count, [None], null_count=0, children=columns)
+        count, form, plan = len(rows), self._shape.form, self._shape.plan
+        external = after.kinds[places.EXTERNAL]
+        room = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
+        message = BatchMessage(form, room + before.room(plan) + after.room(plan))
+        message.at = batch_body.put_rows(
+            rows.op,
+            rows.timeline,
+            rows.commit_lsn,
+            rows.ordinal,
+            rows.lsn,
+            rows.xid,
+            rows.commit_time_us,
+            rows.origin,
+            rows.before_kind,
+            message.out,
+            message.offsets,
+            message.words,
+            form.nodes,
+            form.buffers,
+            message.body,
+            message.at,
         )
+        message.at = batch_body.put_unchanged(
+            after.places,
+            after.at,
+            len(plan.codecs),
+            external,
+            message.out,
+            message.offsets,
+            message.words,
+            form.nodes,
+            form.buffers,
+            message.body,
+            message.at,
+        )
+        nodes, buffers = form.nodes + 2 * META_NODES, form.buffers + 2 * META_BUFFERS
+        self._put(before, message, nodes, buffers)
+        self._put(after, message, nodes + 2 * len(plan.levels), buffers + 2 * len(plan.units))
+        return RowsMessage(self._shape.schema, message.finish(count))
 
     def _side(self, rows: RowSpans, at: "array[int]", length: "array[int]") -> "_Side":
-        side = _Side(rows.data, rows.lsn, at, length, len(self._codecs))
+        side = _Side(rows.data, rows.lsn, at, length, len(self._shape.plan.codecs))
         if side.any_tuple:
             self._locate(side)
             self._expand(side)
@@ -181,9 +196,9 @@ class BatchBuilder:
             side.data,
             side.at,
             side.length,
-            self._lengths,
-            self._aligns,
-            self._slots,
+            self._shape.lengths,
+            self._shape.aligns,
+            self._shape.slots,
             side.places,
             side.sizes,
             side.absent,
@@ -192,7 +207,7 @@ class BatchBuilder:
         if odd == DONE:
             return
         try:
-            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._layout)
+            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._shape.layout)
         except CorruptWal as error:
             raise self._bad(side, odd, error) from error
         raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
@@ -221,91 +236,69 @@ class BatchBuilder:
             if len(expanded) > self._expanded_bytes_max and side.rows > 1:
                 raise TooLong
             cell = places.next_compressed(side.places, side.sizes, cell + 1)
-        for slot, missing in enumerate(self._missing if side.kinds[places.MISSING] else ()):
+        for slot, missing in enumerate(self._shape.missing if side.kinds[places.MISSING] else ()):
             if isinstance(missing, bytes):
                 place = end + len(expanded)
                 filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
                 if filled:
                     expanded += missing
                     side.absent[slot] -= filled
+                    side.byte_count += filled * len(missing)
+        side.byte_count += len(expanded)
         side.data += expanded
 
-    def _struct(self, side: "_Side") -> pa.StructArray:
+    def _put(self, side: "_Side", message: BatchMessage, nodes: int, buffers: int) -> None:
+        """Put a struct of the columns, or NULLs if there is no tuple."""
+        message.require(side.rows + 1 << 4)
         if not side.any_tuple:
-            return pa.nulls(side.rows, self.struct_type)
-        children = [self._column(side, slot) for slot in range(len(self._codecs))]
-        return pa.Array.from_buffers(
-            self.struct_type,
-            side.rows,
-            [pa.py_buffer(side.validity) if side.nulls else None],
-            null_count=side.nulls,
-            children=children,
+            message.at = batch_body.put_nothing(
+                self._shape.plan.levels,
+                self._shape.plan.units,
+                side.rows,
+                message.out,
+                message.words,
+                nodes,
+                buffers,
+                message.body,
+                message.at,
+            )
+            return
+        message.at = batch_body.put_validity(
+            side.at, side.nulls, message.out, message.words, nodes, buffers, message.body, message.at
         )
-
-    def _column(self, side: "_Side", slot: int) -> pa.Array:
-        codec = self._codecs[slot]
-        cells = Cells(side.data, side.places, side.sizes, slot * side.rows, side.rows, absent=side.absent[slot])
-        missing = self._missing[slot]
-        # NB: a missing value that is known by its text alone has no payload that a kernel could take.
+        missing = self._missing_values(side) if self._shape.texts and side.kinds[places.MISSING] else NONE_MISSING
         try:
-            if isinstance(missing, str) and cells.any_missing():
-                return objects(codec, cells, codec.parse_text(missing))
-            return build(codec, cells)
+            put(self._shape.plan, side, message, nodes=nodes, buffers=buffers, missing=missing)
         except BadCell as bad:
-            raise self._bad(side, bad.row, bad, slot) from bad
+            raise self._bad(side, bad.row, bad, bad.slot) from bad
+
+    def _missing_values(self, side: "_Side") -> dict[int, ArrowValue]:
+        """Return the missing values that are known by their text, of columns that are younger than a tuple."""
+        return {
+            slot: self._shape.plan.codecs[slot].parse_text(text)
+            for slot, text in self._shape.texts.items()
+            if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, Place.MISSING, 0)
+        }
 
 
-class _Side:
+class _Side(Located):
     """The old or the new tuples of some rows, and where their values are."""
 
-    __slots__ = (
-        "absent",
-        "at",
-        "data",
-        "kinds",
-        "length",
-        "lsn",
-        "nulls",
-        "places",
-        "rows",
-        "sizes",
-        "slots",
-        "validity",
-    )
+    __slots__ = ("any_tuple", "at", "byte_count", "kinds", "length", "lsn", "nulls")
 
     def __init__(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]", slots: int) -> None:
-        self.data = data
+        byte_count = zeros(1)
+        self.nulls = batch_body.survey(at, length, byte_count)
+        self.any_tuple = self.nulls < len(at)
+        self.byte_count = byte_count[0]  # of tuples, and of values that are put in their place
         self.lsn = lsn
         self.at = at
         self.length = length
-        self.rows = len(at)
-        self.slots = slots
-        self.validity = bytearray(self.rows + 7 >> 3)
-        self.nulls = places.present(at, 0, self.rows, self.validity)
-        cells = self.rows * slots if self.any_tuple else 0
-        self.places = zeros("q", cells)
-        self.sizes = zeros("q", cells)
-        self.absent = zeros("q", slots)
-        self.kinds = zeros("q", places.KINDS)
+        self.kinds = zeros(places.KINDS)
+        super().__init__(data, len(at), slots, located=self.any_tuple)
 
-    @property
-    def any_tuple(self) -> bool:
-        """Tell if there is anything to locate."""
-        return self.nulls < self.rows
-
-    def unchanged(self) -> pa.Array:
-        """Return the bitmaps of the columns that are external, NULL for rows without one."""
-        if not self.kinds[places.EXTERNAL]:
-            return pa.nulls(self.rows, pa.binary())
-        validity = bytearray(self.rows + 7 >> 3)
-        offsets = zeros("i", self.rows + 1)
-        bitmaps = bytearray(self.rows * (self.slots + 7 >> 3))
-        places.mark_unchanged(self.places, self.at, self.slots, bitmaps, offsets, validity)
-        return pa.Array.from_buffers(
-            pa.binary(), self.rows, [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(bitmaps)]
-        )
-
-
-def _plain(arrow_type: pa.DataType, values: "array[int] | bytearray") -> pa.Array:
-    """Return a column without NULLs over values that are laid out already."""
-    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(values)])
+    def room(self, plan: ColumnPlan) -> int:
+        """Return how many bytes the columns take, about."""
+        if not self.any_tuple:
+            return self.rows + 1 << 4
+        return self.rows * (plan.row_bytes + 1) + self.byte_count + len(plan.codecs) * COLUMN_BYTES

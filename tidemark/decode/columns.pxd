@@ -11,7 +11,7 @@ cdef extern from *:
 
 cdef long long ALL_DONE, UUID_BYTES, TEXT_BYTES_MAX
 cdef unsigned int SIGN_32, MASK_32
-cdef unsigned long long SIGN_64, MASK_64
+cdef unsigned long long SIGN_64, MASK_64, HIGH_BITS
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_SHORT, NUMERIC_LONG_NEGATIVE, NUMERIC_SHORT_NEGATIVE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
 cdef u128 GROUP_BASE, TEN, ZERO
@@ -93,3 +93,19 @@ cpdef long long build_decimal(const unsigned char[::1] data, const long long[::1
                low="unsigned long long", high="unsigned long long")
 cdef inline int decimal(const unsigned char[::1] data, long long place, long long size, long long precision,
                         long long scale, long long row, unsigned long long[::1] out) except? -1 nogil
+
+
+@cython.locals(written="long long", row="long long", place="long long", wanted="unsigned int", low="long long",
+               high="long long", middle="long long", start="long long", size="long long", index="long long")
+cpdef long long build_labels(const unsigned char[::1] data, const long long[::1] places, long long first,
+                             long long rows, const unsigned long long[::1] labels, long long at, long long count,
+                             const unsigned char[::1] text, int[::1] offsets, unsigned char[::1] out) except? -2
+
+
+@cython.locals(length="long long", word="unsigned long long", seen="unsigned long long", at="long long")
+cdef inline int is_ascii(const unsigned char[::1] text) except -1 nogil
+
+
+@cython.locals(row="long long", at="long long", end="long long", lead="unsigned int", low="unsigned int",
+               high="unsigned int", left="long long", index="long long", byte="unsigned int")
+cpdef int valid_utf8(const unsigned char[::1] text, const int[::1] offsets, long long rows) except -1

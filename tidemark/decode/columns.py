@@ -6,7 +6,7 @@ take is answered with its row; the codec then can, or says what is wrong. `DONE`
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: C901, PLR0911, PLR0912 - each loop in one piece: a call a value costs more than the value
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 # ruff: noqa: B007 - a loop variable of its own name has a C type, `_` has none
 
@@ -23,7 +23,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
-    from tidemark.decode.places import Buffer, Integers
+    from tidemark.decode.places import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -39,6 +39,7 @@ SIGN_32 = 1 << 31
 SIGN_64 = 1 << 63
 MASK_32 = (1 << 32) - 1
 MASK_64 = (1 << 64) - 1
+HIGH_BITS = 0x80808080 | 0x80808080 << 32  # of eight bytes
 
 
 NUMERIC_SPECIAL = 0xC000
@@ -78,7 +79,7 @@ def read_u64(data: Buffer, at: int) -> int:
     return low | high << 32
 
 
-def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: bytearray) -> int:
+def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room) -> int:
     """Set the bit of each row whose one byte is not zero."""
     with cython.nogil:
         for row in range(rows):
@@ -174,7 +175,7 @@ def measure(places: Integers, sizes: Integers, first: int, rows: int, offsets: I
 
 
 def copy_bytes(
-    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: bytearray
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
 ) -> int:
     """Copy the payloads to where `measure` put them."""
     with cython.nogil:
@@ -193,7 +194,7 @@ def copy_bytes(
 
 def build_uuid(
     data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
-    out: bytearray,
+    out: Room,
 ) -> int:  # fmt: skip
     """Write 16 bytes as text."""
     at = 0
@@ -226,7 +227,7 @@ def build_decimal(
     precision: int,
     scale: int,
     out: Integers,
-    validity: bytearray,
+    validity: Room,
 ) -> int:
     """Turn numerics into 128-bit integers of the column's scale; what has no such form (NaN) loses its validity bit."""
     with cython.nogil:
@@ -239,6 +240,8 @@ def build_decimal(
                 return row
             if taken == 0:
                 validity[row >> 3] &= 255 - (1 << (row & 7))
+                out[row * 2] = 0
+                out[row * 2 + 1] = 0
     return ALL_DONE
 
 
@@ -292,4 +295,100 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
         high = (MASK_64 - high + (low == 0)) & MASK_64
     out[row * 2] = low
     out[row * 2 + 1] = high
+    return 1
+
+
+def build_labels(
+    data: Buffer, places: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
+    offsets: Integers, out: Room,
+) -> int:  # fmt: skip
+    """Write the labels of OIDs: `labels` has `count` sorted ones from `at` on, then where their texts begin."""
+    written = 0
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = written
+            place = places[first + row]
+            if place < 0:
+                continue
+            wanted = read_u32(data, place)
+            low = at
+            high = at + count
+            while low < high:
+                middle = (low + high) >> 1
+                if labels[middle] < wanted:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == at + count or labels[low] != wanted:
+                return row
+            start = labels[low + count]
+            size = labels[low + count + 1] - start
+            for index in range(size):
+                out[written + index] = text[start + index]
+            written += size
+        offsets[rows] = written
+    return ALL_DONE
+
+
+def is_ascii(text: Buffer | Room) -> int:
+    """Return if no byte has its highest bit set."""
+    if not cython.compiled:
+        return bytes(text).isascii()
+    length = len(text)
+    word = SIGN_64
+    seen = word & 0
+    at = 0
+    while at + 8 <= length:
+        memcpy(cython.address(word), cython.address(text[at]), 8)
+        seen |= word
+        at += 8
+    while at < length:
+        seen |= text[at] << 7 | text[at]
+        at += 1
+    return seen & HIGH_BITS == 0
+
+
+def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:
+    """Return if each value is UTF-8 (RFC 3629)."""
+    with cython.nogil:
+        if is_ascii(text):
+            return 1
+        for row in range(rows):
+            at = offsets[row]
+            end = offsets[row + 1]
+            while at < end:
+                lead = text[at]
+                at += 1
+                if lead < 0x80:
+                    continue
+                low = 0x80
+                high = 0xBF
+                if lead < 0xC2:
+                    return 0
+                if lead < 0xE0:
+                    left = 1
+                elif lead < 0xF0:
+                    left = 2
+                    if lead == 0xE0:
+                        low = 0xA0
+                    elif lead == 0xED:  # no surrogates
+                        high = 0x9F
+                elif lead < 0xF5:
+                    left = 3
+                    if lead == 0xF0:
+                        low = 0x90
+                    elif lead == 0xF4:  # nothing over U+10FFFF
+                        high = 0x8F
+                else:
+                    return 0
+                if at + left > end:
+                    return 0
+                byte = text[at]
+                if byte < low or byte > high:
+                    return 0
+                for index in range(1, left):
+                    byte = text[at + index]
+                    if byte < 0x80 or byte > 0xBF:
+                        return 0
+                at += left
     return 1

@@ -101,7 +101,7 @@ class CopyBatchBuilder:
         self._database = database
         self._relation = relation
         self._codecs = [column_codec(column, dialect) for column in relation.live_columns]
-        self._struct_type: pa.StructType = arrow_struct(relation, dialect)
+        self._struct_type: pa.StructType = arrow_struct(relation.live_columns, dialect)
         self._schema: pa.Schema = batch_schema(self._struct_type)
 
     def build(self, lines: bytes, first: Position, time_us: int) -> ChangeBatch:

@@ -142,8 +142,8 @@ class PartitionRoutes:
 
     def _routed(self, batch: ChangeBatch) -> ChangeBatch:
         way = self._way(batch)
-        columns = []
-        for field, values in zip(batch.rows.schema, batch.rows.columns, strict=True):
+        columns, rows = [], batch.rows
+        for field, values in zip(rows.schema, rows.columns, strict=True):
             if field.name in (BEFORE, AFTER):
                 columns.append(_struct(values, way, batch.relation.oid))
             elif field.name == "_unchanged":
@@ -160,7 +160,7 @@ class PartitionRoutes:
             target = self.target(batch.relation)
             there = {column.name: place for place, column in enumerate(batch.relation.live_columns)}
             places = tuple(there[column.name] for column in target.live_columns[:-1])
-            struct = arrow_struct(target, self._dialects[batch.database])
+            struct = arrow_struct(target.live_columns, self._dialects[batch.database])
             way = self._ways[batch.relation] = _Way(target, places, struct, batch_schema(struct))
         return way
 

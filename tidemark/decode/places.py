@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray
 Integers: TypeAlias = "array[int] | memoryview[int]"
+Room: TypeAlias = "bytearray | memoryview[int]"
 COMPILED = bool(cython.compiled)
 DONE = -1
 
@@ -238,7 +239,7 @@ def fill_missing(places: Integers, sizes: Integers, first: int, rows: int, place
 
 
 def mark_unchanged(
-    places: Integers, tuple_at: Integers, columns: int, bitmaps: bytearray, offsets: Integers, validity: bytearray
+    places: Integers, tuple_at: Integers, columns: int, bitmaps: Room, offsets: Integers, validity: Room
 ) -> int:
     """Note for each row which columns are external: a bitmap of `columns` bits; return how many rows have one."""
     rows = len(tuple_at)
@@ -259,7 +260,7 @@ def mark_unchanged(
     return marked
 
 
-def present(places: Integers, first: int, rows: int, validity: bytearray) -> int:
+def present(places: Integers, first: int, rows: int, validity: Room) -> int:
     """Set the bits of the rows that have a value; return how many have none."""
     nulls = 0
     with cython.nogil:

@@ -20,8 +20,9 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
     if len(batches) < 2 or all(_place(left, -1) < _place(right, 0) for left, right in pairwise(batches)):
         return batches
     versions = {relation: number for number, relation in enumerate({batch.relation: None for batch in batches})}
-    lengths = [batch.rows.num_rows for batch in batches]
-    lsns, ordinals = (np.concatenate([batch.rows.column(name).to_numpy() for batch in batches]) for name in _PLACE)
+    unpacked = [batch.rows for batch in batches]
+    lengths = [rows.num_rows for rows in unpacked]
+    lsns, ordinals = (np.concatenate([rows.column(name).to_numpy() for rows in unpacked]) for name in _PLACE)
     order = np.lexsort((ordinals, lsns))
     version = np.repeat([versions[batch.relation] for batch in batches], lengths)
     # Rows stand one version behind the other in `tables`; `at` is where each row is in its own.
@@ -30,7 +31,10 @@ def in_stream_order(batches: Sequence[ChangeBatch]) -> Sequence[ChangeBatch]:
         of_version = version == number
         at[of_version] = np.arange(int(of_version.sum()))
     tables = [
-        pa.Table.from_batches([batch.rows for batch in batches if batch.relation == relation]) for relation in versions
+        pa.Table.from_batches(
+            [rows for batch, rows in zip(batches, unpacked, strict=True) if batch.relation == relation]
+        )
+        for relation in versions
     ]
     relations = list(versions)
     return [
@@ -52,5 +56,6 @@ def _taken(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.RecordBatch:
 
 
 def _place(batch: ChangeBatch, row: int) -> tuple[int, int]:
-    lsn, ordinal = (batch.rows.column(name)[row].as_py() for name in _PLACE)
+    rows = batch.rows
+    lsn, ordinal = (rows.column(name)[row].as_py() for name in _PLACE)
     return lsn, ordinal

@@ -23,7 +23,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 if TYPE_CHECKING:
-    from tidemark.decode.places import Buffer, Integers
+    from tidemark.decode.places import Buffer, Integers, Room
 
 COMPILED = bool(cython.compiled)
 DONE = -1
@@ -91,7 +91,7 @@ def read_u32(data: Buffer, at: int) -> int:
     return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
 
 
-def write_word(word: bytes, length: int, out: bytearray, at: int) -> int:
+def write_word(word: bytes, length: int, out: Room, at: int) -> int:
     """Write an ASCII word; return where it ends, or FULL."""
     if at + length > len(out):
         return FULL
@@ -100,7 +100,7 @@ def write_word(word: bytes, length: int, out: bytearray, at: int) -> int:
     return at + length
 
 
-def write_numeric(data: Buffer, place: int, size: int, out: bytearray, at: int) -> int:
+def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
     """Write what `numeric_out` prints; return where it ends, or FULL, or BAD."""
     if size < 2:
         return BAD
@@ -171,7 +171,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: bytearray, at: int) 
     return at
 
 
-def write_string(data: Buffer, place: int, end: int, out: bytearray, at: int) -> int:
+def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
     """Write a JSON string (`escape_json`); return where it ends, or FULL."""
     room = len(out)
     if at + 2 > room:
@@ -238,7 +238,7 @@ def datum_end(data: Buffer, at: int) -> int:
     return at + (read_u32(data, at) >> 2)
 
 
-def write_jsonb(data: Buffer, place: int, size: int, out: bytearray, at: int, stack: Integers) -> int:
+def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: Integers) -> int:
     """Write what `jsonb_out` prints; return where it ends, or FULL, or BAD.
 
     A frame of the stack: 0 entries, 1 children's data, 2 end, 3 count, 4 next child, 5 and 6 where the next key and
@@ -354,7 +354,7 @@ def write_jsonb(data: Buffer, place: int, size: int, out: bytearray, at: int, st
 
 def build_numeric_text(
     data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
-    out: bytearray,
+    out: Room,
 ) -> int:  # fmt: skip
     """Write the numerics from `row` on; return the first row that is not written, or DONE, or ODD."""
     with cython.nogil:
@@ -375,7 +375,7 @@ def build_numeric_text(
 
 def build_jsonb_text(
     data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
-    out: bytearray, stack: Integers,
+    out: Room, stack: Integers,
 ) -> int:  # fmt: skip
     """Write the jsonb values from `row` on; return the first row that is not written, or DONE, or ODD."""
     with cython.nogil:

@@ -43,7 +43,8 @@ class TransactionCounts:
         return [self._numbered(batch) for batch in batches]
 
     def _numbered(self, batch: ChangeBatch) -> ChangeBatch:
-        lsns = batch.rows.column("_commit_lsn").to_numpy()
+        rows = batch.rows
+        lsns = rows.column("_commit_lsn").to_numpy()
         starts = np.concatenate([[0], np.flatnonzero(np.diff(lsns)) + 1])
         lengths = np.diff([*starts, len(lsns)])
         before = [
@@ -51,7 +52,7 @@ class TransactionCounts:
             for start, length in zip(starts, lengths, strict=True)
         ]
         numbers = np.arange(len(lsns)) + np.repeat(np.array(before, np.int64) - starts, lengths)
-        return replace(batch, rows=batch.rows.append_column(_FIELD, pa.array(numbers, pa.int64())))
+        return replace(batch, given=rows.append_column(_FIELD, pa.array(numbers, pa.int64())))
 
     def told(self, end: TransactionEnd) -> TransactionEnd:
         """Return the end of a transaction with its counts, and forget them."""

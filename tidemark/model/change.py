@@ -72,12 +72,29 @@ def batch_schema(columns: pa.StructType) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowsMessage:
+    """A record batch as a message of Arrow's IPC format: a fraction of what it takes to be one, if it is small."""
+
+    schema: pa.Schema
+    message: bytes | pa.Buffer
+
+    def unpacked(self) -> pa.RecordBatch:
+        """Return the record batch, whose columns stay where the message is."""
+        return pa.ipc.read_record_batch(self.message, self.schema)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ChangeBatch:
-    """Row changes of one relation version, in stream order; `rows` has `batch_schema`."""
+    """Row changes of one relation version, in stream order."""
 
     database: Oid
     relation: Relation
-    rows: pa.RecordBatch
+    given: pa.RecordBatch | RowsMessage
+
+    @property
+    def rows(self) -> pa.RecordBatch:
+        """Return the rows, which have `batch_schema`: an object of its own each time, over the same columns."""
+        return self.given.unpacked() if isinstance(self.given, RowsMessage) else self.given
 
 
 class SchemaChange(Enum):

@@ -23,9 +23,8 @@ from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.runner import Pipeline, Settings
+from tidemark.pipeline.runner import BATCH_BYTES, Pipeline, Settings
 from tidemark.pipeline.session import SparkGone, make_session
-from tidemark.pipeline.source import BATCH_BYTES
 
 REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"

@@ -22,8 +22,6 @@ from tidemark.pipeline.layout import Shapes, lake_columns, unchanged_masks
 from tidemark.pipeline.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
 from tidemark.pipeline.steps import Delivered, Happening, Rows, steps
 
-ASCENDING = ("_ordinal", "_lsn")  # in long transactions, where it matters
-
 
 class ChangeLog:
     """Appends a table's changes to its log, exactly once."""
@@ -67,7 +65,7 @@ class ChangeLog:
         else:
             rows = spelled(rows, table.schema)
             settle_types(table, rows.schema)
-        table.append(rows, held, merge_schema=True, ascending=ASCENDING)
+        table.append(rows, held, merge_schema=True)
         passed(Failpoint.LOG_APPENDED)
 
     def _bound_copy(self, table: LakeTable, step: Happening, boundary: CopyBoundary) -> Held:

@@ -1,16 +1,20 @@
-"""From the rows of a Spark batch to a batch of the lake: values put in order, checked to be all there, and opened."""
+"""From outbox values to a batch of the lake: put in order, checked to be all there, and opened."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
-from tidemark.model.position import Sequence
+from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.sinks import LakeBatch, LakeItem
 from tidemark.wire.items import ValueKind, decode_item
 from tidemark.wire.outbox import HEADER_BYTES, ValueHeader, decode_header
+
+NOT_WHOLE = "a batch of outbox values is not whole"
 
 
 class LakeGap(InternalError):
@@ -24,7 +28,7 @@ class Feed:
     """A batch, and what is worth telling about it."""
 
     lake_batch: LakeBatch
-    after: Sequence  # the sequence that it begins behind
+    after: OutboxSequence  # the sequence that it begins behind
     row_count: int
     byte_count: int
     commit_lsn: Lsn
@@ -32,34 +36,43 @@ class Feed:
 
 
 def open_feed(values: pa.Table, outbox: str) -> Feed | None:
-    """Open the rows of a batch; None for a batch without any."""
+    """Open the rows of a batch that has whole values; None for a batch without any."""
     if not values.num_rows:
         return None
-    values = _in_order(values)
+    values = in_order(values)
     headers: list[ValueHeader] = []
     items: list[LakeItem] = []
     for number, blob in zip(values.column("sequence").to_pylist(), values.column("value"), strict=True):
         stored = blob.as_buffer()
-        header = decode_header(stored[:HEADER_BYTES].to_pybytes(), Sequence(number))
+        header = decode_header(stored[:HEADER_BYTES].to_pybytes(), OutboxSequence(number))
         headers.append(header)
         if header.kind is not ValueKind.TRANSACTIONS:
             items.append((header.sequence, decode_item(header.kind, stored[HEADER_BYTES:])))
-    _check_whole(headers)
+    check_whole(headers[0], headers[-1])
+    return make_feed(headers, items, outbox)
+
+
+def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox: str) -> Feed:
+    """Return the batch of whole groups in order, whose items are `items`."""
     last = headers[-1]
     return Feed(
         LakeBatch(outbox, last.sequence, last.pointer.position, items),
-        Sequence(headers[0].sequence - 1),
+        OutboxSequence(headers[0].sequence - 1),
         sum(header.row_count for header in headers if header.kind is ValueKind.BATCH),
-        values.nbytes,
+        sum(HEADER_BYTES + header.payload_length for header in headers),
         last.pointer.position.commit_lsn,
         tuple(header.commit_time_us for header in headers if header.ends_group and header.commit_time_us),
     )
 
 
-def _in_order(values: pa.Table) -> pa.Table:
-    """Return the values by sequence; those that came in order as they are, since sorting copies all."""
+def in_order(values: pa.Table) -> pa.Table:
+    """Return the values by sequence, none left out; those that came in order as they are, since sorting copies all."""
     sequences = values.column("sequence").to_numpy()
-    return values if (sequences[1:] > sequences[:-1]).all() else values.sort_by("sequence")
+    if not (sequences[1:] > sequences[:-1]).all():
+        values, sequences = values.sort_by("sequence"), np.sort(sequences)
+    if (np.diff(sequences) != 1).any():
+        raise InternalError(f"{NOT_WHOLE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
+    return values
 
 
 def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
@@ -68,10 +81,8 @@ def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
         raise LakeGap(f"the lake holds values up to {held.sequence}, a batch begins behind {feed.after}")
 
 
-def _check_whole(headers: list[ValueHeader]) -> None:
-    first, last = headers[0], headers[-1]
-    numbers = [header.sequence for header in headers]
-    if numbers != list(range(first.group_first, last.group_last + 1)):
-        raise InternalError(
-            f"a batch of outbox values is not whole: {len(numbers)} of {first.group_first} to {last.group_last}"
-        )
+def check_whole(first: ValueHeader, last: ValueHeader) -> None:
+    """Raise `InternalError` unless values from `first` to `last` are whole groups."""
+    if first.sequence != first.group_first or last.sequence != last.group_last:
+        had, wanted = (first.sequence, last.sequence), (first.group_first, last.group_last)
+        raise InternalError(f"{NOT_WHOLE}: {had[0]} to {had[1]} of {wanted[0]} to {wanted[1]}")

@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import ColumnProperties, DeltaTable, Field, WriterProperties, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError
+from tidemark.pipeline.encodings import SAMPLE_ROWS, properties_for
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
 
 LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 days"}  # of commits: some a second make many in 30 days
 FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
-DIFFERENCES = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
 
 
 class TableFenced(Fenced):
@@ -115,12 +115,8 @@ class LakeTable:
             )
         self.held = held
 
-    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False, ascending: Sequence[str] = ()) -> None:
-        """Add `rows`; with `merge_schema` new columns and fields of structs come with them.
-
-        Of integer columns that are `ascending` the differences are written: a dictionary of them would be as long.
-        """
-        properties = dict.fromkeys(ascending, DIFFERENCES)
+    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
+        """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
         with _translated(self.uri):
             write_deltalake(
                 self.delta,
@@ -128,7 +124,7 @@ class LakeTable:
                 mode="append",
                 schema_mode="merge" if merge_schema else None,
                 target_file_size=FILE_BYTES,
-                writer_properties=WriterProperties(compression="SNAPPY", column_properties=properties),
+                writer_properties=properties_for(rows),
                 commit_properties=commit_properties(self.app, held),
             )
         self.held = held
@@ -171,6 +167,7 @@ class LakeTable:
                 source_alias="s",
                 target_alias="t",
                 streamed_exec=False,  # lets the key range of the source prune files
+                writer_properties=properties_for(rows),
                 commit_properties=commit_properties(self.app, held),
             ).when_matched_delete(actions.delete_if)
             if actions.assignments:
@@ -186,7 +183,8 @@ class LakeTable:
     def compact(self, keep_hours: int) -> None:
         """Put small files together, and delete those that no row has needed for `keep_hours`."""
         with _translated(self.uri):
-            self.delta.optimize.compact(target_size=FILE_BYTES)
+            sample = self.delta.to_pyarrow_dataset().head(SAMPLE_ROWS)
+            self.delta.optimize.compact(target_size=FILE_BYTES, writer_properties=properties_for(sample))
         self.forget_files(keep_hours)
 
     def _settle(self, version: int, held: Held) -> None:

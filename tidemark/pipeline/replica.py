@@ -34,7 +34,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of
+from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of, only_adds
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
@@ -53,7 +53,6 @@ _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
 _NONE: Restates = {}
 REWRITE = "rewrite"
-_NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
 
 
 class Replica:
@@ -92,7 +91,7 @@ class Replica:
         if key:
             fetch = partial(_fetch, table, key)
             self._put(table, key, fold(step.changes, lake_columns(step.relation), key, fetch), held)
-        elif pc.all(pc.is_in(step.changes.column("_op"), _NEW_ROWS)).as_py():
+        elif only_adds(step.changes):
             table.append(new_rows(step), held)
         else:
             # Which row was meant is not known, and to guess is worse than to stop: the log has it all.

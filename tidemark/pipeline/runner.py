@@ -25,8 +25,9 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.databases import CapturedDatabases
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure
-from tidemark.pipeline.feed import check_joins, open_feed
+from tidemark.pipeline.feed import Feed, check_joins
 from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.portions import feeds
 from tidemark.pipeline.positions import Positions
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.session import SparkGone
@@ -36,6 +37,7 @@ from tidemark.pipeline.types import constants_of, shape_of
 
 OVER = (OutboxReplaced, OutboxTrimmed)  # how a query ends whose numbers are over: by a promotion of this host's node
 QUERY = "tidemark"
+BATCH_BYTES = 256 << 20  # of which a portion is held at a time: Spark's part of a batch takes 0.2 s whatever it holds
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch in between
@@ -125,6 +127,7 @@ class Pipeline:
             .option("state", str(settings.state))
             .option("startingSequence", start)
             .option("maxBatchBytes", settings.batch_bytes)
+            .option("headersOnly", "true")
             .option("sharedWithGroup", str(settings.shared_with_group).lower())
             .load()
         )
@@ -145,19 +148,24 @@ class Pipeline:
             raise
 
     def _land(self, rows: DataFrame) -> None:
+        replayable: Sequence | None = None  # where the batch begins: Spark asks for all of it again, if for any
         started = time.monotonic()
+        for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
+            replayable = feed.after if replayable is None else replayable
+            self._land_portion(feed, replayable)
+            self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
+            started = time.monotonic()
+            del feed  # the next but one is read while the next is written: not three at once
+
+    def _land_portion(self, feed: Feed, replayable: Sequence) -> None:
         outbox, lake, reader = self._outbox, self._lake, self._settings.reader
-        feed = open_feed(rows.toArrow(), self._outbox_id)
-        if feed is None:
-            return
         held = lake.positions.held
         check_joins(feed, held, lake.positions.outbox)
         known = held.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
-        outbox.confirm(reader, known, feed.after)
+        outbox.confirm(reader, known, replayable)
         lake.apply(feed.lake_batch)
-        outbox.confirm(reader, lake.positions.held.sequence, feed.after)
+        outbox.confirm(reader, lake.positions.held.sequence, replayable)
         passed(Failpoint.CONFIRMED)
-        self._progress.landed(feed, lake.positions, outbox.head(), time.monotonic() - started)
 
     def _judge(self, spark: SparkSession, error: Exception, failed: int) -> None:
         """Return if the query may be tried again; raise what ends the pipeline otherwise."""

@@ -1,15 +1,15 @@
-"""A batch of outbox values into the lake: each table its log and then its replica, the positions last.
+"""A batch of outbox values into the lake: each table its log and its replica, the positions last.
 
     <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
 
 A folder keeps the name that its table and database had at first; present names stand in the positions table.
 
 Every target guards itself, so a kill anywhere is harmless: what is asked for again is left out where it is held.
-Tables go through a small pool of threads, since each costs some tens of milliseconds and most of that is waiting.
+Logs and replicas go through a small pool of threads: most of a small commit is waiting, and long ones share the cores.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -33,7 +33,7 @@ from tidemark.pipeline.steps import Delivered, TableItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
-TABLES_AT_ONCE = 4
+TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
 LOG_KEEP_HOURS = 168  # files that compaction replaced, for readers of older versions
 REPLICA_KEEP_HOURS = 1  # each merge replaces whole files: a week of them may be a thousand times the table
@@ -88,12 +88,14 @@ class Lake:
         """Bring every table up to the end of `batch`, and say so in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
         split = _split(batch.items)
-        jobs: list[Callable[[], TablePosition]] = [
-            *(lambda table=table, items=items: self._table(table, items) for table, items in split.tables.items()),
-            *(lambda of=of, items=items: self._messages(of, items) for of, items in split.messages.items()),
-        ]
-        with ThreadPoolExecutor(TABLES_AT_ONCE, "tidemark-table") as pool:
-            touched = [done.result() for done in [pool.submit(job) for job in jobs]]
+        with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
+            written = [
+                (table, items, pool.submit(self._log, table, items), pool.submit(self._replica, table, items))
+                for table, items in split.tables.items()
+            ]
+            messages = [pool.submit(self._messages, of, items) for of, items in split.messages.items()]
+            touched = [self._reached(of, items, log.result(), kept.result()) for of, items, log, kept in written]
+            touched += [done.result() for done in messages]
         passed(Failpoint.TABLES_DONE)
         held = replace(self.positions.held, sequence=batch.end, position=batch.position)
         if held.position < self.positions.held.position:
@@ -101,26 +103,38 @@ class Lake:
         self.positions.write(batch.outbox, touched, held)
         passed(Failpoint.POSITIONS_WRITTEN)
 
-    def _table(self, table: TableId, items: Sequence[Delivered]) -> TablePosition:
-        known = self.positions.tables.get(table)
-        relation = _latest(items)
-        folder = known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
-        app = f"tidemark:{self.capture}:{table[0]}.{table[1]}"
-        log = ChangeLog(f"{self.root}/{folder}/log", f"{app}:log", self._shapes).apply(items)
-        uri = f"{self.root}/{folder}/replica"
+    def _log(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
+        uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
+        log = ChangeLog(uri, app, self._shapes).apply(items)
+        if log.has_passed(COMPACT_EVERY):
+            log.compact(LOG_KEEP_HOURS)
+        return log
+
+    def _replica(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
+        uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
-        replica = Replica(uri, f"{app}:replica", self._shapes, self._constants, dialect).apply(items)
-        for written, keep_hours in ((log, LOG_KEEP_HOURS), (replica, REPLICA_KEEP_HOURS)):
-            if written.has_passed(COMPACT_EVERY):
-                written.compact(keep_hours)
+        replica = Replica(uri, app, self._shapes, self._constants, dialect).apply(items)
+        if replica.has_passed(COMPACT_EVERY):
+            replica.compact(REPLICA_KEEP_HOURS)
+        return replica
+
+    def _app(self, table: TableId) -> str:
+        return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
+
+    def _folder(self, table: TableId, items: Sequence[Delivered]) -> str:
+        known = self.positions.tables.get(table)
+        return known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
+
+    def _reached(self, table: TableId, items: Sequence[Delivered], log: LakeTable, replica: LakeTable) -> TablePosition:
+        relation = _latest(items)
         held = max(log.held, replica.held, key=lambda held: held.position)
         return TablePosition(
             database=table[0],
             relation=table[1],
             namespace=relation.namespace,
             name=relation.name,
-            folder=folder,
-            state=_state(items, replica, known),
+            folder=self._folder(table, items),
+            state=_state(items, replica, self.positions.tables.get(table)),
             sequence=held.sequence,
             position=held.position,
             generation=held.generation,

@@ -1,4 +1,4 @@
-"""The outbox as a source of Spark's Structured Streaming: one row a value, as bytes.
+"""The outbox as a source of Spark's Structured Streaming: one row a value, as bytes, or its header alone.
 
 Spark's offset is a sequence of one outbox, by its id; it ends at group ends only. What Spark asks for again it gets
 again, byte by byte, or an error of its own: never fewer rows. The values stay closed on their way, since Spark's rows
@@ -29,6 +29,7 @@ BATCH_BYTES = 64 << 20
 PARTITION_BYTES = 16 << 20  # a second partition costs 17 ms: worth it from here on
 PARTITIONS_MAX = 16
 RECORD_BATCH_BYTES = 32 << 20
+RECORD_BATCH_HEADERS = 10_000
 SCHEMA = pa.schema([pa.field("sequence", pa.int64()), pa.field("value", pa.binary())])
 DDL = "sequence BIGINT, value BINARY"
 Offset = dict[str, str | int]
@@ -54,24 +55,26 @@ class SourceOptions:
     start: Sequence
     batch_bytes: int
     shared_with_group: bool
+    headers_only: bool = False  # for who reads the values from the outbox (`tidemark.pipeline.portions`)
 
     @classmethod
     def parse(cls, options: dict[str, str]) -> "SourceOptions":
         """Read the options; Spark hands their names over in lower case."""
         given = {name.lower(): value for name, value in options.items()}
-        known = {"state", "startingsequence", "maxbatchbytes", "sharedwithgroup", "path"}
+        known = {"state", "startingsequence", "maxbatchbytes", "sharedwithgroup", "headersonly", "path"}
         unknown = given.keys() - known
         state = given.get("state") or given.get("path")
         if unknown or not state:
             raise ConfigError(
                 f"options of format {FORMAT!r}: unknown {sorted(unknown)}" if unknown else f"{FORMAT!r} wants a state",
-                hint='use option("state", FOLDER), startingSequence, maxBatchBytes, sharedWithGroup',
+                hint='use option("state", FOLDER), startingSequence, maxBatchBytes, sharedWithGroup, headersOnly',
             )
         return cls(
             Path(state),
             Sequence(int(given.get("startingsequence", NO_SEQUENCE))),
             int(given.get("maxbatchbytes", BATCH_BYTES)),
             given.get("sharedwithgroup", "false").lower() == "true",
+            given.get("headersonly", "false").lower() == "true",
         )
 
     def folder(self) -> StateFolder:
@@ -141,10 +144,12 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._reader().head())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Cut a range into partitions of about `PARTITION_BYTES`."""
+        """Cut a range into partitions of about `PARTITION_BYTES`; of headers alone one is made."""
         after, upto = self._sequence(start), self._sequence(end)
         if upto < after:
             raise OffsetMovedBack(f"Spark asks for outbox values from {after} back to {upto}")
+        if self._options.headers_only and upto > after:
+            return [OutboxRange(str(start["outbox"]), after, upto)]
         headers = self._reader().headers(after, upto)
         total = sum(header.payload_length for header in headers)
         count = max(1, min(PARTITIONS_MAX, total // PARTITION_BYTES))
@@ -157,9 +162,12 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [OutboxRange(str(start["outbox"]), a, b) for a, b in zip(cuts, ends, strict=True) if b > a]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the values of a partition, header and payload in one."""
+        """Yield the values of a partition, header and payload in one, or the header alone."""
         assert isinstance(partition, OutboxRange), partition
         self._sequence({"outbox": partition.outbox, "sequence": partition.after})
+        if self._options.headers_only:
+            yield from self._read_headers(partition)
+            return
         sequences: list[int] = []
         waiting: list[bytes] = []
         held = 0
@@ -172,6 +180,12 @@ class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 sequences, waiting, held = [], [], 0
         if waiting:
             yield _batch(sequences, waiting)
+
+    def _read_headers(self, partition: OutboxRange) -> Iterator[pa.RecordBatch]:
+        for after in range(partition.after, partition.upto, RECORD_BATCH_HEADERS):
+            upto = min(after + RECORD_BATCH_HEADERS, partition.upto)
+            headers = self._reader().headers(Sequence(after), Sequence(upto))
+            yield _batch([header.sequence for header in headers], list(map(encode_header, headers)))
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the driver confirms, which knows what the tables hold as well."""

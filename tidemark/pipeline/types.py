@@ -11,7 +11,7 @@ from tidemark.model.relation import Relation
 
 def shape_of(relation: Relation, types: TypeMapping = DEFAULT_MAPPING) -> pa.StructType:
     """Return the live columns of `relation` in Arrow."""
-    return arrow_struct(relation, UTF8.mapped(types))
+    return arrow_struct(relation.live_columns, UTF8.mapped(types))
 
 
 def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:

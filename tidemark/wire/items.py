@@ -18,6 +18,7 @@ from tidemark.model.change import (
     LogicalMessage,
     PartitionEvent,
     RewriteBoundary,
+    RowsMessage,
     SchemaEvent,
     TransactionEnd,
     Truncation,
@@ -34,6 +35,7 @@ SchemaVersion = NewType("SchemaVersion", int)
 RELATION_METADATA = b"tidemark.relation"
 DATABASE_METADATA = b"tidemark.database"
 # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _MESSAGE = struct.Struct(">QIBIIQQHI")
 _RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
 
@@ -148,15 +150,17 @@ def relation_of(item: GroupItem) -> Relation | None:
             return item.relation
 
 
-def _encode_batch(batch: ChangeBatch) -> pa.Buffer:
+def _encode_batch(batch: ChangeBatch) -> pa.Buffer | bytes:
     metadata = {
         RELATION_METADATA: encode_relation(batch.relation),
         DATABASE_METADATA: str(batch.database).encode(),
     }
-    schema = batch.rows.schema.with_metadata(metadata)
+    given = batch.given
+    if isinstance(given, RowsMessage):
+        return b"".join((given.schema.with_metadata(metadata).serialize(), given.message, _END_OF_STREAM))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(batch.rows.replace_schema_metadata(metadata))
+    with pa.ipc.new_stream(sink, given.schema.with_metadata(metadata)) as stream:
+        stream.write_batch(given.replace_schema_metadata(metadata))
     return sink.getvalue()
 
 

@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pyarrow as pa
 
+from tests.support import slow_batches
 from tests.support import tuple_forms as forms
 from tests.support.byte_targets.target import Bytes, Target, refusals
 from tests.support.spans import inserts
-from tests.support.twins import interpreted
 from tidemark.decode import batches
 from tidemark.decode.codecs.registry import column_codec
 from tidemark.decode.tuples import TupleLayout, deform, external_pointers
@@ -30,21 +30,6 @@ TYPES: tuple[tuple[TypeDescription, int], ...] = (
     *((forms.array_of(element), -1) for element in (forms.INT4, forms.INT8, forms.BOOL, forms.TEXT, forms.JSONB)),
 )
 COLUMNS_MAX = 6
-
-
-def _slow_batches() -> ModuleType:
-    """Return the way to batches over interpreted kernels."""
-    arrays = interpreted("tidemark.decode.column_arrays")
-    found = interpreted("tidemark.decode.batches", stand_in={"tidemark.decode.column_arrays": arrays})
-    slow = {name: interpreted(f"tidemark.decode.{name}") for name in ("places", "columns", "text_columns")}
-    for module in (arrays, found):
-        for name, kernel in slow.items():
-            if hasattr(module, name):
-                setattr(module, name, kernel)
-    return found
-
-
-slow_batches = _slow_batches()
 
 
 def _column(number: int, which: int) -> Column:
@@ -72,7 +57,7 @@ def run_row(data: bytes) -> None:
     relation = Relation(Oid(16_500), "public", "t", "r", "p", columns, ReplicaIdentity.DEFAULT)
     packed = given.rest()
     made, said = _built(batches, relation, packed)
-    slowly, said_slowly = _built(slow_batches, relation, packed)
+    slowly, said_slowly = _built(slow_batches.batches, relation, packed)
     assert (said, len(made)) == (said_slowly, len(slowly))
     layout = TupleLayout.of(relation)
     with refusals(CorruptWal):

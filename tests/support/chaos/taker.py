@@ -132,7 +132,7 @@ def _items(values: list[OutboxValue], after: Position) -> Iterator[Taken]:
         if value.header.kind is not ValueKind.TRANSACTIONS and value.header.last > after:
             item = value.item()
             if isinstance(item, ChangeBatch):
-                item = replace(item, rows=_rows_behind(item.rows, after))
+                item = replace(item, given=_rows_behind(item.rows, after))
             yield Taken(item, value.header.pointer.position, after)
 
 

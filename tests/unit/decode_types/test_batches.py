@@ -2,11 +2,13 @@
 
 import struct
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from tests.support import tuple_forms as forms
 from tests.support.spans import add, inserts
+from tests.unit.decoder.test_small_transactions import calls_outside_kernels
 from tidemark.decode.batches import BatchBuilder, RowSpans
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.varlena import BadDatum
@@ -72,6 +74,18 @@ def test_a_table_without_live_columns_keeps_its_rows() -> None:
     relation = forms.relation_of(None)
     (batch,) = BatchBuilder(Oid(9), relation).build(inserts([forms.form_tuple(relation.columns, [None])] * 2))
     assert batch.rows.column("_after").to_pylist() == [{}, {}]
+
+
+def test_a_column_costs_no_call_of_python() -> None:
+    types = [forms.INT4, forms.BOOL, forms.DATE, forms.TIMESTAMP, forms.UUID, forms.BYTEA, forms.TEXT, forms.MOOD]
+    values = [i4(1), b"\1", i4(2), bytes(8), bytes(16), forms.short(b"b"), forms.short(b"t"), struct.pack("<I", 50_001)]
+    calls = []
+    for columns in (1, len(types)):
+        relation = forms.relation_of(*types[:columns])
+        builder, rows = BatchBuilder(Oid(9), relation), inserts([forms.form_tuple(relation.columns, values[:columns])])
+        # NB: the least of three: a garbage collection in between may call whoever wants to know of it
+        calls.append(min(calls_outside_kernels(partial(builder.build, rows)) for _ in range(3)))
+    assert calls[0] == calls[1]
 
 
 def test_no_rows_make_no_batch() -> None:

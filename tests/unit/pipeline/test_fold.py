@@ -110,6 +110,16 @@ def test_only_inserts_of_new_keys_may_be_appended() -> None:
     assert not fold_script(table, {}).only_new
 
 
+@pytest.mark.parametrize(("keys", "only_new"), [([1, 2, 3], True), ([3, 1, 2], True), ([3, 1, 3], False)])
+def test_inserts_are_appended_in_any_order_but_not_two_of_one_key(keys: list[int], only_new: bool) -> None:  # noqa: FBT001
+    table = ScriptedTable()
+    for step, key in enumerate(keys):
+        table.insert({1: key, 2: f"note {step}", 3: None})
+    folded = fold_script(table, {})
+    assert folded.only_new is only_new
+    assert applied(folded, {}) == table.expected()
+
+
 def test_a_row_that_moved_and_that_the_replica_lacks_is_not_made_up_from_what_is_known_of_it() -> None:
     there: Row = {1: 5, 2: "b", 3: "there"}
     table = ScriptedTable(rows={(1,): {1: 1, 2: "a", 3: "long"}, (5,): dict(there)})

@@ -4,7 +4,7 @@ Whatever is not here arrives as its raw bytes. How to add a type: a codec in the
 a row of samples in tests/support/type_samples.py; docs/types.md is generated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pyarrow as pa
@@ -45,7 +45,7 @@ from tidemark.decode.codecs.text_search import TsqueryCodec, TsvectorCodec
 from tidemark.decode.codecs.vectors import SparseVectorCodec, VectorCodec
 from tidemark.decode.codecs.xml_text import XmlCodec
 from tidemark.model.lsn import Oid
-from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
+from tidemark.model.relation import Column, TypeDescription, TypeKind
 
 UTF8 = Dialect()
 VARLENA = -1
@@ -217,10 +217,10 @@ def holds_oids(column: Column) -> bool:
     return isinstance(_innermost(column_codec(column)), ObjectNameCodec)
 
 
-def arrow_struct(relation: Relation, dialect: Dialect = UTF8) -> pa.StructType:
-    """Return the Arrow types of the live columns of `relation`, in order."""
+def arrow_struct(columns: Iterable[Column], dialect: Dialect = UTF8) -> pa.StructType:
+    """Return the Arrow types of live columns, in order."""
     fields: dict[str, pa.DataType] = {}
-    for column in relation.live_columns:
+    for column in columns:
         name = without_escapes(column.name)
         if name in fields:  # two names that differed in invalid bytes only
             name = f"{name}_{column.number}"

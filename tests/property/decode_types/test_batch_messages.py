@@ -1,0 +1,154 @@
+"""A batch is a message of Arrow's IPC format: the same bytes in either build, and what pyarrow makes of the values."""
+
+import struct
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from tests.property.decode_types.test_columns_equal_values import tables
+from tests.support import slow_batches
+from tests.support import tuple_forms as forms
+from tests.support.spans import add, inserts
+from tidemark.decode.batch_body import META_BUFFERS, META_NODES
+from tidemark.decode.batch_message import MessageForm, message_form
+from tidemark.decode.batches import BatchBuilder, RowSpans
+from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.column_plans import ColumnPlan
+from tidemark.model.change import ChangeBatch, RowsMessage, batch_schema
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation, TypeDescription
+from tidemark.wire.items import decode_item, encode_item
+
+ALIGNMENT = 8  # of a buffer in a message (Arrow's columnar format)
+
+
+def made(builder: type[BatchBuilder], relation: Relation, tuples: list[bytes]) -> ChangeBatch:
+    rows = RowSpans(bytearray())
+    for at, packed in enumerate(tuples):
+        add(rows, packed if at % 2 else None, None if at % 3 == 2 else packed)
+    (batch,) = builder(Oid(5), relation).build(rows)
+    return batch
+
+
+def message_of(batch: ChangeBatch) -> bytes:
+    assert isinstance(batch.given, RowsMessage)
+    return bytes(batch.given.message)
+
+
+def litter(byte_count: int) -> None:
+    """Let the next buffer of this size be one that was used before."""
+    for _ in range(8):
+        memoryview(pa.allocate_buffer(byte_count + 7 & ~7)).cast("B")[:] = b"\xa5" * (byte_count + 7 & ~7)
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables())
+def test_both_builds_make_the_same_message_whatever_was_in_memory(table: tuple[Relation, list[bytes]]) -> None:
+    relation, tuples = table
+    first = message_of(made(BatchBuilder, relation, tuples))
+    for room in range(len(first), len(first) + 256, 8):
+        litter(room)
+    assert message_of(made(BatchBuilder, relation, tuples)) == first
+    assert message_of(made(slow_batches.batches.BatchBuilder, relation, tuples)) == first
+
+
+@settings(max_examples=300, deadline=None)
+@given(tables())
+def test_a_batch_is_what_pyarrow_makes_of_its_values(table: tuple[Relation, list[bytes]]) -> None:
+    relation, tuples = table
+    batch = made(BatchBuilder, relation, tuples)
+    rows = batch.rows
+    rows.validate(full=True)
+    plain = pa.RecordBatch.from_pylist(rows.to_pylist(), schema=rows.schema)
+    for column, other in zip(rows.columns, plain.columns, strict=True):
+        assert all(buffer is None or buffer.address % ALIGNMENT == 0 for buffer in column.buffers())
+        assert (column.null_count, column.is_valid()) == (other.null_count, other.is_valid())
+        pairs = [(column, other)]
+        if pa.types.is_struct(column.type):  # NB: what stands in a field where the struct is NULL is nobody's concern
+            pairs = list(zip(column.flatten(), other.flatten(), strict=True))
+        for ours, theirs in pairs:
+            assert (ours.null_count, ours.to_string()) == (theirs.null_count, theirs.to_string())
+    back = decode_item(*encode_item(batch))
+    assert isinstance(back, ChangeBatch)
+    assert repr(back.rows.to_pylist()) == repr(rows.to_pylist())
+    assert rows.schema.equals(back.rows.schema, check_metadata=True)
+
+
+@settings(max_examples=100)
+@given(tables())
+def test_the_form_of_a_message_goes_by_nodes_and_buffers_alone(table: tuple[Relation, list[bytes]]) -> None:
+    plan = ColumnPlan([column_codec(column) for column in table[0].live_columns])
+    form = message_form(META_NODES + 2 * len(plan.levels), META_BUFFERS + 2 * len(plan.units))
+    schema = batch_schema(BatchBuilder(Oid(5), table[0]).struct_type)
+    written = MessageForm(
+        pa.record_batch([pa.nulls(1, field.type) for field in schema], schema=schema).serialize().to_pybytes()
+    )
+    assert (form.nodes, form.buffers, form.length, form.body_length) == (
+        written.nodes,
+        written.buffers,
+        written.length,
+        written.body_length,
+    )
+    assert len(form.head) == len(written.head)
+
+
+def test_the_columns_outlive_the_batch_and_the_decoder() -> None:
+    relation = forms.relation_of(forms.TEXT)
+    rows = inserts([forms.form_tuple(relation.columns, [forms.short(b"kept")])])
+    (batch,) = BatchBuilder(Oid(5), relation).build(rows)
+    column = batch.rows.column("_after").field(0)
+    rows.data[:] = bytes(len(rows.data))
+    del batch, rows
+    litter(2048)
+    assert column.to_pylist() == ["kept"]
+
+
+def test_text_longer_than_its_guess_makes_the_message_longer() -> None:
+    relation = forms.relation_of(forms.NUMERIC, forms.JSONB, forms.INT4)
+    number = forms.short(struct.pack("<HhH", 0, 2000, 7))  # 7 * 10000 ** 2000
+    document = forms.plain(forms.jsonb_payload("\x01" * 500))
+    packed = forms.form_tuple(relation.columns, [number, document, struct.pack("<i", 5)])
+    (batch,) = BatchBuilder(Oid(5), relation).build(inserts([packed] * 3))
+    batch.rows.validate(full=True)
+    assert (
+        batch.rows.column("_after").to_pylist()
+        == [{"c1": "7" + "0" * 8000, "c2": '"' + "\\u0001" * 500 + '"', "c3": 5}] * 3
+    )
+
+
+NUMBER = struct.pack("<Hhhhh", 0, 2, 1111, 2222, 3333)
+
+
+@pytest.mark.parametrize(
+    ("described", "payload", "value"),
+    [
+        (forms.TEXT, forms.short(b"123456789012"), "123456789012"),
+        (forms.NUMERIC, forms.short(NUMBER), "111122223333"),
+        (forms.UUID, bytes(16), "00000000-0000-0000-0000-000000000000"),
+        (forms.MOOD, struct.pack("<I", 50_001), "sad"),
+    ],
+    ids=["text", "numeric", "uuid", "enum"],
+)
+def test_more_text_than_offsets_reach_goes_into_further_batches(
+    described: TypeDescription, payload: bytes, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = 12 if described is forms.MOOD else 40 if described is forms.UUID else 20
+    for kernel in (slow_batches.columns, slow_batches.body):
+        monkeypatch.setattr(kernel, "TEXT_BYTES_MAX", bound)
+    relation = forms.relation_of(described)
+    packed = forms.form_tuple(relation.columns, [payload])
+    batches = slow_batches.batches.BatchBuilder(Oid(5), relation).build(inserts([packed] * 3))
+    assert [batch.rows.num_rows for batch in batches] == [1, 1, 1]
+    assert [row for batch in batches for row in batch.rows.column("_after").to_pylist()] == [{"c1": value}] * 3
+
+
+def test_tables_with_the_same_columns_share_what_their_batches_have_in_common() -> None:
+    relation = forms.relation_of(forms.INT4, forms.MOOD)
+    other = replace(relation, oid=Oid(77), name="other")
+    shorter = replace(relation, columns=relation.columns[:1])
+    builders = [BatchBuilder(Oid(5), one) for one in (relation, other, shorter)]
+    types = [builder.struct_type for builder in builders]
+    assert types[0] is types[1]
+    assert types[2] is not types[0]

@@ -1,0 +1,170 @@
+"""Columns of located values into a batch: by kernels where the codecs name them, value by value otherwise."""
+
+from array import array
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tidemark.decode import batch_body, places, text_columns
+from tidemark.decode.batch_body import STEP, Stop
+from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.codecs.arrays import ArrayCodec
+from tidemark.decode.codecs.codec import ArrowValue, Codec
+from tidemark.decode.column_plans import ColumnPlan
+from tidemark.decode.places import DONE, Buffer, Place
+from tidemark.model.errors import CorruptWal
+
+NO_STACK = array("q")
+NONE_MISSING: Mapping[int, ArrowValue] = {}
+
+
+class BadCell(Exception):
+    """A value that its codec refuses: which column and row, and why."""
+
+    def __init__(self, slot: int, row: int, error: CorruptWal) -> None:
+        super().__init__(str(error))
+        self.slot = slot
+        self.row = row
+
+
+class TooLong(Exception):
+    """A column of more bytes than Arrow's 32-bit offsets reach: fewer rows would do."""
+
+
+class Located:
+    """Where the values of some columns are in the arena `data`, a column after the other."""
+
+    __slots__ = ("absent", "data", "places", "rows", "sizes")
+
+    def __init__(self, data: Buffer, rows: int, slots: int, *, located: bool = True) -> None:
+        """Have room for the places; for none if there is nothing to locate."""
+        self.data = data
+        self.rows = rows
+        self.places = zeros(rows * slots * located)
+        self.sizes = zeros(rows * slots * located)
+        self.absent = zeros(slots)  # rows without a value, by column
+
+
+def zeros(count: int) -> "memoryview[int]":
+    """Return room for `count` integers of 64 bits, all zero."""
+    return memoryview(bytearray(count * 8)).cast("q")
+
+
+def put(
+    plan: ColumnPlan,
+    located: Located,
+    message: BatchMessage,
+    *,
+    nodes: int,
+    buffers: int,
+    missing: Mapping[int, ArrowValue] = NONE_MISSING,
+) -> None:
+    """Put columns into a batch; `missing` are values, by slot, that stand where a tuple is older than its column."""
+    numbers = plan.numbers
+    if missing:  # NB: they have no payload that a kernel could take
+        numbers = numbers[:]
+        for slot in missing:
+            numbers[slot * STEP] = batch_body.Way.OTHER
+    stack = array("q", bytes(8 * text_columns.STACK_INTEGERS)) if plan.has_jsonb else NO_STACK
+    state = array("q", [message.at, 0])
+    while True:
+        stop = batch_body.put_columns(
+            located.data,
+            located.places,
+            located.sizes,
+            located.absent,
+            located.rows,
+            numbers,
+            plan.labels,
+            stack,
+            message.out,
+            message.out_16,
+            message.out_32,
+            message.words,
+            message.offsets,
+            nodes,
+            buffers,
+            message.body,
+            state,
+        )
+        message.at, slot = state
+        if stop == Stop.DONE:
+            return
+        if stop == Stop.TOO_LONG:
+            raise TooLong
+        if stop == Stop.FULL:
+            message.grow()
+            continue
+        node, buffer = nodes + 2 * numbers[slot * STEP + 1], buffers + 2 * numbers[slot * STEP + 2]
+        if (
+            slot in missing
+            or slot not in plan.elements
+            or not _put_lists(plan, located, slot, message, node=node, buffer=buffer)
+        ):
+            message.add(_objects(plan.codecs[slot], located, slot, missing.get(slot)), node, buffer)
+        state[0], state[1] = message.at, slot + 1
+
+
+def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMessage, *, node: int, buffer: int) -> bool:
+    """Put a column of arrays, by the way of its elements; False if one is odd, and nothing was put."""
+    codec = plan.codecs[slot]
+    assert isinstance(codec, ArrayCodec), codec
+    rows, first, begin = located.rows, slot * located.rows, message.at
+    nulls = located.absent[slot]
+    bitmap_bytes = rows + 7 >> 3 if nulls else 0
+    offsets_at = begin + (bitmap_bytes + 7 & ~7)
+    end = offsets_at + ((rows + 1) * 4 + 7 & ~7)
+    message.require(end - begin)
+    message.out[begin:end] = bytes(end - begin)
+    offsets = message.offsets[offsets_at >> 2 : (offsets_at >> 2) + rows + 1]
+    total = places.measure_arrays(located.data, located.places, located.sizes, first, rows, offsets)
+    if total == DONE:
+        return False
+    elements = Located(located.data, total, 1)
+    odd = places.locate_elements(
+        located.data,
+        located.places,
+        located.sizes,
+        first,
+        rows,
+        codec.element.length,
+        codec.element.align.width,
+        offsets,
+        elements.places,
+        elements.sizes,
+    ) != DONE or places.next_compressed(elements.places, elements.sizes, 0) != DONE  # fmt: skip
+    if odd:
+        return False
+    if nulls:
+        places.present(located.places, first, rows, message.out[begin:offsets_at])
+    elements.absent[0] = batch_body.survey(elements.places, elements.sizes, zeros(1))
+    message.at = end
+    try:
+        put(plan.elements[slot], elements, message, nodes=node + 2, buffers=buffer + 4)
+    except BadCell:  # NB: it names an element; the whole array's way names the row
+        message.at = begin
+        return False
+    batch_body.put_node(message.words, node, rows, nulls)
+    batch_body.put_buffer(message.words, buffer, begin - message.body, bitmap_bytes)
+    batch_body.put_buffer(message.words, buffer + 2, offsets_at - message.body, (rows + 1) * 4)
+    return True
+
+
+def _objects(codec: Codec, located: Located, slot: int, missing: ArrowValue) -> pa.Array:
+    """Build a column value by value; `missing` stands where the tuple is older than the column."""
+    values: list[ArrowValue] = []
+    for row in range(located.rows):
+        cell = slot * located.rows + row
+        place = located.places[cell]
+        if place >= 0:
+            payload = bytes(located.data[place : place + located.sizes[cell]])
+            try:
+                values.append(codec.arrow_value(payload))
+            except CorruptWal as error:
+                raise BadCell(slot, row, error) from error
+        else:
+            values.append(missing if place == Place.MISSING else None)
+    made = pa.array(values, codec.arrow_type)
+    if isinstance(made, pa.ChunkedArray):  # NB: what pyarrow makes of more than one array can hold
+        raise TooLong
+    return made

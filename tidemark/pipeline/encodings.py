@@ -1,0 +1,46 @@
+"""How columns are written to Parquet: by what a sample of their values says.
+
+A dictionary, which every column has by default, is what makes values that come again small. Where nearly all differ it
+only costs: each value is hashed and kept, until the dictionary is full and given up. Such columns have none, and of
+numbers the differences are written. A sample that misleads costs bytes, nothing else.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import ColumnProperties, WriterProperties
+
+SAMPLE_ROWS = 4096
+SAMPLE_ROWS_MIN = 1000  # fewer say little of the rows that a merge writes anew beside them
+DISTINCT_MIN = 0.9  # of the sample's values that are not NULL
+INT64_DIGITS = 18  # decimals of so many are written as integers
+DIFFERENCES = ColumnProperties(dictionary_enabled=False, encoding="DELTA_BINARY_PACKED")
+PLAIN = ColumnProperties(dictionary_enabled=False)
+
+
+def properties_for(rows: pa.Table) -> WriterProperties:
+    """Return how to write `rows`, or others that are like them."""
+    return WriterProperties(compression="SNAPPY", column_properties=encodings(rows))
+
+
+def encodings(rows: pa.Table) -> dict[str, ColumnProperties]:
+    """Return how to write those columns of `rows` that want no dictionary."""
+    if rows.num_rows < SAMPLE_ROWS_MIN:
+        return {}
+    sample = rows.slice(max(0, rows.num_rows - SAMPLE_ROWS) // 2, SAMPLE_ROWS)
+    return {
+        field.name: DIFFERENCES if _is_number(field.type) else PLAIN
+        for field, values in zip(sample.schema, sample.columns, strict=True)
+        if not pa.types.is_nested(field.type) and _differ(values)
+    }
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Tell if values are written as integers."""
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= INT64_DIGITS)
+    return bool(pa.types.is_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _differ(values: pa.ChunkedArray) -> bool:
+    known = len(values) - values.null_count
+    return bool(known > 0 and pc.count_distinct(values).as_py() >= DISTINCT_MIN * known)
