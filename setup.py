@@ -20,6 +20,8 @@ KERNELS = [
     "tidemark.decode.held_children",
     "tidemark.decode.lookup",
     "tidemark.decode.row_entries",
+    "tidemark.decode.render.line_text",
+    "tidemark.decode.render.value_text",
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",

@@ -216,7 +216,7 @@ def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[
     lines = JsonLines(databases.names)
 
     def write_jsonl(group: ChangeGroup) -> None:
-        output.writelines(line.encode() + b"\n" for line in lines.lines(group))
+        output.writelines(lines.lines(group))
         output.flush()
 
     def write_arrow(group: ChangeGroup) -> None:

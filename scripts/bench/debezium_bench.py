@@ -135,6 +135,8 @@ def show(recording: Recording, costs: Mapping[str, Sequence[Cost]]) -> None:
         speed = "-" if math.isnan(wall.median) else f"{recording.rows / wall.median:,.0f}"
         told = (f"{wall:.2f}", f"{cpu:.2f}", speed, f"{wall_ratio:.1f}", f"{cpu_ratio:.1f}")
         print(line.format(name, *told), flush=True)
+    if any(math.isnan(cost.wall_s + cost.cpu_s) for own in costs.values() for cost in own):
+        print("-: a turn took hardly longer than its start, which says nothing: take more --rows", flush=True)
 
 
 def main() -> None:

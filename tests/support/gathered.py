@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tests.support.json_lines import lines_in
 from tests.support.oracle import FENCE, OurSide, emit_fence
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.grouping import Grouper
@@ -52,5 +53,5 @@ class Gathering(OurSide):
     def lines_to_now(self) -> list[Mapping[str, Json]]:
         """Follow to now; return what came since the last call, as JSON lines, fences left out."""
         printed = JsonLines(self.seed.databases)
-        lines = [json.loads(line) for group in self.catch_up() for line in printed.lines(group)]
+        lines = [json.loads(line) for group in self.catch_up() for line in lines_in(printed.lines(group))]
         return [line for line in lines if line.get("prefix") != FENCE]

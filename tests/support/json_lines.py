@@ -1,7 +1,7 @@
-"""What the `jsonl` consumer has written."""
+"""JSON lines, read back: what is rendered, and what the `jsonl` consumer has written."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tidemark.wire.control import Json
@@ -11,3 +11,8 @@ def lines_of(path: Path) -> list[Mapping[str, Json]]:
     """Return the lines that are whole: the last one may be cut off by a kill, and comes again."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+def lines_in(blocks: Iterable[memoryview]) -> list[bytes]:
+    """Return the lines that a rendering gives out, many at once."""
+    return [line for block in blocks for line in bytes(block).splitlines()]

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.model.change import ChangeGroup, SchemaEvent
@@ -56,14 +56,14 @@ class JsonlConsumer(NullConsumer):
         super().__init__()
         self._render = JsonLines(databases)
         self._file = file
-        self._stream: TextIO = sys.stdout
+        self._stream: BinaryIO = sys.stdout.buffer
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Open the file. NB: a pipe that nobody reads waits here, where the watch on consumers sees it."""
         super().on_assigned(partition, epoch, start)
         if self._file != STANDARD_OUTPUT:
             try:
-                self._stream = Path(self._file).open("a", encoding="utf-8")  # noqa: SIM115 - kept
+                self._stream = Path(self._file).open("ab")  # noqa: SIM115 - kept
             except OSError as error:
                 raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
 
@@ -71,8 +71,7 @@ class JsonlConsumer(NullConsumer):
         """Write the lines of all groups that are there."""
         try:
             for group in groups:
-                for line in self._render.lines(group):
-                    self._stream.write(line + "\n")
+                self._stream.writelines(self._render.lines(group))
                 self.rows += group.row_count
                 self.groups += 1
             self._stream.flush()
@@ -82,5 +81,5 @@ class JsonlConsumer(NullConsumer):
 
     def stop(self) -> None:
         """Close the file."""
-        if self._stream is not sys.stdout:
+        if self._stream is not sys.stdout.buffer:
             self._stream.close()

@@ -4,6 +4,7 @@ import json
 
 from tests.support.forged_records import Wal, external, packed_row
 from tests.support.groups import DATABASE, relation
+from tests.support.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
 from tidemark.decode.grouping import Grouper
@@ -24,8 +25,7 @@ def wal() -> Wal:
 def events(stream: Wal, *, counting: bool = False, rows_max: int = 65536) -> list[Event]:
     lines = DebeziumLines({DATABASE: "app"}, version="1", now_ns=lambda: NOW_NS)
     groups = groups_of(stream, Grouper(DIALECTS, counting=counting, rows_max=rows_max))
-    text = b"".join(bytes(part) for group in groups for part in lines.lines(group))
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for group in groups for line in lines_in(lines.lines(group))]
 
 
 def told(event: Event) -> tuple[object, object, object]:
@@ -101,6 +101,17 @@ def test_a_value_that_is_not_in_wal_is_named_so_or_taken_from_the_old_row() -> N
         {"id": 3, "note": UNAVAILABLE},
         {"id": 4, "note": "kept"},
         {"id": 5, "note": "there"},
+    ]
+
+
+def test_a_value_that_is_not_in_wal_is_taken_from_the_old_row_of_another_key_as_well() -> None:
+    stream = wal()
+    old = packed_row(3, b"kept")
+    stream.update(701, ACCOUNT, packed_row(4, external(POINTER)), old=old, old_flag=heap.UPDATE_CONTAINS_OLD_TUPLE)
+    stream.commit(701)
+    assert [told(event) for event in events(stream)] == [
+        ("d", {"id": 3, "note": "kept"}, None),
+        ("c", None, {"id": 4, "note": "kept"}),
     ]
 
 

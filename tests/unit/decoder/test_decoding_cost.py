@@ -7,10 +7,12 @@ from functools import partial
 import pytest
 
 from tests.support.forged_records import Wal, block_of, packed_row
-from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_small_transactions import ACCOUNT, calls_outside_kernels, gathered, new_wal
 from tidemark.decode.grouping import Grouper
-from tidemark.model.change import ChangeBatch
+from tidemark.decode.render.debezium import DebeziumLines
+from tidemark.decode.render.jsonl import JsonLines
+from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import RecordBlock
 
@@ -52,6 +54,20 @@ def test_rows_of_a_block_cost_no_call_of_python_each() -> None:
         blocks = blocks_of(inserted(rows), BLOCKS)
         calls[rows] = calls_outside_kernels(partial(decode, blocks))
     assert calls[ROWS] - calls[ROWS // 4] < CALLS_MORE, calls
+
+
+def test_rows_cost_no_call_of_python_each_on_their_way_to_json() -> None:
+    for rendering in (JsonLines({}), DebeziumLines({}, version="1", now_ns=lambda: 0)):
+        calls = {}
+        for rows in (ROWS // 4, ROWS):
+            (group,) = groups_of(inserted(rows), Grouper(DIALECTS))
+            calls[rows] = calls_outside_kernels(partial(lines_of, rendering, group))
+        assert calls[ROWS] - calls[ROWS // 4] < ROWS // 10, (rendering, calls)
+
+
+def lines_of(rendering: JsonLines | DebeziumLines, group: ChangeGroup) -> int:
+    """Render a group; return how many bytes there are."""
+    return sum(len(block) for block in rendering.lines(group))
 
 
 @pytest.mark.skipif(not COMPILED, reason="interpreted kernels are slow")

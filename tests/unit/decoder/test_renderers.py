@@ -4,6 +4,7 @@ import json
 
 from tests.support.forged_records import Wal, external, packed_row
 from tests.support.groups import DATABASE, relation
+from tests.support.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
 from tidemark.decode.grouping import Grouper
@@ -27,7 +28,7 @@ def json_lines(stream: Wal) -> list[dict[str, object]]:
     lines = JsonLines({DATABASE: "app"})
     found: list[dict[str, object]] = []
     for group in groups_of(stream, Grouper(DIALECTS)):
-        found.extend(json.loads(line) for line in lines.lines(group))
+        found.extend(json.loads(line) for line in lines_in(lines.lines(group)))
     return found
 
 

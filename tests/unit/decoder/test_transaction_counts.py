@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 
+from tests.support.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_grouping_restart import places, stream
 from tidemark.decode.grouping import Grouper
@@ -56,7 +57,7 @@ def test_each_transaction_is_told_of_once_around_its_changes_however_groups_are_
     for rows_max in (1, 2, 100):
         groups = groups_of(stream(), Grouper(DIALECTS, counting=True, rows_max=rows_max))
         printed = JsonLines({})
-        lines = [json.loads(line) for group in groups for line in printed.lines(group)]
+        lines = [json.loads(line) for group in groups for line in lines_in(printed.lines(group))]
         ops = "".join({"begin": "(", "end": ")"}.get(line["op"], ".") for line in lines)
         assert ops == "(......)" + "(.......)" + "(......)"
         assert [line["tables"][0]["count"] for line in lines if line["op"] == "end"] == [2, 2, 2]
@@ -68,7 +69,7 @@ def test_a_transaction_that_went_on_before_a_restart_is_not_begun_again() -> Non
     first = places(groups_of(stream(), Grouper(DIALECTS)))[0]
     groups = groups_of(stream(), Grouper(DIALECTS, counting=True, after=first))
     printed = JsonLines({})
-    ops = [json.loads(line)["op"] for group in groups for line in printed.lines(group)]
+    ops = [json.loads(line)["op"] for group in groups for line in lines_in(printed.lines(group))]
     assert ops[:7] == ["i"] * 5 + ["end", "begin"]
 
 

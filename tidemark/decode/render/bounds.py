@@ -5,14 +5,16 @@ last; one that goes on over several groups, or over a restart, has one of each a
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tidemark.decode.codecs.codec import without_escapes
 from tidemark.model.change import ChangeGroup, TransactionEnd
-from tidemark.model.lsn import Lsn, Oid, format_lsn
+from tidemark.model.lsn import Oid, format_lsn
 
-Line = tuple[int, int, str]  # commit LSN, ordinal, text
+Placed = tuple[int, int, bytes]  # commit LSN, ordinal, line
+BEFORE_ALL, BEHIND_ALL = -1, 1 << 40  # in place of ordinals
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -25,38 +27,57 @@ def is_counted(group: ChangeGroup) -> bool:
 class TransactionBounds:
     """Puts begins and ends around lines, as `bound` writes them."""
 
-    def __init__(self, bound: Callable[[str, TransactionEnd], str]) -> None:
+    def __init__(self, bound: Callable[[str, TransactionEnd], bytes]) -> None:
         """`bound` is told which of the two it is, begin or end."""
         self._bound = bound
-        self._waiting: dict[Lsn, TransactionEnd] = {}  # begun, and nothing of them given out so far
-        self._open: set[Lsn] = set()  # told of
+        self._waiting: dict[int, TransactionEnd] = {}  # begun, and nothing of them given out so far
+        self._open: set[int] = set()  # told of
+        self._ending: deque[TransactionEnd] = deque()  # of the group at hand, in commit order
 
-    def around(self, lines: Iterable[Line], group: ChangeGroup) -> Iterator[str]:
-        """Give out the lines of a group, which are in stream order, with what bounds them."""
+    def begin(self, group: ChangeGroup) -> None:
+        """Take the transactions of a group."""
         self._waiting.update((end.commit_lsn, end) for end in group.begun)
-        ends = iter(group.transactions)
-        following = next(ends, None)
-        for commit_lsn, _, line in lines:
-            while following is not None and following.commit_lsn < commit_lsn:
-                yield from self._end(following)
-                following = next(ends, None)
-            begun = self._waiting.pop(Lsn(commit_lsn), None)
+        self._ending.extend(group.transactions)
+
+    def of(self, commit_lsns: Sequence[int]) -> list[Placed]:
+        """Return the bounds that stand before the last of the group's next lines, whose commit LSNs are given."""
+        found: list[Placed] = []
+        for commit_lsn in commit_lsns:
+            begun = self._waiting.pop(commit_lsn, None)
             if begun is not None:
-                self._open.add(begun.commit_lsn)
-                yield self._bound("begin", begun)
-            yield line
-        while following is not None:
-            yield from self._end(following)
-            following = next(ends, None)
+                self._open.add(commit_lsn)
+                found.append((commit_lsn, BEFORE_ALL, self._bound("begin", begun)))
+        while commit_lsns and self._ending and self._ending[0].commit_lsn < commit_lsns[-1]:
+            found += self._end()
+        return found
 
-    def _end(self, end: TransactionEnd) -> Iterator[str]:
+    def ends(self) -> list[Placed]:
+        """Return what stands behind the group's last line."""
+        found: list[Placed] = []
+        while self._ending:
+            found += self._end()
+        return found
+
+    def _end(self) -> list[Placed]:
+        end = self._ending.popleft()
         is_new = self._waiting.pop(end.commit_lsn, None) is not None
-        if end.commit_lsn in self._open or (end.tables and not is_new):
-            self._open.discard(end.commit_lsn)
-            yield self._bound("end", end)
+        if end.commit_lsn not in self._open and (not end.tables or is_new):
+            return []
+        self._open.discard(end.commit_lsn)
+        return [(end.commit_lsn, BEHIND_ALL, self._bound("end", end))]
 
 
-def bound_line(databases: Mapping[Oid, str], op: str, end: TransactionEnd) -> str:
+def json_line(told: object) -> bytes:
+    """Return a JSON object as a line of UTF-8."""
+    return f"{dumped(told)}\n".encode()
+
+
+def dumped(told: object) -> str:
+    """Return JSON."""
+    return without_escapes(json.dumps(told, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
+
+
+def bound_line(databases: Mapping[Oid, str], op: str, end: TransactionEnd) -> bytes:
     """Return begin or end as a JSON line; `databases` are the names of the databases, by OID."""
     told: dict[str, object] = {
         "op": op,
@@ -75,4 +96,4 @@ def bound_line(databases: Mapping[Oid, str], op: str, end: TransactionEnd) -> st
         told["tables"] = [
             {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
         ]
-    return without_escapes(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
+    return json_line(told)

@@ -13,31 +13,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.render.bounds import Line, TransactionBounds, is_counted
-from tidemark.decode.render.debezium_rows import Changes, json_string, seldom_new, sides, transaction_place
-from tidemark.decode.render.json_text import NULL, TEXT, Pieces, chosen, joined, text
-from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, Op, TransactionEnd, Truncation
+from tidemark.decode.render.bounds import is_counted, json_line
+from tidemark.decode.render.column_texts import Column
+from tidemark.decode.render.debezium_rows import LETTERS, Sides
+from tidemark.decode.render.json_columns import NULL, fixed, integers, whole_numbers
+from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
+from tidemark.decode.render.stream_lines import Lines, Piece, SeldomNew, StreamLines
+from tidemark.model.change import (
+    TABLE_ORDINAL,
+    ChangeBatch,
+    ChangeGroup,
+    GroupItem,
+    LogicalMessage,
+    Op,
+    TransactionEnd,
+    Truncation,
+)
 from tidemark.model.lsn import Lsn, Oid
 
 CONNECTOR = "postgresql"
 USECS_PER_MILLISECOND = 1000
 NSECS_PER_USEC = 1000
+NO_VALUE = "null"
 NO_ORDER = '"data_collection_order":null'
-
-Integers = npt.NDArray[np.int64]
-
-
-class Lines(NamedTuple):
-    """Lines with their places; `texts` end with a newline."""
-
-    commit_lsn: Integers
-    ordinal: Integers
-    texts: pa.Array
 
 
 class DebeziumLines:
@@ -51,75 +51,86 @@ class DebeziumLines:
         told = {"version": version, "connector": CONNECTOR, "name": name}
         self._program = json.dumps(told, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
-        self._bounds = TransactionBounds(_bound)
+        self._times: CommitTimes | None = None
+        self._lines = StreamLines(self._of_batch, self._of_item, _bound)
 
-    def lines(self, group: ChangeGroup) -> Iterator[bytes | memoryview]:
-        """Give out the lines of the group in stream order, many at once, each with its newline."""
-        made = self._in_order(group)
-        if not is_counted(group):
-            return (_contents(found.texts) for found in made)
-        rows = (row for found in made for row in _rows(found))
-        return (f"{line}\n".encode() for line in self._bounds.around(rows, group))
+    def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
+        """Give out the lines of the group in stream order, many at once, each with its newline.
 
-    def _in_order(self, group: ChangeGroup) -> Iterator[Lines]:
-        counted = is_counted(group)
-        waiting: list[Lines] = []  # since the last barrier: batches of several relations overlap
-        times: CommitTimes | None = None
-        for item in group.items:
-            if isinstance(item, ChangeBatch):
-                waiting += self._of_batch(item)
-            elif isinstance(item, LogicalMessage | Truncation):
-                times = times or CommitTimes(group)
-                waiting.append(self._of_item(item, times, counted=counted))
+        NB: what is given out stands in memory until the next is asked for.
+        """
+        return self._lines.blocks(group)
+
+    def _of_batch(self, batch: ChangeBatch) -> Lines | None:
+        rows = batch.rows
+        if not len(rows):
+            return None
+        made_at = _made_at(self._now_ns())
+        sides = Sides(batch.relation, rows)
+        variants, kinds = kinds_of(rows, sides.moved())
+        usecs, xid, commit_lsn, ordinal = (
+            fixed(rows.column(name), np.int64) for name in ("_commit_time", "_xid", "_commit_lsn", "_ordinal")
+        )
+        seldom_new = Seldom(SeldomNew(usecs // USECS_PER_MILLISECOND), *map(SeldomNew, (usecs, xid, commit_lsn)))
+        lsn, origin = (integers(rows.column(name)) for name in ("_lsn", "_origin"))
+        place = _transaction_place(rows, seldom_new)
+        relation = batch.relation
+        names = (self._database(batch.database), json_string(relation.namespace), json_string(relation.name))
+
+        def line(kind: RowKind, op: Op, before: Sequence[Piece], after: Sequence[Piece]) -> list[Piece]:
+            source = self._source(names, seldom_new, lsn, origin if kind.has_origin else None, op)
+            end = f',"op":"{LETTERS[op]}",{made_at}}}\n'.encode()
+            head, between = b'{"before":', b',"after":'
+            return [head, *before, between, *after, *source, b',"transaction":', *place, end]
+
+        pieces: dict[int, list[Piece]] = {}
+        for number, kind in kinds.items():
+            if kind.op not in LETTERS:
+                pieces[number] = []
+                continue
+            before, after = sides.before(kind), sides.after(kind)
+            if kind.moved:
+                deletion = line(kind, Op.DELETE, before, [NULL])
+                pieces[number] = [*deletion, *line(kind, Op.INSERT, [NULL], after)]
             else:
-                yield from _merged(waiting)
-                waiting = []
-        yield from _merged(waiting)
+                pieces[number] = line(kind, kind.op, before, after)
+        return Lines(commit_lsn, ordinal, variants, pieces)
 
-    def _of_batch(self, batch: ChangeBatch) -> list[Lines]:
-        changes = Changes.of(batch)
-        if changes is None:
-            return []
-        rows, count = changes.rows, len(changes.rows)
-        now_ns = self._now_ns()
-        before, after = sides(changes)
-        pieces: Pieces = ['{"before":', *before, ',"after":', *after]
-        pieces += self._source(batch, rows)
-        pieces += [',"transaction":', *transaction_place(rows), ',"op":"', *changes.ops, f'",{_made_at(now_ns)}}}\n']
-        commit_lsn, ordinal = (rows.column(name).to_numpy() for name in ("_commit_lsn", "_ordinal"))
-        return [Lines(commit_lsn, ordinal, joined(pieces, count))]
-
-    def _source(self, batch: ChangeBatch, rows: pa.RecordBatch) -> Pieces:
+    def _source(
+        self, names: tuple[str, str, str], seldom_new: "Seldom", lsn: Column, origin: Column | None, op: Op
+    ) -> list[Piece]:
         """Return what is told of where the rows come from."""
-        usecs = rows.column("_commit_time").cast(pa.int64())
-        lsn = text(rows.column("_lsn"))
-        origin = rows.column("_origin")
-        is_copy = rows.column("_op")[0].as_py() == Op.COPY.value
+        database, namespace, table = names
+        head = f'"snapshot":"{"true" if op is Op.COPY else "false"}","db":{database},"sequence":"[\\"'
         return [
-            f',"source":{{{self._program},"ts_ms":',
-            *seldom_new(pc.divide(usecs, USECS_PER_MILLISECOND)),
-            f',"snapshot":"{"true" if is_copy else "false"}","db":{self._database(batch.database)},"sequence":"[\\"',
-            *seldom_new(rows.column("_commit_lsn")),
-            '\\",\\"',
+            f',"source":{{{self._program},"ts_ms":'.encode(),
+            seldom_new.msecs,
+            f",{head}".encode(),
+            seldom_new.commit_lsn,
+            b'\\",\\"',
             lsn,
-            '\\"]","ts_us":',
-            *seldom_new(usecs),
-            ',"ts_ns":',
-            *seldom_new(usecs),
-            f'000,"schema":{json_string(batch.relation.namespace)},"table":{json_string(batch.relation.name)},"txId":',
-            *seldom_new(rows.column("_xid")),
-            ',"lsn":',
+            b'\\"]","ts_us":',
+            seldom_new.usecs,
+            b',"ts_ns":',
+            seldom_new.usecs,
+            f'000,"schema":{namespace},"table":{table},"txId":'.encode(),
+            seldom_new.xid,
+            b',"lsn":',
             lsn,
-            ',"xmin":null,"origin":',
-            *chosen(pc.not_equal(origin, 0), ['"', text(origin), '"'], NULL),
-            ',"origin_lsn":null}',
+            b',"xmin":null,"origin":',
+            *((NULL,) if origin is None else (b'"', origin, b'"')),
+            b',"origin_lsn":null}',
         ]
 
-    def _of_item(self, item: LogicalMessage | Truncation, times: "CommitTimes", *, counted: bool) -> Lines:
-        """Return the line of a TRUNCATE or a message."""
+    def _of_item(self, item: GroupItem, group: ChangeGroup) -> bytes:
+        """Return the line of a TRUNCATE or a message; nothing else has one."""
+        if not isinstance(item, LogicalMessage | Truncation):
+            return b""
         now_ns = self._now_ns()
         position = item.position
-        usecs = times.of(position.commit_lsn)
+        if self._times is None or self._times.group is not group:
+            self._times = CommitTimes(group)
+        usecs = self._times.of(position.commit_lsn)
         usecs = now_ns // NSECS_PER_USEC if usecs is None else usecs
         message = item if isinstance(item, LogicalMessage) else None
         relation = item.relation if isinstance(item, Truncation) else None
@@ -128,12 +139,12 @@ class DebeziumLines:
             f'{{{self._program},"ts_ms":{usecs // USECS_PER_MILLISECOND},"snapshot":"false",'
             f'"db":{self._database(item.database)},"sequence":"[\\"{position.commit_lsn}\\",\\"{item.lsn}\\"]",'
             f'"ts_us":{usecs},"ts_ns":{usecs}000,"schema":{json_string(relation.namespace if relation else "")},'
-            f'"table":{json_string(relation.name if relation else "")},"txId":{item.xid if in_transaction else NULL},'
-            f'"lsn":{item.lsn},"xmin":null,"origin":{json_string(str(item.origin)) if item.origin else NULL},'
-            f'"origin_lsn":null}}'
+            f'"table":{json_string(relation.name if relation else "")},"txId":'
+            f'{item.xid if in_transaction else NO_VALUE},"lsn":{item.lsn},"xmin":null,"origin":'
+            f'{json_string(str(item.origin)) if item.origin else NO_VALUE},"origin_lsn":null}}'
         )
-        place = NULL
-        if counted and in_transaction:
+        place = NO_VALUE
+        if is_counted(group) and in_transaction:
             place = f'{{"id":"{item.xid}:{position.commit_lsn}","total_order":{position.ordinal + 1},{NO_ORDER}}}'
         if message is None:
             line = f'{{"before":null,"after":null,"source":{source},"transaction":{place},"op":"t",{_made_at(now_ns)}}}'
@@ -142,17 +153,35 @@ class DebeziumLines:
             told = f'{{"prefix":{json_string(message.prefix)},"content":"{content}"}}'
             made_ms = now_ns // NSECS_PER_USEC // USECS_PER_MILLISECOND
             line = f'{{"op":"m","ts_ms":{made_ms},"source":{source},"transaction":{place},"message":{told}}}'
-        commit_lsn, ordinal = (np.array([number], np.int64) for number in (position.commit_lsn, position.ordinal))
-        return Lines(commit_lsn, ordinal, pa.array([f"{line}\n"], TEXT))
+        return f"{line}\n".encode()
 
     def _database(self, oid: Oid) -> str:
         return json_string(self._databases.get(oid, str(oid)))
+
+
+class Seldom(NamedTuple):
+    """What is the same for all rows of a transaction."""
+
+    msecs: SeldomNew
+    usecs: SeldomNew
+    xid: SeldomNew
+    commit_lsn: SeldomNew
+
+
+def _transaction_place(rows: pa.RecordBatch, seldom_new: Seldom) -> list[Piece]:
+    """Return where the rows stand in their transactions, if that was counted."""
+    if TABLE_ORDINAL not in rows.schema.names:
+        return [NULL]
+    total, own = (whole_numbers(fixed(rows.column(name), np.int64) + 1) for name in ("_ordinal", TABLE_ORDINAL))
+    head, orders = (b'{"id":"', b":"), (b'","total_order":', b',"data_collection_order":')
+    return [head[0], seldom_new.xid, head[1], seldom_new.commit_lsn, orders[0], total, orders[1], own, b"}"]
 
 
 class CommitTimes:
     """When the transactions of a group committed, for what does not carry it."""
 
     def __init__(self, group: ChangeGroup) -> None:
+        self.group = group
         self._by_lsn = {int(end.commit_lsn): end.commit_time_us for end in (*group.begun, *group.transactions)}
         for item in group.items:
             if isinstance(item, ChangeBatch):  # of one that goes on over the group's end
@@ -165,30 +194,7 @@ class CommitTimes:
         return self._by_lsn.get(int(commit_lsn))
 
 
-def _merged(parts: Sequence[Lines]) -> Iterator[Lines]:
-    """Yield the parts as one, in stream order."""
-    if len(parts) <= 1:
-        yield from parts
-        return
-    commit_lsn, ordinal = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
-    order = np.lexsort((ordinal, commit_lsn))  # stable: the two events of a changed key keep their order
-    texts = pa.concat_arrays([part.texts for part in parts]).take(pa.array(order))
-    yield Lines(commit_lsn[order], ordinal[order], texts)
-
-
-def _rows(lines: Lines) -> Iterator[Line]:
-    return zip(
-        lines.commit_lsn.tolist(), lines.ordinal.tolist(), (line[:-1] for line in lines.texts.to_pylist()), strict=True
-    )
-
-
-def _contents(texts: pa.Array) -> memoryview:
-    """Return all lines, one behind the other, as they stand in memory."""
-    offsets = np.frombuffer(texts.buffers()[1], np.int64)
-    return memoryview(texts.buffers()[2])[offsets[texts.offset] : offsets[texts.offset + len(texts)]]
-
-
-def _bound(op: str, end: TransactionEnd) -> str:
+def _bound(op: str, end: TransactionEnd) -> bytes:
     """Return the event of a transaction's begin or end."""
     told: dict[str, object] = {
         "status": op.upper(),
@@ -203,7 +209,7 @@ def _bound(op: str, end: TransactionEnd) -> str:
         told["data_collections"] = [
             {"data_collection": f"{table.namespace}.{table.name}", "event_count": table.count} for table in tables
         ]
-    return without_escapes(json.dumps(told, ensure_ascii=False, separators=(",", ":")))
+    return json_line(told)
 
 
 def _made_at(now_ns: int) -> str:

@@ -13,24 +13,31 @@ import re
 import struct
 from base64 import b64encode
 from collections.abc import Callable
+from functools import partial
+from json.encoder import encode_basestring
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.decode.codecs.calendar import USECS_PER_DAY, USECS_PER_SECOND, clock_text, parse_clock, parse_zone
 from tidemark.decode.codecs.intervals import parse_interval
-from tidemark.decode.render.json_text import (
-    NULL,
-    QUOTE,
-    TEXT,
-    Pieces,
-    each,
+from tidemark.decode.render.column_texts import Column as Texts
+from tidemark.decode.render.json_columns import (
+    Form,
+    Made,
+    base64,
+    booleans,
+    days,
+    decimals,
+    fixed,
     floats,
+    instants,
+    integers,
     lists,
-    numbers,
-    or_null,
-    quoted,
-    text,
+    numeric_texts,
+    strings,
+    validity,
+    whole_numbers,
 )
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.model.relation import Column, TypeDescription
@@ -39,17 +46,15 @@ MAPPING = TypeMapping(decimals=Decimals.STRING)
 UNAVAILABLE = "__debezium_unavailable_value"
 USECS_PER_MONTH = USECS_PER_DAY * 487 // 16  # of 30.4375 days
 INT64_MAX = (1 << 63) - 1
+USECS_PER_MILLISECOND = 1000
 MILLISECOND_DIGITS = 3
 DATE_CHARACTERS = 10
 LITTLE_ENDIAN, WKB_IS_POINT, WKB_HEAD_BYTES, EWKB_HAS_SRID = 1, 1, 9, 0x20000000
 # Types by OID (`pg_type.dat`), which never change.
 POINT, TIME, TIMESTAMP, INTERVAL, TIMETZ, BIT, VARBIT, NUMERIC = 600, 1083, 1114, 1186, 1266, 1560, 1562, 1700
-SPECIAL_NUMERICS = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 _HSTORE_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:NULL|"((?:[^"\\]|\\.)*)")', re.DOTALL)
 _HSTORE_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _WKB_POINT = struct.Struct("<BIdd")
-
-Form = Callable[[pa.Array], Pieces]
 
 
 def form_of(column: Column) -> Form:
@@ -63,7 +68,7 @@ def _form(described: TypeDescription, typmod: int) -> Form:
     if described.oid in {TIME, TIMESTAMP} and 0 <= typmod <= MILLISECOND_DIGITS:
         return _milliseconds
     if described.oid == BIT and typmod == 1:
-        return _bit
+        return _each(_bit)
     found = _BY_OID.get(described.oid) or _BY_NAME.get(described.name)
     if found is not None or described.element is None:
         return found or _by_arrow_type
@@ -71,54 +76,26 @@ def _form(described: TypeDescription, typmod: int) -> Form:
     return lambda values: lists(values, of_values) if pa.types.is_list(values.type) else _by_arrow_type(values)
 
 
-def _by_arrow_type(values: pa.Array) -> Pieces:
-    form = next((form for is_it, form in _BY_ARROW_TYPE if is_it(values.type)), _decimals)
+def _by_arrow_type(values: pa.Array) -> Texts:
+    form = next(form for is_it, form in _BY_ARROW_TYPE if is_it(values.type))
     return form(values)
 
 
-def _dates(values: pa.Array) -> Pieces:
-    return numbers(values.cast(pa.int32()))
+def _instants(values: pa.Array) -> Texts:
+    return instants(values) if values.type.tz else whole_numbers(fixed(values, np.int64), validity(values))
 
 
-def _instants(values: pa.Array) -> Pieces:
-    return _zoned(values) if values.type.tz else numbers(values.cast(pa.int64()))
-
-
-def _binary(values: pa.Array) -> Pieces:
-    return each(values, lambda value: f'"{_base64(value)}"')
-
-
-def _lists(values: pa.Array) -> Pieces:
+def _lists(values: pa.Array) -> Texts:
     return lists(values, _by_arrow_type)
 
 
-def _decimals(values: pa.Array) -> Pieces:
-    return or_null(values, [QUOTE, text(values), QUOTE])
+def _milliseconds(values: pa.Array) -> Texts:
+    # NB: what is finer is rounded already, by the type
+    return whole_numbers(fixed(values, np.int64) // USECS_PER_MILLISECOND, validity(values))
 
 
-def _milliseconds(values: pa.Array) -> Pieces:
-    return numbers(pc.divide(values.cast(pa.int64()), 1000))  # NB: what is finer is rounded already, by the type
-
-
-def _zoned(values: pa.Array) -> Pieces:
-    clock = text(values.cast(pa.timestamp("us")))  # of UTC
-    return or_null(values, [QUOTE, pc.binary_replace_slice(clock, DATE_CHARACTERS, DATE_CHARACTERS + 1, "T"), 'Z"'])
-
-
-def _numeric(values: pa.Array) -> Pieces:
-    texts = values.cast(pa.large_string())
-    if pc.any(pc.match_substring_regex(texts, "[Ny]")).as_py():
-        for printed, name in SPECIAL_NUMERICS.items():
-            texts = pc.if_else(pc.equal(texts, printed), pa.scalar(name, pa.large_string()), texts)
-    return or_null(values, [QUOTE, texts, QUOTE])
-
-
-def _bit(values: pa.Array) -> Pieces:
-    return each(values, lambda value: "true" if value == "1" else "false")
-
-
-def _bits(values: pa.Array) -> Pieces:
-    return each(values, _bytes_of_bits)
+def _bit(value: object) -> str:
+    return "true" if value == "1" else "false"
 
 
 def _bytes_of_bits(value: object) -> str:
@@ -131,17 +108,9 @@ def _base64(value: object) -> str:
     return b64encode(value).decode("ascii")
 
 
-def _intervals(values: pa.Array) -> Pieces:
-    return each(values, _interval_usecs)
-
-
 def _interval_usecs(value: object) -> str:
     months, days, usecs = parse_interval(str(value))
     return str(max(min(months * USECS_PER_MONTH + days * USECS_PER_DAY + usecs, INT64_MAX), -INT64_MAX - 1))
-
-
-def _clocks_in_utc(values: pa.Array) -> Pieces:
-    return each(values, _clock_in_utc)
 
 
 def _clock_in_utc(value: object) -> str:
@@ -149,10 +118,6 @@ def _clock_in_utc(value: object) -> str:
     at = max(printed.rfind("+"), printed.rfind("-"))
     east = parse_zone(printed[at:]) * USECS_PER_SECOND
     return f'"{clock_text((parse_clock(printed) - east) % USECS_PER_DAY)}Z"'
-
-
-def _points(values: pa.Array) -> Pieces:
-    return each(values, _point)
 
 
 def _point(value: object) -> str:
@@ -165,10 +130,6 @@ def _float(value: float) -> str:
     return json.dumps(value) if math.isfinite(value) else f'"{json.dumps(value)}"'
 
 
-def _geometries(values: pa.Array) -> Pieces:
-    return each(values, _geometry)
-
-
 def _geometry(value: object) -> str:
     assert isinstance(value, bytes), value
     order = "<" if value[:1] == bytes([LITTLE_ENDIAN]) else ">"
@@ -176,38 +137,39 @@ def _geometry(value: object) -> str:
     return f'{{"wkb":"{_base64(value)}","srid":{srid if kind & EWKB_HAS_SRID else "null"}}}'
 
 
-def _hstores(values: pa.Array) -> Pieces:
-    return quoted(pa.array([None if value is None else _json_of_hstore(value) for value in values.to_pylist()], TEXT))
-
-
-def _json_of_hstore(printed: str) -> str:
+def _hstore(value: object) -> str:
     pairs = {
         _HSTORE_ESCAPE.sub(r"\1", found[1]): None if found[2] is None else _HSTORE_ESCAPE.sub(r"\1", found[2])
-        for found in _HSTORE_PAIR.finditer(printed)
+        for found in _HSTORE_PAIR.finditer(str(value))
     }
-    return json.dumps(pairs, ensure_ascii=False, separators=(",", ":"))
+    return encode_basestring(json.dumps(pairs, ensure_ascii=False, separators=(",", ":")))
+
+
+def _each(form: Callable[[object], str]) -> Form:
+    return partial(Made, form=form)
 
 
 _BY_OID: dict[int, Form] = {
-    POINT: _points,
-    INTERVAL: _intervals,
-    TIMETZ: _clocks_in_utc,
-    BIT: _bits,
-    VARBIT: _bits,
-    NUMERIC: _numeric,
+    POINT: _each(_point),
+    INTERVAL: _each(_interval_usecs),
+    TIMETZ: _each(_clock_in_utc),
+    BIT: _each(_bytes_of_bits),
+    VARBIT: _each(_bytes_of_bits),
+    NUMERIC: numeric_texts,
 }
-_BY_NAME: dict[str, Form] = {"geography": _geometries, "geometry": _geometries, "hstore": _hstores}
+_BY_NAME: dict[str, Form] = {"geography": _each(_geometry), "geometry": _each(_geometry), "hstore": _each(_hstore)}
 
 
 _BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
-    (pa.types.is_string, quoted),
-    (pa.types.is_boolean, numbers),
-    (pa.types.is_integer, numbers),
+    (pa.types.is_string, strings),
+    (pa.types.is_boolean, booleans),
+    (pa.types.is_integer, integers),
     (pa.types.is_floating, floats),
-    (pa.types.is_date32, _dates),
+    (pa.types.is_date32, days),
     (pa.types.is_timestamp, _instants),
-    (pa.types.is_binary, _binary),
+    (pa.types.is_binary, base64),
     (pa.types.is_list, _lists),
+    (pa.types.is_decimal, decimals),
 )
 
 
@@ -224,4 +186,4 @@ def unavailable(column: Column) -> str:
     element = described.element.ultimate().name
     if element in {"int2", "int4", "int8"}:
         return json.dumps(list(UNAVAILABLE.encode()), separators=(",", ":"))
-    return NULL if element in {"float4", "float8", "bool"} else f'["{UNAVAILABLE}"]'
+    return "null" if element in {"float4", "float8", "bool"} else f'["{UNAVAILABLE}"]'

@@ -9,17 +9,33 @@ readers round numbers), bytes as hex after a backslash and x.
 Columns are turned into text whole, and rows put together from them: no dictionary a row.
 """
 
-import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from json.encoder import encode_basestring
 
+import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.render.bounds import Line, TransactionBounds, bound_line, is_counted
+from tidemark.decode.render.bounds import bound_line, dumped
+from tidemark.decode.render.column_texts import Column
+from tidemark.decode.render.json_columns import (
+    Form,
+    Made,
+    booleans,
+    dates,
+    decimals,
+    doubles,
+    fixed,
+    in_hex,
+    instants,
+    integers,
+    lists,
+    lsns,
+    strings,
+    whole_numbers,
+)
+from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
+from tidemark.decode.render.stream_lines import Lines, Piece, SeldomNew, StreamLines
 from tidemark.model.change import (
     AFTER,
     BEFORE,
@@ -39,9 +55,6 @@ from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 
-NULL = "null"
-_SECONDS = "%Y-%m-%dT%H:%M:%S"  # with microseconds, where the type has them
-
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -50,55 +63,54 @@ class JsonLines:
 
     def __init__(self, databases: Mapping[Oid, str]) -> None:
         self._databases = databases
-        self._bounds = TransactionBounds(partial(bound_line, databases))
+        self._lines = StreamLines(self._of_batch, self._of_item, partial(bound_line, databases))
 
-    def lines(self, group: ChangeGroup) -> Iterator[str]:
-        """Give out the group's items in stream order, without newlines, and their transactions' bounds if counted."""
-        placed = self._placed(group)
-        yield from self._bounds.around(placed, group) if is_counted(group) else (line for _, _, line in placed)
+    def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
+        """Give out the group's items in stream order, many at once, and their transactions' bounds if counted.
 
-    def _placed(self, group: ChangeGroup) -> Iterator[Line]:
-        waiting: list[Line] = []  # rows and messages since the last barrier: batches of several relations overlap
-        for item in group.items:
-            if isinstance(item, ChangeBatch):
-                waiting.extend(self._rows(item))
-            elif isinstance(item, LogicalMessage):
-                waiting.append((item.position.commit_lsn, item.position.ordinal, self.item(item)))
-            else:
-                waiting.sort(key=_place)
-                yield from waiting
-                waiting = []
-                yield item.position.commit_lsn, item.position.ordinal, self.item(item)
-        waiting.sort(key=_place)
-        yield from waiting
+        NB: what is given out stands in memory until the next is asked for.
+        """
+        return self._lines.blocks(group)
 
-    def _rows(self, batch: ChangeBatch) -> Iterator[Line]:
+    def _of_item(self, item: GroupItem, _group: ChangeGroup) -> bytes:
+        return f"{self.item(item)}\n".encode()
+
+    def _of_batch(self, batch: ChangeBatch) -> Lines | None:
         rows = batch.rows
-        column = {
-            name: rows.column(name).to_pylist()
-            for name in ("_op", "_tli", "_commit_lsn", "_ordinal", "_lsn", "_origin")
-        }
-        xids = rows.column("_xid").to_pylist()
-        times = _texts(rows.column("_commit_time"))
+        if not len(rows):
+            return None
+        variants, kinds = kinds_of(rows, None)
+        commit_lsn, ordinal, lsn, xid = (
+            fixed(rows.column(name), np.int64) for name in ("_commit_lsn", "_ordinal", "_lsn", "_xid")
+        )
+        numbers: list[Piece] = []
+        if TABLE_ORDINAL in rows.schema.names:
+            numbers = [b',"table_ordinal":', integers(rows.column(TABLE_ORDINAL))]
         names = self._names(batch.database, batch.relation)
-        numbers = rows.column(TABLE_ORDINAL).to_pylist() if TABLE_ORDINAL in rows.schema.names else None
-        tails = _tails(batch)
-        for index, op in enumerate(column["_op"]):
-            commit_lsn, ordinal = column["_commit_lsn"][index], column["_ordinal"][index]
-            position = f"{column['_tli'][index]}:{format_lsn(commit_lsn)}:{ordinal}"
-            origin = f'"origin":{column["_origin"][index]},' if column["_origin"][index] else ""
-            number = f',"table_ordinal":{numbers[index]}' if numbers is not None else ""
-            line = (
-                f'{{"op":"{op}",{names},"position":"{position}","lsn":"{format_lsn(column["_lsn"][index])}",'
-                f'"xid":{xids[index]},{origin}"commit_time":{times[index]}{number}{tails[index]}}}'
-            )
-            yield commit_lsn, ordinal, line
+        timeline = SeldomNew(fixed(rows.column("_tli"), np.int32).astype(np.int64))
+        place: list[Piece] = [timeline, b":", lsns(commit_lsn), b":", whole_numbers(ordinal), b'","lsn":"', lsns(lsn)]
+        moment, origin = instants(rows.column("_commit_time")), integers(rows.column("_origin"))
+        told = Known(batch)
+        pieces = {
+            number: [
+                f'{{"op":"{kind.op.value}",{names},"position":"'.encode(),
+                *place,
+                b'","xid":',
+                SeldomNew(xid),
+                *((b',"origin":', origin) if kind.has_origin else ()),
+                b',"commit_time":',
+                moment,
+                *numbers,
+                *told.of(kind),
+                b"}\n",
+            ]
+            for number, kind in kinds.items()
+        }
+        return Lines(commit_lsn, ordinal, variants, pieces)
 
     def _names(self, database: Oid, relation: Relation) -> str:
         texts = (self._databases.get(database, str(database)), relation.namespace, relation.name)
-        return '"database":{},"schema":{},"table":{}'.format(
-            *(encode_basestring(without_escapes(text)) for text in texts)
-        )
+        return '"database":{},"schema":{},"table":{}'.format(*map(json_string, texts))
 
     def item(self, item: GroupItem) -> str:
         """Return the line of an item that is no batch."""
@@ -147,7 +159,7 @@ class JsonLines:
             **_origin(item.origin),
             **content,
         }
-        return _dump(told)
+        return dumped(told)
 
     def _schema_event(self, item: SchemaEvent) -> str:
         described = item.after or item.before
@@ -166,7 +178,7 @@ class JsonLines:
 
     def _line(self, op: str, position: Position, relation: Relation, database: Oid, more: Mapping[str, Json]) -> str:
         names = self._names(database, relation)
-        return f'{{"op":"{op}",{names},"position":"{position}",{_dump(dict(more))[1:]}'
+        return f'{{"op":"{op}",{names},"position":"{position}",{dumped(dict(more))[1:]}'
 
 
 def _partition(oid: Oid) -> dict[str, Json]:
@@ -176,14 +188,6 @@ def _partition(oid: Oid) -> dict[str, Json]:
 
 def _origin(number: int) -> dict[str, Json]:
     return {"origin": number} if number else {}
-
-
-def _place(line: Line) -> tuple[int, int]:
-    return line[:2]
-
-
-def _dump(value: Json) -> str:
-    return without_escapes(json.dumps(value, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
 
 
 def _described(relation: Relation | None) -> Json:
@@ -212,78 +216,75 @@ def _described(relation: Relation | None) -> Json:
     }
 
 
-def _tails(batch: ChangeBatch) -> list[str]:
-    """Return for each row what is known of it: before, after, unchanged."""
-    relation, rows = batch.relation, batch.rows
-    count = rows.num_rows
-    before, after = rows.column(BEFORE), rows.column(AFTER)
-    kinds = rows.column("_before_kind").to_pylist()
-    tails = [""] * count
-    if before.null_count < count:
-        whole = _objects(before)
+class Known:
+    """What is known of the rows of a batch: before, after, unchanged."""
+
+    def __init__(self, batch: ChangeBatch) -> None:
+        relation, rows = batch.relation, batch.rows
+        self._names: list[str] = rows.schema.field(AFTER).type.names
         identity = relation.identity_columns or relation.primary_key
-        names = before.type.names
-        keys = {names[place] for place, column in enumerate(relation.live_columns) if column.number in identity}
-        key = _objects(before, only=keys) if BeforeKind.KEY in kinds else whole
-        for index, kind in enumerate(kinds):
-            if kind != BeforeKind.NONE:
-                tails[index] = ',"before":' + (key if kind == BeforeKind.KEY else whole)[index]
-    present = after.is_valid().to_pylist()
-    texts = _objects(after)
-    bitmaps = rows.column("_unchanged").to_pylist()
-    for index in range(count):
-        if bitmaps[index] is not None:
-            bits = int.from_bytes(bitmaps[index], "little")
-            unchanged = [name for place, name in enumerate(after.type.names) if bits >> place & 1]
-            known = _objects(after.slice(index, 1), only=set(after.type.names) - set(unchanged))
-            tails[index] += f',"after":{known[0]},"unchanged":{_dump(list(unchanged))}'
-        elif present[index]:
-            tails[index] += ',"after":' + texts[index]
-    return tails
+        self._key = {place for place, column in enumerate(relation.live_columns) if column.number in identity}
+        self._old, self._new = (
+            [_column(struct.field(place)) for place in range(len(self._names))] if struct.null_count < len(rows) else []
+            for struct in (rows.column(BEFORE), rows.column(AFTER))
+        )
+
+    def of(self, kind: RowKind) -> list[Piece]:
+        """Return what is known of a kind of rows."""
+        places = range(len(self._names))
+        pieces: list[Piece] = []
+        if kind.before_kind is not BeforeKind.NONE:
+            shown = [place for place in places if kind.before_kind is BeforeKind.FULL or place in self._key]
+            pieces += [b',"before":', *self._object(self._old, shown)]
+        if kind.has_after:
+            known = [place for place in places if not kind.is_unchanged(place)]
+            pieces += [b',"after":', *self._object(self._new, known)]
+        if kind.unchanged is not None:
+            unchanged: list[Json] = [self._names[place] for place in places if kind.is_unchanged(place)]
+            pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
+        return pieces
+
+    def _object(self, columns: list[Column], places: list[int]) -> list[Piece]:
+        if not places:
+            return [b"{}"]
+        pieces: list[Piece] = []
+        for place in places:
+            pieces += [f"{',' if pieces else '{'}{encode_basestring(self._names[place])}:".encode(), columns[place]]
+        return [*pieces, b"}"]
 
 
-def _objects(struct: pa.StructArray, only: set[str] | None = None) -> list[str]:
-    """Return a JSON object for each row of `struct`, null or not, with the columns `only`."""
-    names = [name for name in struct.type.names if only is None or name in only]
-    if not names:
-        return ["{}"] * len(struct)
-    template = "{" + ",".join(encode_basestring(name).replace("%", "%%") + ":%s" for name in names) + "}"
-    columns = [_texts(struct.field(name)) for name in names]
-    return [template % values for values in zip(*columns, strict=True)]
+def _column(values: pa.Array) -> Column:
+    return next(form for is_it, form in _BY_ARROW_TYPE if is_it(values.type))(values)
 
 
-def _texts(column: pa.Array) -> list[str]:
-    """Return each value of `column` as JSON."""
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        zone = "Z" if kind.tz else ""
-        pc = import_module("pyarrow.compute")  # loaded where it is used: it takes as long as a small file to decode
-        wall_clock = column.cast(pa.timestamp(kind.unit))  # UTC: the clock stays
-        column = pc.binary_join_element_wise(pc.strftime(wall_clock, format=_SECONDS), zone, "")
-    elif pa.types.is_date(kind) or pa.types.is_decimal(kind):
-        column = column.cast(pa.string())
-    elif pa.types.is_floating(kind):
-        return [NULL if value is None else _float(value) for value in column.to_pylist()]
-    values: Sequence[object] = column.to_pylist()
-    if pa.types.is_string(column.type):
-        return [encode_basestring(value) if isinstance(value, str) else NULL for value in values]
-    if pa.types.is_integer(kind):
-        return [NULL if value is None else str(value) for value in values]
-    return [_dump(_plain(value)) for value in values]
+def _list(values: pa.Array) -> Column:
+    if pa.types.is_list(values.type) and any(is_it(values.type.value_type) for is_it in _ALIKE_IN_LISTS):
+        return lists(values, _column)
+    return Made(values, lambda value: dumped(_plain(value)))
 
 
 def _plain(value: object) -> Json:
     """Return a value of a list, or a list, as JSON has it."""
     if isinstance(value, list):
         return [_plain(part) for part in value]
-    if isinstance(value, bytes):
-        return f"\\x{value.hex()}"
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _float(value).strip('"')
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def _float(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return '"NaN"' if math.isnan(value) else f'"{"-" * (value < 0)}Infinity"'
+_ALIKE_IN_LISTS: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_string,
+    pa.types.is_integer,
+    pa.types.is_boolean,
+    pa.types.is_floating,
+    pa.types.is_binary,
+)
+_BY_ARROW_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Form], ...] = (
+    (pa.types.is_string, strings),
+    (pa.types.is_integer, integers),
+    (pa.types.is_boolean, booleans),
+    (pa.types.is_floating, doubles),
+    (pa.types.is_timestamp, instants),
+    (pa.types.is_date32, dates),
+    (pa.types.is_decimal, decimals),
+    (pa.types.is_binary, in_hex),
+    (pa.types.is_list, _list),
+)

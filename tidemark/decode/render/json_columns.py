@@ -1,0 +1,180 @@
+"""Arrow columns as JSON, by the loops of kernels: no object a value, but where a form is rare.
+
+What both renderings share: how integers, text, floats, instants, bytes and lists are written.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.decode.render import line_text, value_text
+from tidemark.decode.render.column_texts import Column, ColumnTexts, Integers
+
+NULL = b"null"
+SECOND_UNITS = {"s": (1, 0), "ms": (1000, 3), "us": (1_000_000, 6), "ns": (1_000_000_000, 9)}
+DATE = (0, 0)
+PYTHONS_NOTATION = (-4, 16, 2)  # no exponent from 1e-4 on and below 1e16; an exponent has two digits
+ARROWS_NOTATION = (-6, 10, 1)
+SINGLE, DOUBLE = (23, (1 << 8) - 1), (52, (1 << 11) - 1)  # bits of the mantissa, greatest exponent
+
+View: TypeAlias = "memoryview[int]"
+Form: TypeAlias = Callable[[pa.Array], Column]
+Rows = Callable[[int, int, int, View, View, int], int]
+"""A kernel with its values: first, row, rows, out, offsets, base (see `value_text`)."""
+OfBytes = Callable[[View, View, View, int, int, int, int, View, View, int], int]
+"""A kernel whose values are bytes."""
+Number = TypeVar("Number", np.int8, np.int32, np.int64, np.uint32, np.uint64, np.float32, np.float64)
+
+
+class Written(NamedTuple):
+    """A column that a kernel writes."""
+
+    kernel: Rows
+
+    def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
+        """Write the texts of some rows; return where their offsets begin."""
+        return texts.add(rows, partial(self.kernel, first))
+
+
+class Made(NamedTuple):
+    """A column whose JSON is made value by value: for what is rare."""
+
+    column: pa.Array
+    form: Callable[[object], str]
+
+    def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
+        """Write the texts of some rows; return where their offsets begin."""
+        values = self.column.slice(first, rows).to_pylist()
+        return texts.add_made([NULL if value is None else self.form(value).encode() for value in values])
+
+
+class Lists(NamedTuple):
+    """A column of lists, whose elements are a column."""
+
+    ends: View
+    validity: tuple[View, int]
+    elements: Column
+
+    def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
+        """Write the texts of some rows; return where their offsets begin."""
+        begin, end = self.ends[first], self.ends[first + rows]
+        elements = self.elements.put(texts, begin, end - begin)
+        return Written(partial(line_text.write_lists, self.ends, elements, *self.validity)).put(texts, first, rows)
+
+
+def validity(column: pa.Array) -> tuple[View, int]:
+    """Return the bitmap of what has a value, empty if all have, and its first bit."""
+    bitmap = column.buffers()[0] if column.null_count else None
+    return (memoryview(b"") if bitmap is None else memoryview(bitmap).cast("B")), column.offset
+
+
+def fixed(column: pa.Array, kind: type[Number]) -> npt.NDArray[Number]:
+    """Return the values of a column of numbers, whatever stands where there is none."""
+    return np.frombuffer(column.buffers()[1] or b"", kind)[column.offset : column.offset + len(column)]
+
+
+def _integers(column: pa.Array) -> Integers:
+    return fixed(column, column.type.to_pandas_dtype()).astype(np.int64, copy=False)
+
+
+def integers(column: pa.Array) -> Column:
+    """Return integers as numbers."""
+    return whole_numbers(_integers(column), validity(column))
+
+
+def whole_numbers(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> Column:
+    """Return integers of an array of numpy's as numbers."""
+    return Written(partial(value_text.write_integers, values.data, *valid))
+
+
+def lsns(values: Integers) -> Column:
+    """Return LSNs as PostgreSQL prints them, without quotes."""
+    return Written(
+        partial(
+            value_text.write_lsns,
+            values.data,
+        )
+    )
+
+
+def booleans(column: pa.Array) -> Column:
+    """Return true and false."""
+    bits = memoryview(column.buffers()[1] or b"").cast("B")
+    return Written(partial(value_text.write_booleans, bits, column.offset, *validity(column)))
+
+
+def _ends(column: pa.Array, offsets: pa.Buffer) -> View:
+    # NB: a column without rows need not have any
+    return (np.frombuffer(offsets, np.int32)[column.offset :] if len(column) else np.zeros(1, np.int32)).data
+
+
+def _of_bytes(kernel: OfBytes, column: pa.Array) -> Column:
+    _, offsets, data = column.buffers()
+    ends = _ends(column, offsets)
+    return Written(partial(kernel, ends, memoryview(data or b"").cast("B"), *validity(column)))
+
+
+strings: Form = partial(_of_bytes, value_text.write_strings)
+base64: Form = partial(_of_bytes, value_text.write_base64)
+in_hex: Form = partial(_of_bytes, value_text.write_hex)
+numeric_texts: Form = partial(_of_bytes, value_text.write_numeric_texts)
+
+
+def decimals(column: pa.Array) -> Column:
+    """Return decimals as text, as Arrow prints them."""
+    words = np.frombuffer(column.buffers()[1] or b"", np.uint64)[2 * column.offset :]
+    return Written(partial(value_text.write_decimals, words.data, column.type.scale, *validity(column)))
+
+
+def instants(column: pa.Array) -> Column:
+    """Return timestamps in ISO form, with a Z where they are of UTC."""
+    values = fixed(column, np.int64)
+    second, digits = SECOND_UNITS[column.type.unit]
+    zoned = bool(column.type.tz)
+    return Written(partial(value_text.write_instants, values.data, second, digits, zoned, *validity(column)))
+
+
+def dates(column: pa.Array) -> Column:
+    """Return dates in ISO form."""
+    values = fixed(column, np.int32).astype(np.int64)
+    return Written(partial(value_text.write_instants, values.data, *DATE, 0, *validity(column)))
+
+
+def days(column: pa.Array) -> Column:
+    """Return dates as days since 1970-01-01."""
+    return whole_numbers(fixed(column, np.int32).astype(np.int64), validity(column))
+
+
+@cache
+def _powers() -> View:
+    return np.frombuffer(line_text.powers_of_ten(), np.uint64).data
+
+
+def _floats(
+    bits: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], about: tuple[int, int, int, int, int], column: pa.Array
+) -> Column:
+    values = bits.astype(np.uint64, copy=False)
+    return Written(partial(line_text.write_floats, values.data, *about, _powers(), *validity(column)))
+
+
+def floats(column: pa.Array) -> Column:
+    """Return floats in the fewest digits that make them; what is no number as text."""
+    if pa.types.is_float32(column.type):
+        return _floats(fixed(column, np.uint32), (*SINGLE, *ARROWS_NOTATION), column)
+    return _floats(fixed(column, np.uint64), (*DOUBLE, *ARROWS_NOTATION), column)
+
+
+def doubles(column: pa.Array) -> Column:
+    """Return floats as Python prints them, which has no shorter ones than doubles."""
+    single = pa.types.is_float32(column.type)
+    values = fixed(column, np.float32).astype(np.float64) if single else fixed(column, np.float64)
+    return _floats(values.view(np.uint64), (*DOUBLE, *PYTHONS_NOTATION), column)
+
+
+def lists(column: pa.Array, of_values: Form) -> Column:
+    """Return lists as arrays, their elements as `of_values` has them."""
+    return Lists(_ends(column, column.buffers()[1]), validity(column), of_values(column.values))

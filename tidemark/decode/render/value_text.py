@@ -1,0 +1,516 @@
+"""The loops that write columns of values as JSON, each value behind the one before, whatever row it will stand in.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. How long the text gets is known only when it is written: a loop stops at the first row that has no room, the
+caller makes the buffer longer and goes on there. `DONE` means that all are written. Row `first + row` of the values
+goes to `out[offsets[base + row]:offsets[base + row + 1]]`; a row without a value is null; `valid` is Arrow's bitmap,
+empty where all have one, and `valid_at` the bit of row 0.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Integers: TypeAlias = memoryview[int]
+
+COMPILED = bool(cython.compiled)
+DONE = -1
+
+# The same as C integers, which the loops can read without the interpreter.
+ALL_DONE = int(DONE)
+FULL = -2
+
+MASK_64 = (1 << 64) - 1
+SIGN_64 = 1 << 63
+ONES = MASK_64 // 255  # the byte 1, eight times
+HIGH_BITS = ONES * 128
+QUOTES = ONES * 34
+BACKSLASHES = ONES * 92
+SPACES = ONES * 32
+
+INTEGER_BYTES = 20  # of text: -9223372036854775808
+DECIMAL_BYTES = 100  # 38 digits, as many zeros, sign, point, exponent, quotes
+INSTANT_BYTES = 48
+SECONDS_A_DAY = 86400
+DECIMAL_EXPONENT_MIN = -6  # Arrow's: what is smaller has an exponent
+DIGIT_GROUP = 10**18
+
+WORD_NULL = b"null"
+WORD_TRUE = b"true"
+WORD_FALSE = b"false"
+WORD_NAN = b"NAN"
+WORD_INFINITY = b"POSITIVE_INFINITY"
+WORD_MINUS_INFINITY = b"NEGATIVE_INFINITY"
+HEX = b"0123456789abcdef"
+UPPER_HEX = b"0123456789ABCDEF"
+BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+
+def is_null(valid: Integers, bit: int) -> int:
+    """Return 1 if the bitmap says that there is no value."""
+    if len(valid) == 0:
+        return 0
+    byte = valid[bit >> 3]
+    return 1 - (byte >> (bit & 7) & 1)
+
+
+def copied(data: Integers, place: int, size: int, out: Integers, at: int) -> int:
+    """Copy bytes, for which there is room; return where they end."""
+    if size > 0:
+        first = data[place]
+        last = data[place + size - 1]
+        out[at] = first
+        out[at + size - 1] = last
+        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+            memcpy(cython.address(out[at]), cython.address(data[place]), size)
+        else:
+            out[at : at + size] = data[place : place + size]
+    return at + size
+
+
+def write_word(word: bytes, out: Integers, at: int) -> int:
+    """Write an ASCII word, for which there is room; return where it ends."""
+    for index in range(len(word)):
+        out[at + index] = word[index]
+    return at + len(word)
+
+
+def write_unsigned(number: int, out: Integers, at: int) -> int:
+    """Write an unsigned integer; return where it ends."""
+    size = 1
+    rest = number
+    while rest >= 10:
+        rest = rest // 10
+        size += 1
+    return write_padded(number, size, out, at)
+
+
+def write_padded(number: int, size: int, out: Integers, at: int) -> int:
+    """Write so many digits of an unsigned integer; return where they end."""
+    end = at + size
+    place = end
+    while place > at:
+        place -= 1
+        out[place] = 48 + number % 10
+        number = number // 10
+    return end
+
+
+def write_integer(value: int, out: Integers, at: int) -> int:
+    """Write an integer; return where it ends."""
+    if value >= 0:
+        return write_unsigned(value, out, at)
+    out[at] = 45  # -
+    magnitude = -(value + 1)  # NB: of the least integer there is no opposite
+    return write_unsigned(magnitude + 1, out, at + 1)
+
+
+def write_integers(
+    values: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write integers."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            if at + INTEGER_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                at = write_integer(values[first + row], out, at)
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_booleans(
+    bits: Integers, bits_at: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write the bits of a bitmap as true and false."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            if at + INTEGER_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            elif is_null(bits, bits_at + first + row):
+                at = write_word(WORD_FALSE, out, at)
+            else:
+                at = write_word(WORD_TRUE, out, at)
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_lsns(
+    values: Integers, first: int, row: int, rows: int, out: Integers, offsets: Integers, base: int
+) -> int:  # fmt: skip
+    """Write LSNs as PostgreSQL does, without quotes."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            if at + INTEGER_BYTES > len(out):
+                return row
+            value = values[first + row]
+            at = write_upper_hex(value >> 32, out, at)
+            out[at] = 47  # /
+            low = value << 32 & MASK_64
+            at = write_upper_hex(low >> 32, out, at + 1)
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_upper_hex(number: int, out: Integers, at: int) -> int:
+    """Write an unsigned integer in hex; return where it ends."""
+    size = 1
+    rest = number >> 4
+    while rest > 0:
+        rest = rest >> 4
+        size += 1
+    place = at + size
+    while place > at:
+        place -= 1
+        out[place] = UPPER_HEX[number & 15]
+        number = number >> 4
+    return at + size
+
+
+def needs_escape(data: Integers, place: int) -> int:
+    """Return 1 if one of eight bytes is a quote, a backslash or of control."""
+    if cython.compiled:
+        word = MASK_64
+        memcpy(cython.address(word), cython.address(data[place]), 8)  # NB: the caller knows that they are there
+        quotes = word ^ QUOTES
+        backslashes = word ^ BACKSLASHES
+        found = ((quotes - ONES) & ~quotes) | ((backslashes - ONES) & ~backslashes) | ((word - SPACES) & ~word)
+        return 1 if found & HIGH_BITS else 0
+    for index in range(8):
+        byte = data[place + index]
+        if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
+            return 1
+    return 0
+
+
+def write_string(data: Integers, place: int, end: int, out: Integers, at: int) -> int:
+    """Write UTF-8 text as a JSON string; return where it ends, or FULL."""
+    if at >= len(out):
+        return FULL
+    out[at] = 34  # "
+    at += 1
+    while True:
+        begin = place
+        while place + 8 <= end and not needs_escape(data, place):
+            place += 8
+        while place < end:
+            byte = data[place]
+            if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
+                break
+            place += 1
+        if at + place - begin + 7 > len(out):
+            return FULL
+        at = copied(data, begin, place - begin, out, at)
+        if place == end:
+            out[at] = 34
+            return at + 1
+        byte = data[place]
+        place += 1
+        out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
+        letter = byte
+        if byte == 8:
+            letter = 98
+        elif byte == 9:
+            letter = 116
+        elif byte == 10:
+            letter = 110
+        elif byte == 12:
+            letter = 102
+        elif byte == 13:
+            letter = 114
+        if letter >= 32:
+            out[at + 1] = letter
+            at += 2
+            continue
+        out[at + 1] = 117  # u
+        out[at + 2] = 48
+        out[at + 3] = 48
+        out[at + 4] = HEX[byte >> 4]
+        out[at + 5] = HEX[byte & 15]
+        at += 6
+
+
+def write_strings(
+    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write texts as JSON strings; that of row n ends at `ends[n + 1]`, where the next begins."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            if at + INTEGER_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                written = write_string(data, ends[first + row], ends[first + row + 1], out, at)
+                if written == FULL:
+                    return row
+                at = written
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_numeric_texts(
+    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write numerics that are text already as JSON strings, what is no number by Debezium's name."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            place = ends[first + row]
+            size = ends[first + row + 1] - place
+            if at + size + INTEGER_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                out[at] = 34  # "
+                at += 1
+                last = data[place + size - 1] if size > 0 else 0
+                if last == 78:  # NaN
+                    at = write_word(WORD_NAN, out, at)
+                elif last == 121:  # Infinity, -Infinity
+                    sign = data[place]
+                    if sign == 45:  # noqa: SIM108 - no view is chosen without the interpreter
+                        at = write_word(WORD_MINUS_INFINITY, out, at)
+                    else:
+                        at = write_word(WORD_INFINITY, out, at)
+                else:
+                    at = copied(data, place, size, out, at)
+                out[at] = 34
+                at += 1
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_base64(
+    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write bytes in Base64."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            place = ends[first + row]
+            end = ends[first + row + 1]
+            if at + (end - place + 2) // 3 * 4 + INTEGER_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                out[at] = 34  # "
+                at += 1
+                while place < end:
+                    left = end - place
+                    b0 = data[place]
+                    b1 = data[place + 1] if left > 1 else 0
+                    b2 = data[place + 2] if left > 2 else 0
+                    out[at] = BASE64[b0 >> 2]
+                    out[at + 1] = BASE64[(b0 & 3) << 4 | b1 >> 4]
+                    out[at + 2] = BASE64[(b1 & 15) << 2 | b2 >> 6] if left > 1 else 61  # =
+                    out[at + 3] = BASE64[b2 & 63] if left > 2 else 61
+                    place += 3
+                    at += 4
+                out[at] = 34
+                at += 1
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_hex(
+    ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write bytes in hex, behind a backslash and x."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            place = ends[first + row]
+            end = ends[first + row + 1]
+            if at + (end - place) * 2 + INTEGER_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                out[at] = 34  # "
+                out[at + 1] = 92
+                out[at + 2] = 92
+                out[at + 3] = 120  # x
+                at += 4
+                while place < end:
+                    b0 = data[place]
+                    out[at] = HEX[b0 >> 4]
+                    out[at + 1] = HEX[b0 & 15]
+                    place += 1
+                    at += 2
+                out[at] = 34
+                at += 1
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_date(days: int, out: Integers, at: int) -> int:
+    """Write days since 1970-01-01 as an ISO date, without quotes; return where it ends."""
+    # Years that begin in March have the leap day at their end; 400 of them are 146097 days.
+    shifted = days + 719468
+    era = shifted // 146097 if shifted >= 0 else -((146096 - shifted) // 146097)
+    day = shifted - era * 146097
+    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year += era * 400 + (1 if month >= 10 else 0)
+    if year < 0:
+        out[at] = 45  # -
+        at += 1
+        year = -year
+    at = write_padded(year, 4, out, at) if year < 10000 else write_unsigned(year, out, at)
+    out[at] = 45
+    at = write_padded(month + 3 if month < 10 else month - 9, 2, out, at + 1)
+    out[at] = 45
+    return write_padded(day + 1, 2, out, at + 1)
+
+
+def write_instants(
+    values: Integers, second: int, digits: int, zoned: int, valid: Integers, valid_at: int, first: int, row: int,
+    rows: int, out: Integers, offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write timestamps in ISO form; `second` units are one, `digits` tell a part of it; 0: they are dates, in days."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            if at + INSTANT_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                value = values[first + row]
+                out[at] = 34  # "
+                at += 1
+                if second == 0:
+                    at = write_date(value, out, at)
+                else:
+                    day_units = second * SECONDS_A_DAY
+                    days = value // day_units if value >= 0 else -((day_units - 1 - value) // day_units)
+                    rest = value - days * day_units
+                    at = write_date(days, out, at)
+                    seconds = rest // second
+                    out[at] = 84  # T
+                    at = write_padded(seconds // 3600, 2, out, at + 1)
+                    out[at] = 58  # :
+                    at = write_padded(seconds // 60 % 60, 2, out, at + 1)
+                    out[at] = 58
+                    at = write_padded(seconds % 60, 2, out, at + 1)
+                    if digits > 0:
+                        out[at] = 46  # .
+                        at = write_padded(rest - seconds * second, digits, out, at + 1)
+                if zoned:
+                    out[at] = 90  # Z
+                    at += 1
+                out[at] = 34
+                at += 1
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
+
+
+def write_decimal(low: int, high: int, scale: int, out: Integers, at: int) -> int:
+    """Write a decimal of 128 bits as Arrow does: with an exponent where it is small; return where it ends."""
+    if high & SIGN_64:
+        out[at] = 45  # -
+        at += 1
+        low = (MASK_64 - low + 1) & MASK_64
+        high = (MASK_64 - high + (1 if low == 0 else 0)) & MASK_64
+    coefficient = high
+    coefficient = (coefficient << 64) + low
+    start = at
+    groups = coefficient // DIGIT_GROUP
+    if groups > 0:
+        top = groups // DIGIT_GROUP
+        if top > 0:
+            at = write_unsigned(top, out, at)
+            at = write_padded(groups % DIGIT_GROUP, 18, out, at)
+        else:
+            at = write_unsigned(groups, out, at)
+        at = write_padded(coefficient % DIGIT_GROUP, 18, out, at)
+    else:
+        at = write_unsigned(coefficient, out, at)
+    size = at - start
+    exponent = size - 1 - scale
+    if exponent < DECIMAL_EXPONENT_MIN:
+        if size > 1:
+            for index in range(size - 1):
+                out[at - index] = out[at - index - 1]
+            out[start + 1] = 46  # .
+            at += 1
+        out[at] = 69  # E
+        out[at + 1] = 45
+        return write_unsigned(-exponent, out, at + 2)
+    if scale == 0:
+        return at
+    zeros = max(scale + 1 - size, 0)  # in front: one stands before the point
+    if zeros > 0:
+        for index in range(size):
+            out[at + zeros - 1 - index] = out[at - 1 - index]
+        for index in range(zeros):
+            out[start + index] = 48
+        at += zeros
+    for index in range(scale):
+        out[at - index] = out[at - index - 1]
+    out[at - scale] = 46
+    return at + 1
+
+
+def write_decimals(
+    values: Integers, scale: int, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
+    offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write decimals of 128 bits, two words each, as JSON strings."""
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            if at + DECIMAL_BYTES > len(out):
+                return row
+            if is_null(valid, valid_at + first + row):
+                at = write_word(WORD_NULL, out, at)
+            else:
+                out[at] = 34  # "
+                at = write_decimal(values[2 * (first + row)], values[2 * (first + row) + 1], scale, out, at + 1)
+                out[at] = 34
+                at += 1
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE
