@@ -4,6 +4,7 @@ The lines are taken apart by the loops of `tidemark.decode.copy_fields`, which a
 settings of the copying session must be the reference session's (`codecs.codec`).
 """
 
+from array import array
 from importlib import import_module
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect, TextCodec
 from tidemark.decode.codecs.registry import UTF8, arrow_struct, column_codec
-from tidemark.decode.column_arrays import zeros
+from tidemark.decode.column_values import zeros
 from tidemark.decode.copy_fields import (
     ALL_FIT,
     DIGITS_MAX,
@@ -51,8 +52,8 @@ class CopiedLines:
         self.rows = rows
         self._lines = lines
         self._columns = columns
-        self._ends = zeros("q", self.rows * columns)
-        self._sizes = zeros("q", columns)
+        self._ends = zeros(self.rows * columns)
+        self._sizes = zeros(columns)
         self._escapes = bytearray(columns)
         misfit = find_fields(lines, columns, self._ends, self._sizes, self._escapes)
         if misfit != ALL_FIT:
@@ -60,7 +61,7 @@ class CopiedLines:
 
     def texts(self, column: int) -> pa.Array:
         """Return the fields of a column: text, NULL where a field is. Bytes that are no UTF-8 stay as they are."""
-        offsets, out = zeros("i", self.rows + 1), pa.allocate_buffer(self._sizes[column])
+        offsets, out = array("i", [0]) * (self.rows + 1), pa.allocate_buffer(self._sizes[column])
         room = memoryview(out).cast("B")
         size = fill_texts(self._lines, *self._place(column), self._escapes[column], offsets, room)
         nulls, validity = self._validity(column)
@@ -73,14 +74,14 @@ class CopiedLines:
             scale, limit, words, form = wanted.scale, 10 ** min(wanted.precision, DIGITS_MAX), 2, wanted
         else:
             scale, limit, words, form = 0, 1 << wanted.bit_width - 1, 1, pa.int64()
-        out = zeros("q", self.rows * words)
+        out = zeros(self.rows * words)
         if fill_numbers(self._lines, *self._place(column), scale, min(limit, LIMIT_MAX), words, out) != ALL_FIT:
             return None
         return self._array(column, out, form).cast(wanted)
 
     def instants(self, column: int, codec: Codec) -> pa.Array | None:
         """Return the column as instants; None where there is anything that needs a closer look."""
-        out = zeros("q", self.rows)
+        out = zeros(self.rows)
         has_zone = codec.arrow_type.tz is not None
         if fill_instants(self._lines, *self._place(column), has_zone, out) != ALL_FIT:
             return None
