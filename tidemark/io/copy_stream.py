@@ -58,11 +58,14 @@ def copied_blocks(
     with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
         plain.settimeout(QUIET_S)
         messages: CopyMessages | None = None
+        given = 0
         try:
             while not _is_ready(connection, select.POLLIN):
                 yield NOTHING_CAME
             messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages()
-            yield from _blocks(connection, plain, messages, bounds)
+            for block in _blocks(connection, plain, messages, bounds):
+                given += block.rows
+                yield block
         except BaseException:
             with suppress(psycopg.Error):
                 session.cancel_safe(timeout=CANCEL_S)
@@ -70,7 +73,9 @@ def copied_blocks(
                     pass
                 _end(connection)
             raise
-    _end(connection)
+    sent = _end(connection)
+    if sent != given:
+        raise psycopg.OperationalError(f"a COPY of {sent} rows gave {given}")
 
 
 def _blocks(
@@ -160,10 +165,16 @@ def _take_in(connection: pq.abc.PGconn) -> bool:
     return True
 
 
-def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> None:
-    """Take the statement's results, with the one that is there already, or raise the server's error."""
+def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> int:
+    """Take the statement's results, with the one that is there already, or raise the server's error.
+
+    Returns how many rows the server has sent, by its own word.
+    """
     error: psycopg.Error | None = None
+    sent = 0
     while True:
+        if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
+            sent = result.command_tuples or 0
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             error = psycopg.errors.error_from_result(result)
         while connection.is_busy():
@@ -173,3 +184,4 @@ def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> No
             break
     if error is not None:
         raise error
+    return sent
