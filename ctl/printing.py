@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from importlib.metadata import version
 from typing import BinaryIO, Protocol, Self
 
 import pyarrow as pa
@@ -240,6 +239,8 @@ def _debezium_printer(
     databases: Databases, output: BinaryIO, selection: Selection, *, counting: bool
 ) -> "_GroupPrinter":
     # What it needs takes as long to load as a small file to decode: no other format pays for it.
+    from importlib.metadata import version  # noqa: PLC0415
+
     from tidemark.decode.render.debezium import DebeziumLines  # noqa: PLC0415
     from tidemark.decode.render.debezium_values import MAPPING  # noqa: PLC0415
 

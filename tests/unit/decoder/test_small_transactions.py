@@ -205,20 +205,43 @@ def calls_of(stream: Wal) -> int:
     return calls
 
 
+class Steps:
+    """Counts what Python does of one kind, by file: kernels may be interpreted, and are not asked about."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._counts: Counter[str] = Counter()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> "Steps":
+        if event == self._kind:
+            self._counts[frame.f_code.co_filename] += 1
+        return self
+
+    def outside_kernels(self) -> int:
+        """Return how many were met."""
+        return sum(count for file, count in self._counts.items() if not Path(file).with_suffix(".pxd").exists())
+
+
 def calls_outside_kernels(work: Callable[[], object]) -> int:
-    """Count the calls of Python functions that `work` makes, but for those in kernels, which may be interpreted."""
-    counts: Counter[str] = Counter()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
-            counts[frame.f_code.co_filename] += 1
-
-    sys.setprofile(note)
+    """Count the calls of Python functions that `work` makes, but for those in kernels."""
+    calls = Steps("call")
+    sys.setprofile(calls)
     try:
         work()
     finally:
         sys.setprofile(None)
-    return sum(count for file, count in counts.items() if not Path(file).with_suffix(".pxd").exists())
+    return calls.outside_kernels()
+
+
+def lines_outside_kernels(work: Callable[[], object]) -> int:
+    """Count the lines of Python that `work` runs, but for those of kernels: one in a loop counts each time."""
+    lines, before = Steps("line"), sys.gettrace()
+    sys.settrace(lines)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines.outside_kernels()
 
 
 def test_a_transaction_begins_with_the_first_record_that_says_something_of_it() -> None:
