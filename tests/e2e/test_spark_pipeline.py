@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections import Counter
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline import runner
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import TableFenced
+from tidemark.pipeline.portions import feeds
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.sinks import Lake, folder_of
 from tidemark.pipeline.types import constants_of, shape_of
@@ -110,6 +112,33 @@ def test_a_batch_that_fails_at_any_point_is_done_again_and_lands_once(
         arm(None)
     assert failures[Failpoint.REPLICA_CHANGED] > 1
     assert failures[Failpoint.CONFIRMED] > 1
+    place.check()
+
+
+def test_a_portion_that_fails_for_ever_ends_the_pipeline_though_one_before_it_lands(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed(place.state, World(SEED).groups(GROUPS))
+    monkeypatch.setattr(runner, "feeds", partial(feeds, bytes_max=BATCH_BYTES // 4))
+    monkeypatch.setattr(runner, "RESTARTS_MAX", 2)
+    begun: list[Sequence] = []
+
+    def fail_from_the_second_on(point: Enum) -> None:
+        if point is Failpoint.BATCH_RECEIVED:
+            begun.append(place.held())
+            if begun[-1] != NO_SEQUENCE:
+                raise OSError("failing for ever")
+
+    arm(fail_from_the_second_on)
+    try:
+        with pytest.raises(runner.QueryFailed, match="3 times in a row"):
+            place.run(spark)
+    finally:
+        arm(None)
+    landed = place.held()
+    assert landed > NO_SEQUENCE
+    assert begun == [NO_SEQUENCE, landed, landed, landed]
+    place.run(spark)
     place.check()
 
 

@@ -3,12 +3,16 @@
 import threading
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
 from tests.support.captures import Sidecar, change_log, replayed, running
 from tests.support.middlemen import proxy
 from tests.support.postgres import Cluster
+from tidemark.io import copy_stream
+from tidemark.io.copy_stream import BlockBounds, copied_blocks
 from tidemark.io.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 
@@ -50,6 +54,26 @@ def test_rows_are_given_out_while_more_come_and_again_where_the_rest_does_not(
     boundaries = [(item.begin, item.generation) for item in items if isinstance(item, CopyBoundary)]
     assert boundaries == [(True, 1), (True, 2), (False, 2)]
     assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+
+
+def test_a_copy_that_is_left_waits_no_longer_than_so_for_a_server_that_has_gone_quiet(
+    cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_stream, "CANCEL_S", 1.0)
+    fill(cluster, database)
+    faltering = Faltering(b"\told 5000\n", b"\told 5001\n")
+    with proxy(cluster.port, faltering.change) as port:
+        session = psycopg.connect(f"host=127.0.0.1 port={port} dbname={database} user=postgres sslmode=disable")
+        try:
+            copy = sql.SQL("COPY (SELECT * FROM account) TO STDOUT").format()
+            blocks = copied_blocks(session, copy, BlockBounds(500, 1 << 20))
+            assert next(block for block in blocks if block.rows)
+            assert faltering.is_there.wait(DEADLINE_S)
+            blocks.close()
+            assert session.closed
+        finally:
+            faltering.may_break.set()
+            session.close()
 
 
 def given(sidecar: Sidecar) -> list[GroupItem]:

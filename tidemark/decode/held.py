@@ -304,8 +304,10 @@ class HeldRows:
         self.others_at = self.others_byte_at = 0
         if self.other_rows == self.row_count:
             self.row_count = self.tuple_count = 0
-            self.head = self.oldest = self.tail
-            self.has_gaps = self.is_crowded = False
+            if self.held_count == 0:  # NB: what is held may have no rows: all were rolled back
+                self.head = self.oldest = self.tail
+                self.is_crowded = False
+            self.has_gaps = False
             self.is_sorted = True
         return 0
 

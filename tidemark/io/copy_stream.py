@@ -11,6 +11,7 @@ Nothing here waits while it holds the interpreter. An empty block tells that not
 import os
 import select
 import socket
+import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from typing import NamedTuple
@@ -69,13 +70,21 @@ def copied_blocks(
         except BaseException:
             with suppress(psycopg.Error):
                 session.cancel_safe(timeout=CANCEL_S)
-                for _ in _blocks(connection, plain, messages, bounds):
-                    pass
-                _end(connection)
+                _drain(session, _blocks(connection, plain, messages, bounds))
             raise
     sent = _end(connection)
     if sent != given:
         raise psycopg.OperationalError(f"a COPY of {sent} rows gave {given}")
+
+
+def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -> None:
+    """Let go of what still comes of a COPY that was cancelled; close the connection where nothing does for too long."""
+    until_s = time.monotonic() + CANCEL_S
+    for block in blocks:
+        if block is NOTHING_CAME and time.monotonic() > until_s:
+            session.close()
+            return
+    _end(session.pgconn)
 
 
 def _blocks(

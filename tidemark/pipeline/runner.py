@@ -152,10 +152,18 @@ class Pipeline:
         started = time.monotonic()
         for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
             replayable = feed.after if replayable is None else replayable
+            if self._holds(feed):  # NB: what lies before a portion that failed is asked for again, and is no progress
+                self._outbox.confirm(self._settings.reader, self._lake.positions.held.sequence, replayable)
+                continue
             self._land_portion(feed, replayable)
             self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
             started = time.monotonic()
             del feed  # the next but one is read while the next is written: not three at once
+
+    def _holds(self, feed: Feed) -> bool:
+        """Tell if the lake has all of a portion."""
+        positions, batch = self._lake.positions, feed.lake_batch
+        return positions.outbox == batch.outbox and batch.end <= positions.held.sequence
 
     def _land_portion(self, feed: Feed, replayable: Sequence) -> None:
         outbox, lake, reader = self._outbox, self._lake, self._settings.reader

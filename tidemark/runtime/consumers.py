@@ -56,19 +56,22 @@ class JsonlConsumer(NullConsumer):
         super().__init__()
         self._render = JsonLines(databases)
         self._file = file
-        self._stream: BinaryIO = sys.stdout.buffer
+        self._stream: BinaryIO | None = None
 
     def on_assigned(self, partition: Partition, epoch: Epoch, start: Pointer | None) -> None:
         """Open the file. NB: a pipe that nobody reads waits here, where the watch on consumers sees it."""
         super().on_assigned(partition, epoch, start)
-        if self._file != STANDARD_OUTPUT:
-            try:
-                self._stream = Path(self._file).open("ab")  # noqa: SIM115 - kept
-            except OSError as error:
-                raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
+        if self._file == STANDARD_OUTPUT:
+            self._stream = sys.stdout.buffer
+            return
+        try:
+            self._stream = Path(self._file).open("ab")  # noqa: SIM115 - kept
+        except OSError as error:
+            raise ConsumerFailed(f"cannot write {self._file}: {error.strerror}", hint=WRITABLE) from error
 
     def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
         """Write the lines of all groups that are there."""
+        assert self._stream is not None, "it was never assigned"
         try:
             for group in groups:
                 self._stream.writelines(self._render.lines(group))
@@ -81,5 +84,5 @@ class JsonlConsumer(NullConsumer):
 
     def stop(self) -> None:
         """Close the file."""
-        if self._stream is not sys.stdout.buffer:
+        if self._stream is not None and self._file != STANDARD_OUTPUT:
             self._stream.close()

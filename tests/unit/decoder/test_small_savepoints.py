@@ -1,5 +1,7 @@
 """Small transactions stay together with what they roll back and release: savepoints take no call more either."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.support.forged_records import Wal, block_of, packed_row, told
@@ -133,3 +135,34 @@ def test_a_savepoint_that_was_rolled_back_unwritten_leaves_nothing_open() -> Non
     assert [each.end for each in found] == [each.end for each in stream.committed]
     assert decoder.transactions.open_count == 3  # of the savers
     assert decoder.restart_lsn == min(known.first_lsn for known in decoder.transactions)
+
+
+@pytest.mark.parametrize("pause", [1, 2], ids=["with the rollback", "behind it"])
+def test_a_transaction_whose_rows_were_all_rolled_back_is_held_all_the_same(pause: int) -> None:
+    stream = new_wal()
+    stream.insert(799, ACCOUNT, packed_row(0))
+    stream.insert(799, LEDGER, packed_row(0))
+    stream.commit(799)
+    cuts = [0, len(stream.raws)]
+    stream.insert(802, ACCOUNT, packed_row(1), top=801)
+    cuts += [len(stream.raws)] * (pause - 1)
+    stream.abort(802)
+    cuts.append(len(stream.raws))
+    stream.abort(805)  # a call without a row: nothing is held then, it was thought
+    cuts.append(len(stream.raws))
+    stream.insert(801, LEDGER, packed_row(2))
+    cuts.append(len(stream.raws))
+    stream.insert(803, ACCOUNT, packed_row(3))
+    stream.commit(803)
+    cuts.append(len(stream.raws))
+    stream.insert(801, LEDGER, packed_row(4))
+    stream.commit(801)
+    cuts.append(len(stream.raws))
+    decoder = new_wal().decoder
+    found: list[CommittedTransaction] = []
+    for begin, end in pairwise(cuts):
+        for decoded in decoder.decode_block(block_of(stream.raws[begin:end])):
+            assert isinstance(decoded, CommittedTransaction)
+            found.append(decoded)
+    assert [told(transaction) for transaction in found] == [told(transaction) for transaction in stream.committed]
+    assert found[1].restart_lsn <= found[2].end.first_lsn

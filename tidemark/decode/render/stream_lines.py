@@ -13,7 +13,7 @@ import numpy as np
 
 from tidemark.decode.render import line_text
 from tidemark.decode.render.bounds import Placed, TransactionBounds, is_counted
-from tidemark.decode.render.column_texts import Column, ColumnTexts, Integers
+from tidemark.decode.render.column_texts import KEPT_BYTES, Column, ColumnTexts, Integers
 from tidemark.decode.render.json_columns import whole_numbers
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, LogicalMessage, TransactionEnd, Truncation
 
@@ -119,6 +119,8 @@ class StreamLines:
     def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Integers) -> Iterator[memoryview]:
         """Give out the lines of some rows (part, first, count); `order` has their numbers in this."""
         self._texts.clear()
+        if len(self._out) > KEPT_BYTES:
+            self._out = np.empty(BLOCK_BYTES, np.uint8)
         program = _Program(self._texts)
         variants = [program.add(part, first, count) for part, first, count in stretch]
         rows = [np.arange(count) for _, _, count in stretch]
