@@ -373,17 +373,14 @@ def test_a_consumer_that_is_not_alive_gets_nothing(
 
 
 def test_json_lines_are_appended_to_their_file(
-    store: StateStore,
-    epoch: Epoch,
-    progress: Progress,
-    stopping: threading.Event,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    store: StateStore, epoch: Epoch, progress: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdout", None)  # as where it was closed
     path = tmp_path / "changes.jsonl"
     for lsn in (100, 200):
-        target = consumer_target(JsonlConsumer(str(path), {groups.DATABASE: "app"}), store, epoch, progress, stopping)
+        target = consumer_target(
+            JsonlConsumer(str(path), {groups.DATABASE: "app"}), store, epoch, progress, threading.Event()
+        )
         target.deliver(group(lsn))
         target.close()
     lines = path.read_text().splitlines()
