@@ -153,7 +153,7 @@ class Pipeline:
         for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
             replayable = feed.after if replayable is None else replayable
             if self._holds(feed):  # NB: what lies before a portion that failed is asked for again, and is no progress
-                self._outbox.confirm(self._settings.reader, self._lake.positions.held.sequence, replayable)
+                self._confirm(replayable)
                 continue
             self._land_portion(feed, replayable)
             self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
@@ -172,7 +172,10 @@ class Pipeline:
         known = held.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
         outbox.confirm(reader, known, replayable)
         lake.apply(feed.lake_batch)
-        outbox.confirm(reader, lake.positions.held.sequence, replayable)
+        self._confirm(replayable)
+
+    def _confirm(self, replayable: Sequence) -> None:
+        self._outbox.confirm(self._settings.reader, self._lake.positions.held.sequence, replayable)
         passed(Failpoint.CONFIRMED)
 
     def _judge(self, spark: SparkSession, error: Exception, failed: int) -> None:
