@@ -91,7 +91,7 @@ class _Scale:
             found = [10.0**power * digit for power in range(-4, 5) for digit in (1, 2, 5)]
         else:
             step = 10 ** math.floor(math.log10(self._most))
-            step = next(step / part for part in (1, 2, 5, 10) if self._most / (step / part) >= 4)
+            step = next(step / part for part in (1, 2, 5, 10) if self._most / (step / part) >= 3)
             found = [number * step for number in range(TICKS_MAX)]
         return [tick for tick in found if self._least <= tick <= self._most]
 
