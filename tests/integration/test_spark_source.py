@@ -12,7 +12,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
-from tidemark.pipeline.feed import LakeGap, check_joins, open_feed
+from tidemark.pipeline.feed import Feed, LakeGap, check_joins, check_whole, in_order, make_feed
 from tidemark.pipeline.held import BEFORE_ALL, NOTHING, Held
 from tidemark.pipeline.portions import PORTION_BYTES, feeds
 from tidemark.pipeline.source import (
@@ -24,9 +24,30 @@ from tidemark.pipeline.source import (
     OutboxStreamReader,
     SourceOptions,
 )
-from tidemark.wire.items import encode_item
+from tidemark.wire.items import ValueKind, decode_item, encode_item
+from tidemark.wire.outbox import HEADER_BYTES, decode_header
 
 GROUPS = 30
+
+
+def open_feed(values: pa.Table, outbox: str) -> Feed | None:
+    """Open the rows of a query that asked for whole values, as a user of one's own does; None for no rows."""
+    if not values.num_rows:
+        return None
+    values = in_order(values)
+    stored = [blob.as_buffer() for blob in values.column("value")]
+    numbers = values.column("sequence").to_pylist()
+    headers = [
+        decode_header(value[:HEADER_BYTES].to_pybytes(), Sequence(number))
+        for number, value in zip(numbers, stored, strict=True)
+    ]
+    items = [
+        (header.sequence, decode_item(header.kind, value[HEADER_BYTES:]))
+        for header, value in zip(headers, stored, strict=True)
+        if header.kind is not ValueKind.TRANSACTIONS
+    ]
+    check_whole(headers[0], headers[-1])
+    return make_feed(headers, items, outbox)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.sinks import LakeBatch, LakeItem
-from tidemark.wire.items import ValueKind, decode_item
-from tidemark.wire.outbox import HEADER_BYTES, ValueHeader, decode_header
+from tidemark.wire.items import ValueKind
+from tidemark.wire.outbox import HEADER_BYTES, ValueHeader
 
 NOT_WHOLE = "a batch of outbox values is not whole"
 
@@ -33,23 +33,6 @@ class Feed:
     byte_count: int
     commit_lsn: Lsn
     commit_times_us: tuple[int, ...]  # of the newest commit in each group
-
-
-def open_feed(values: pa.Table, outbox: str) -> Feed | None:
-    """Open the rows of a batch that has whole values; None for a batch without any."""
-    if not values.num_rows:
-        return None
-    values = in_order(values)
-    headers: list[ValueHeader] = []
-    items: list[LakeItem] = []
-    for number, blob in zip(values.column("sequence").to_pylist(), values.column("value"), strict=True):
-        stored = blob.as_buffer()
-        header = decode_header(stored[:HEADER_BYTES].to_pybytes(), OutboxSequence(number))
-        headers.append(header)
-        if header.kind is not ValueKind.TRANSACTIONS:
-            items.append((header.sequence, decode_item(header.kind, stored[HEADER_BYTES:])))
-    check_whole(headers[0], headers[-1])
-    return make_feed(headers, items, outbox)
 
 
 def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox: str) -> Feed:
