@@ -12,6 +12,7 @@ from setuptools import Extension, setup
 # Modules with a .pxd beside the .py.
 KERNELS = [
     "tidemark.decode.batch_body",
+    "tidemark.decode.catalog.run_index",
     "tidemark.decode.columns",
     "tidemark.decode.copy_fields",
     "tidemark.decode.places",
