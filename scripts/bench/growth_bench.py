@@ -6,8 +6,9 @@
     WAL      the same rows until there are so many GB of it, each length decoded from its beginning
 
 Each turn is a process, `cdcctl decode --format null` over segment files. "Start" is a turn with nothing to decode: the
-interpreter, the imports and the catalog; "beside it" is what decoding takes beyond. The greatest resident size counts, as the kernel tells it. What more tables add at the start is the catalog itself; what rows in all of them take
-beyond rows in one is what is known of each table by then, and the batches of a group.
+interpreter, the imports and the catalog; "beside it" is what decoding takes beyond. The greatest resident size counts,
+as the kernel tells it. What more tables add at the start is the catalog itself; what rows in all of them take beyond
+rows in one is what is known of each table by then, and the batches of a group.
 The WAL stays in the server's own folder and is linked from there: the greatest length and half as much again are needed
 on its disk.
 """
