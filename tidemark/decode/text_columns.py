@@ -22,6 +22,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
     from cython.cimports.tidemark.decode.prefetch import prefetch
+    from cython.cimports.tidemark.decode.value_bytes import copy_within, plain_bytes
 
 if TYPE_CHECKING:
     from tidemark.decode.places import Buffer, Integers, Room
@@ -209,22 +210,27 @@ def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
     at += 1
     while True:
         begin = place
-        while place < end:
-            byte = data[place]
-            if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
-                break
-            place += 1
+        if cython.compiled:
+            if place < end:
+                byte = data[end - 1]
+                place += plain_bytes(cython.address(data[place]), end - place)
+        else:
+            while place < end and data[place] >= 32 and data[place] != 34 and data[place] != 92:  # noqa: PLR1714 - a set is an object
+                place += 1
         length = place - begin
         if at + length + 7 > room:
             return FULL
         if cython.compiled:
             if length > 0:
-                memcpy(cython.address(out[at]), cython.address(data[begin]), length)
+                copy_within(
+                    cython.address(out[at]), room - at, cython.address(data[begin]), len(data) - begin, length
+                )
         else:
             out[at : at + length] = data[begin:place]
         at += length
         if place >= end:
             break
+        byte = data[place]
         place += 1
         out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
         letter = byte
