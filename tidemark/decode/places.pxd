@@ -74,3 +74,10 @@ cpdef long long locate_elements(const unsigned char[::1] data, const long long[:
                                 long long first, long long rows, long long length, long long align,
                                 const int[::1] offsets, long long[::1] element_places,
                                 long long[::1] element_sizes) except? -2
+
+
+@cython.locals(row="long long", size="long long", place="long long", bounds_end="long long", at="long long",
+               to="long long")
+cpdef long long copy_elements(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+                              long long first, long long rows, long long length, const int[::1] offsets,
+                              unsigned char[::1] out) except? -2

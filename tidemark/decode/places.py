@@ -26,6 +26,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
     from cython.cimports.tidemark.decode.prefetch import prefetch
+    from cython.cimports.tidemark.decode.value_bytes import copy_within
 
 if TYPE_CHECKING:
     from array import array
@@ -358,4 +359,36 @@ def locate_elements(
                 element_places[cell] = at + lead
                 element_sizes[cell] = size - lead if length != VARLENA or lead != 0 else -size
                 at += size
+    return ALL_DONE
+
+
+def copy_elements(
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
+) -> int:
+    """Copy the elements of arrays without NULLs, `length` bytes each, next to each other; return DONE.
+
+    Otherwise, the row of an array that has a NULL, or is odd.
+    """
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            size = (offsets[row + 1] - offsets[row]) * length
+            if size == 0:
+                continue
+            place = places[first + row]
+            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
+            at = bounds_end + ((place - 4 - bounds_end) & 7)
+            to = offsets[row] * length
+            if (
+                read_u32(data, place + 4) != 0
+                or at + size > place + sizes[first + row]
+                or at + size > len(data)
+                or to + size > len(out)
+            ):
+                return row
+            if cython.compiled:
+                copy_within(cython.address(out[to]), len(out) - to, cython.address(data[at]), len(data) - at, size)
+            else:
+                out[to : to + size] = data[at : at + size]
     return ALL_DONE
