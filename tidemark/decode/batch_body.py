@@ -10,7 +10,7 @@ same. `out` and its like are views of the same bytes, `nodes` and `buffers` inde
 
 NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
 """
-# ruff: noqa: C901, PLR0911, PLR0912, PLR0915 - one piece: a call a column costs more than a column of one row
+# ruff: noqa: C901, PLR0912, PLR0915 - one piece: a call a column costs more than a column of one row
 # ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
 
 from __future__ import annotations
@@ -337,6 +337,7 @@ def put_columns(
             way = plan[step]
             nulls = absent[next_slot]
             first = next_slot * rows
+            needed = 0
             size = rows * 8
             if way >= WAY_BYTES:
                 size = (rows + 1) * 4

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidemark.decode import batch_body, places, text_columns
 from tidemark.decode.batch_body import STEP, Stop, Way
-from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.batch_message import MEMORY_POOL, BatchMessage
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.codec import ArrowValue, Codec
 from tidemark.decode.column_plans import ColumnPlan
@@ -17,7 +17,6 @@ from tidemark.model.relation import TypeDescription
 
 NO_STACK = array("q")
 PLAIN_WIDTHS = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}  # bytes of values that stay as they are
-_POOL = pa.system_memory_pool()
 NONE_MISSING: Mapping[int, ArrowValue] = {}
 
 
@@ -55,7 +54,7 @@ def zeros(count: int) -> "memoryview[int]":
 
 def _room(count: int) -> "memoryview[int]":
     """Return room for `count` integers of 64 bits."""
-    return memoryview(pa.allocate_buffer(count * 8, _POOL)).cast("q")
+    return memoryview(pa.allocate_buffer(count * 8, MEMORY_POOL)).cast("q")
 
 
 def put(
@@ -135,10 +134,10 @@ def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMess
     if not (
         way in PLAIN_WIDTHS
         and _put_plain_elements(
-            located, first, offsets, PLAIN_WIDTHS[Way(way)], message, node=node + 2, buffer=buffer + 4
+            located, first, offsets, PLAIN_WIDTHS[Way(way)], message=message, node=node + 2, buffer=buffer + 4
         )
     ) and not _put_elements(
-        plan.elements[slot], codec.element, located, first, offsets, message, node=node + 2, buffer=buffer + 4
+        plan.elements[slot], codec.element, located, first, offsets, message=message, node=node + 2, buffer=buffer + 4
     ):
         message.at = begin
         return False
@@ -153,8 +152,8 @@ def _put_plain_elements(
     first: int,
     offsets: "memoryview[int]",
     width: int,
-    message: BatchMessage,
     *,
+    message: BatchMessage,
     node: int,
     buffer: int,
 ) -> bool:
@@ -184,8 +183,8 @@ def _put_elements(
     located: Located,
     first: int,
     offsets: "memoryview[int]",
-    message: BatchMessage,
     *,
+    message: BatchMessage,
     node: int,
     buffer: int,
 ) -> bool:

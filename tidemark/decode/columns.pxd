@@ -30,7 +30,7 @@ cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) 
 cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
-@cython.locals(low="unsigned long long", high="unsigned long long", value="unsigned long long")
+@cython.locals(value="unsigned long long", last="unsigned long long")
 cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 

@@ -85,10 +85,10 @@ def read_u32(data: Buffer, at: int) -> int:
 
 def read_u64(data: Buffer, at: int) -> int:
     """Read a little-endian integer of eight bytes."""
-    low = data[at]
-    high = data[at + 7]
-    if cython.compiled:
-        value = low
+    value = data[at]
+    last = data[at + 7]
+    if cython.compiled:  # NB: as above
+        value = last
         memcpy(cython.address(value), cython.address(data[at]), 8)
         return value
     return read_u32(data, at) | read_u32(data, at + 4) << 32

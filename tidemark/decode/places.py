@@ -69,6 +69,7 @@ ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena h
 ARRAY_DIMENSIONS = 6  # MAXDIM
 ELEMENTS_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
 AHEAD = 16  # rows
+LINE = 64  # bytes of a processor's cache
 
 
 def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
@@ -77,6 +78,16 @@ def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
         place = places[min(cell + AHEAD, last)]
         if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
             prefetch(cython.address(data[place]))
+    return 0
+
+
+def fetch_tuple(data: Buffer, at: int, length: int) -> int:
+    """Have the first bytes of a tuple on their way from memory."""
+    if cython.compiled:
+        while length > 0 and 0 <= at < len(data):
+            prefetch(cython.address(data[at]))
+            at += LINE
+            length -= LINE
     return 0
 
 
@@ -132,6 +143,14 @@ def locate(
     room = len(data)
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled and row + AHEAD < rows:
+                fetch_tuple(data, tuple_at[row + AHEAD], tuple_length[row + AHEAD])
+                if row & 7 == 0:
+                    for column in range(columns):
+                        cell = column * rows + row + AHEAD
+                        if cell < len(places) and cell < len(sizes):
+                            prefetch(cython.address(places[cell]))
+                            prefetch(cython.address(sizes[cell]))
             start = tuple_at[row]
             if start < 0:
                 for column in range(columns):

@@ -29,7 +29,8 @@ cdef inline long long write_word(const unsigned char[::1] word, long long length
                                  long long at) except? -9 nogil
 
 
-@cython.locals(word="unsigned long long", tens="unsigned long long", ones="unsigned long long", low="unsigned long long")
+@cython.locals(word="unsigned long long", tens="unsigned long long", ones="unsigned long long",
+               low="unsigned long long")
 cdef inline long long write_group(unsigned long long group, long long zeros, unsigned char[::1] out,
                                   long long at) except? -9 nogil
 

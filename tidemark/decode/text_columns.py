@@ -210,9 +210,9 @@ def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
         if cython.compiled:
             if place < end:
                 byte = data[end - 1]
-                place += plain_bytes(cython.address(data[place]), end - place)
+                place += plain_bytes(cython.address(data[place]), end - place, len(data) - place)
         else:
-            while place < end and data[place] >= 32 and data[place] != 34 and data[place] != 92:  # noqa: PLR1714 - a set is an object
+            while place < end and data[place] >= 32 and data[place] != 34 and data[place] != 92:
                 place += 1
         length = place - begin
         if at + length + 7 > room:

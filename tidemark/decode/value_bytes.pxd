@@ -1,5 +1,5 @@
-# What the loops over values do with bytes that lie next to each other: many at once, where a loop in Cython looks at each
-# and checks its place. NB: nothing is checked here. Who calls has seen that the first and the last byte are there.
+# What the loops over values do with bytes that lie next to each other: many at once, where a loop in Cython looks at
+# each and checks its place. NB: nothing is checked here. Who calls has seen that the first and last byte are there.
 
 cdef extern from *:
     """
@@ -24,13 +24,16 @@ cdef extern from *:
         return ((seen[0] | seen[1] | seen[2] | seen[3]) & TIDEMARK_HIGH_BITS) == 0 && (rest & 0x80) == 0;
     }
 
-    /* Return how many bytes come before the first one that JSON escapes: a control character, a quote, a backslash. */
-    static inline Py_ssize_t tidemark_plain_bytes(const unsigned char *at, Py_ssize_t count)
+    /* Return how many of `count` bytes come before the first one that JSON escapes: a control character, a quote, a
+       backslash. There are `room` to read, which may be more. */
+    static inline Py_ssize_t tidemark_plain_bytes(const unsigned char *at, Py_ssize_t count, Py_ssize_t room)
     {
         Py_ssize_t plain = 0;
         unsigned long long word, quote, backslash;
-        for (; count - plain >= 8; plain += 8) {
+        for (; plain < count && room - plain >= 8; plain += 8) {
             memcpy(&word, at + plain, 8);
+            if (count - plain < 8)  /* what follows is none of them */
+                word = (word & ~(~0ull << (count - plain) * 8)) | TIDEMARK_BYTES('x') << (count - plain) * 8;
             quote = word ^ TIDEMARK_BYTES('"');
             backslash = word ^ TIDEMARK_BYTES('\\\\');
             if ((((word - TIDEMARK_BYTES(0x20)) & ~word) | ((quote - TIDEMARK_BYTES(1)) & ~quote) |
@@ -39,7 +42,7 @@ cdef extern from *:
         }
         while (plain < count && at[plain] >= 0x20 && at[plain] != '"' && at[plain] != '\\\\')
             plain++;
-        return plain;
+        return plain < count ? plain : count;
     }
 
     /* Copy bytes; there are `from_room` to read and `to_room` to write, which may be more. */
@@ -84,7 +87,8 @@ cdef extern from *:
     }
     """
     int every_ascii "tidemark_is_ascii"(const unsigned char *at, Py_ssize_t count) noexcept nogil
-    Py_ssize_t plain_bytes "tidemark_plain_bytes"(const unsigned char *at, Py_ssize_t count) noexcept nogil
+    Py_ssize_t plain_bytes "tidemark_plain_bytes"(const unsigned char *at, Py_ssize_t count,
+                                                  Py_ssize_t room) noexcept nogil
     void copy_within "tidemark_copy"(unsigned char *to, Py_ssize_t to_room, const unsigned char *source,
                                      Py_ssize_t from_room, Py_ssize_t count) noexcept nogil
     void uuid_text "tidemark_uuid"(unsigned char *to, const unsigned char *source) noexcept nogil
