@@ -84,6 +84,7 @@ STEP = 6  # way, node, buffer, and of a decimal precision and scale; of a date o
 # labels where they are in the plan, how many, and the bytes of the longest
 BITS = -1  # bytes a row of a buffer: a bit
 OFFSETS = -4  # four, and four behind the last
+ROWS_TOGETHER = 1024  # as long as their tuples and places are in the processor's second cache; a multiple of 64
 UNCHANGED_NODE, UNCHANGED_BUFFER = 9, 19  # of model.change.META_FIELDS
 META_NODES, META_BUFFERS = 10, 22
 
@@ -116,7 +117,7 @@ MARKED_BUFFER = UNCHANGED_BUFFER
 DIGITS = b"0123456789abcdef"
 UUID_TEXT_BYTES = 36
 TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
-TOGETHER = 1024  # rows of which values are in the processor's second cache; a multiple of 64
+TOGETHER = int(ROWS_TOGETHER)
 
 
 def clear(out: Room, start: int, stop: int) -> int:
@@ -358,7 +359,6 @@ def put_columns(
             elif end > len(out):
                 halt = STOP_FULL
             elif way >= WAY_BYTES:
-                room = min(len(out) - end, TEXT_BYTES_MAX)
                 needed = (rows - nulls) * UUID_TEXT_BYTES
                 if way != WAY_UUID:
                     needed = measure(places, sizes, first, rows, offsets[start >> 2 : (start >> 2) + rows + 1])

@@ -124,7 +124,7 @@ def write_group(group: int, zeros: int, out: Room, at: int) -> int:
     low = group - word * 100
     word = low * 103 >> 10
     low = low - word * 10
-    word = (tens | ones << 8 | word << 16 | low << 24) + ZEROS >> zeros * 8
+    word = ((tens | ones << 8 | word << 16 | low << 24) + ZEROS) >> (zeros * 8)
     if cython.compiled:
         out[at + 3] = 0
         memcpy(cython.address(out[at]), cython.address(word), 4)

@@ -68,7 +68,7 @@ cdef extern from *:
         word = (word | word << 16) & 0x0000FFFF0000FFFFull;
         word = (word | word << 8) & 0x00FF00FF00FF00FFull;
         word = (word >> 4 & 0x000F000F000F000Full) | (word & 0x000F000F000F000Full) << 8;
-        word += TIDEMARK_BYTES('0') + (word + TIDEMARK_BYTES(6) >> 4 & TIDEMARK_BYTES(1)) * ('a' - '9' - 1);
+        word += TIDEMARK_BYTES('0') + ((word + TIDEMARK_BYTES(6)) >> 4 & TIDEMARK_BYTES(1)) * ('a' - '9' - 1);
         memcpy(to, &word, 8);
     }
 
