@@ -16,7 +16,9 @@ from tidemark.model.errors import InternalError
 FORMS_KEPT = 4096
 SMALL_BYTES = 16 << 10  # up to here a copy of the right length takes less than what was allocated, and no longer
 GROWN_BYTES_MIN = 4096  # of a body that turns out longer than it seemed
-_POOL = pa.system_memory_pool()  # the default one gives a large body back to the kernel at once: twice the page faults
+MEMORY_POOL = (
+    pa.system_memory_pool()
+)  # the default one gives a large body back to the kernel at once: twice the page faults
 _PREFIX_BYTES = 8  # continuation marker, length of the head
 _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 # Fields of the tables Message and RecordBatch (Message.fbs).
@@ -75,7 +77,7 @@ class BatchMessage:
         self.out[: self.body] = form.head
 
     def _take(self, byte_count: int) -> None:
-        self._bytes = pa.allocate_buffer(byte_count + 7 & ~7, _POOL)  # NB: nobody clears it
+        self._bytes = pa.allocate_buffer(byte_count + 7 & ~7, MEMORY_POOL)  # NB: nobody clears it
         self.out = memoryview(self._bytes).cast("B")
         self.out_16: memoryview[int] = self.out.cast("H")
         self.out_32: memoryview[int] = self.out.cast("I")
