@@ -6,7 +6,8 @@
 
 Each turn is a whole process over the same stretch of WAL, the order turns with every round. Ours decodes to Arrow
 batches from segment files and drops them; pg_recvlogical takes text from a walsender and drops it; pg_waldump only
-reads records and checks their CRC. A ratio is theirs by ours of the same round: above 1, ours was faster. Only ratios
+reads records and checks their CRC; beside it, ours with no table selected, less its start (`scan ratio`: its CPU
+seconds by pg_waldump's). Any other ratio is theirs by ours of the same round: above 1, ours was faster. Only ratios
 mean anything on a shared machine.
 """
 
@@ -20,7 +21,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.bench.decode_contestants import OURS, STARTING, Contestant, Cost, contestants, init_state, without_start
+from scripts.bench.decode_contestants import (
+    OURS,
+    SCANNING,
+    STARTING,
+    WALDUMP,
+    Contestant,
+    Cost,
+    contestants,
+    init_state,
+    without_start,
+)
 from scripts.bench.decode_workloads import SETTINGS, WORKLOADS, Recording, node, record
 from scripts.bench.machine import machine
 from scripts.bench.rounds import Spread, number, spread, take_turns
@@ -59,12 +70,23 @@ class Result:
 def run_rounds(entrants: Sequence[Contestant], rounds: int, deadline_s: float) -> list[Result]:
     """Let everybody have a turn in every round, each beginning with another; after one round, until `deadline_s`."""
     costs = take_turns({entrant.name: entrant.turn for entrant in entrants}, rounds, deadline_s)
-    own, starts = Result(OURS, costs.pop(OURS)), costs.pop(STARTING)
-    net = [
+    own, scanning, starts = costs.pop(OURS), costs.pop(SCANNING), costs.pop(STARTING)
+    ours = {OURS: own, NET: _net(own, starts), SCANNING: _net(scanning, starts)}
+    return [Result(name, values) for name, values in {**ours, **costs}.items()]
+
+
+def _net(wholes: Sequence[Cost], starts: Sequence[Cost]) -> list[Cost]:
+    """Return what each turn took less the start of the same round."""
+    return [
         Cost(without_start(whole.wall_s, start.wall_s), max(whole.inner_cpu_s, LEAST_S))
-        for whole, start in zip(own.costs, starts, strict=True)
+        for whole, start in zip(wholes, starts, strict=True)
     ]
-    return [own, Result(NET, net), *(Result(name, values) for name, values in costs.items())]
+
+
+def scan_ratio(results: Sequence[Result]) -> Spread:
+    """Return what nothing selected took, less the start, by pg_waldump."""
+    by_name = {result.name: result for result in results}
+    return by_name[SCANNING].cpu_by(by_name[WALDUMP])
 
 
 def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object]:
@@ -75,6 +97,7 @@ def as_json(recording: Recording, results: Sequence[Result]) -> dict[str, object
         "what": recording.what,
         "rows": recording.rows,
         "wal_bytes": recording.wal_bytes,
+        "scan_cpu_ratio": number(scan_ratio(results).median),
         "contestants": {
             result.name: {
                 "wall_s": [number(cost.wall_s) for cost in result.costs],
@@ -105,6 +128,7 @@ def show(recording: Recording, results: Sequence[Result]) -> None:
         told = ("-" if math.isnan(speed) else f"{speed:,.0f}" for speed in speeds)
         ratios = (f"{result.wall_by(own):.2f}", f"{result.cpu_by(own):.2f}")
         print(line.format(result.name, f"{wall:.2f}", f"{cpu:.2f}", *told, *ratios), flush=True)
+    print(f"scan ratio {scan_ratio(results):.2f}", flush=True)
 
 
 def main() -> None:

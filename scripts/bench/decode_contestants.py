@@ -35,6 +35,8 @@ PLUGIN_OPTIONS: dict[str, tuple[str, ...]] = {
 }
 OURS = "tidemark"
 STARTING = "tidemark, start only"
+SCANNING = "tidemark, nothing selected"
+NO_TABLE = ("--table", "nobody.has_it")
 WALDUMP = "pg_waldump --quiet"
 LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
 
@@ -80,9 +82,10 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
     peers = [_Receiver(cluster, session, recording, plugin) for plugin in PLUGINS]
     for peer in peers:
         if peer.plugin == "test_decoding":
-            _check_rows(peer.name, recording, peer.count_rows())
+            _check_rows(peer.name, recording, recording.rows, peer.count_rows())
     return [
-        Contestant(OURS, lambda: _our_turn([*ours, "--to", end], recording)),
+        Contestant(OURS, lambda: _our_turn([*ours, "--to", end], recording, recording.rows)),
+        Contestant(SCANNING, lambda: _our_turn([*ours, "--to", end, *NO_TABLE], recording, 0)),
         Contestant(STARTING, lambda: timed([*ours, "--to", begin])),
         Contestant(WALDUMP, lambda: timed(waldump)),
         *(Contestant(peer.name, peer.turn) for peer in peers),
@@ -152,9 +155,9 @@ def without_start(whole_s: float, start_s: float) -> float:
     return left_s if left_s > LEAST_SHARE * whole_s else math.nan
 
 
-def _check_rows(name: str, recording: Recording, found: int) -> None:
-    if found != recording.rows:
-        raise SystemExit(f"{recording.name}: {name} found {found} rows, {recording.rows} were changed")
+def _check_rows(name: str, recording: Recording, expected: int, found: int) -> None:
+    if found != expected:
+        raise SystemExit(f"{recording.name}: {name} found {found} rows in place of {expected}")
 
 
 def _run(command: Sequence[str]) -> bytes:
@@ -164,13 +167,13 @@ def _run(command: Sequence[str]) -> bytes:
     return done.stdout
 
 
-def _our_turn(command: Sequence[str], recording: Recording) -> Cost:
+def _our_turn(command: Sequence[str], recording: Recording, rows: int) -> Cost:
     """Run ours, whose output is a line of counts."""
     with tempfile.TemporaryFile() as counts:
         cost = timed(command, counts)
         counts.seek(0)
         said = json.load(counts)
-    _check_rows(OURS, recording, int(said["rows"]))
+    _check_rows(OURS, recording, rows, int(said["rows"]))
     return replace(cost, inner_cpu_s=float(said["cpu_s"]))
 
 

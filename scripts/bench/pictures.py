@@ -156,7 +156,7 @@ def throughput(said: Said) -> Picture:
         bars = [
             Bar(name, [rows / seconds for seconds in measured["cpu_s"]])
             for name, measured in workload["contestants"].items()
-            if "waldump" not in name
+            if "waldump" not in name and "nothing selected" not in name
         ]
         groups.append((f"{workload['what']}: {rows:,} rows", bars))
     return Picture("Decoding", f"rows a CPU second; {_about(said)}", groups)

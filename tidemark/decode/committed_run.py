@@ -40,6 +40,8 @@ class SmallTransactions:
 
     def part(self, start: int, stop: int) -> "SmallTransactions":
         """Return those from `start` to `stop`."""
+        if (start, stop) == (0, len(self)):
+            return self
         return SmallTransactions(
             self.timeline,
             self.full_xids[start:stop],

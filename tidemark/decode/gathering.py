@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from tidemark.decode.batch_costs import MetVersions
 from tidemark.decode.batches import RowSpans
 from tidemark.decode.committed_run import CommittedRun
-from tidemark.decode.row_entries import ENTRY_BYTES, arrange, narrow, shift, tally, tuple_bytes
+from tidemark.decode.row_entries import ENTRY_BYTES, arrange, has_wanted, put_runs, tally, tuple_bytes
 from tidemark.decode.rowlog import RelationVersions
 from tidemark.decode.transactions import RowRun
 from tidemark.model.change import TransactionEnd
@@ -19,6 +19,7 @@ from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
 ARENA_KEPT_BYTES = 64 << 20  # an arena that had to be larger is not kept
+ARENA_GROWS_BYTES = 1 << 20  # at most, by more than is needed now; up to there it doubles
 
 
 class Arena:
@@ -33,11 +34,9 @@ class Arena:
     def put(self, part: bytes | bytearray | memoryview) -> None:
         """Put `part` behind what is there."""
         end = self.size + len(part)
-        if end <= len(self._buffer):
-            memoryview(self._buffer)[self.size : end] = part
-        else:
-            del self._buffer[self.size :]
-            self._buffer += part
+        if end > len(self._buffer):
+            self._buffer += bytes(max(end - len(self._buffer), min(len(self._buffer), ARENA_GROWS_BYTES)))
+        memoryview(self._buffer)[self.size : end] = part
         self.size = end
 
     def content(self) -> bytearray:
@@ -52,32 +51,73 @@ class Arena:
         self.size = 0
 
 
+class Runs:
+    """What its transaction says of each run of rows: columns, whose memory is kept as well."""
+
+    __slots__ = ("_columns", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        # Entries up to the run's end, ordinal of its first row, timeline, commit LSN, time, xid or the 64-bit one.
+        self._columns = tuple(array(code) for code in "qqiqqq")
+
+    def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
+        """Put a run of the transaction `end` behind those that are there."""
+        at = self._make_room(1)
+        told = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
+        for column, value in zip(self._columns, told, strict=True):
+            column[at] = value
+
+    def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:
+        """Put a run for each of the transactions `start` to `stop`, which end `more_rows` later than they say."""
+        ends = run.ends
+        put_runs(
+            run.row_ends,
+            ends.commit_lsns,
+            ends.times_us,
+            ends.full_xids,
+            start,
+            stop,
+            more_rows,
+            ends.timeline,
+            self._make_room(stop - start),
+            *self._columns,
+        )
+
+    def columns(self) -> "list[array[int]]":
+        """Return what was put since `clear`, column by column."""
+        return [column[: self.count] for column in self._columns]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.count = 0
+
+    def _make_room(self, count: int) -> int:
+        """Return where the next `count` stand."""
+        at = self.count
+        self.count += count
+        room = len(self._columns[0])
+        if self.count > room:
+            for column in self._columns:
+                column.frombytes(bytes(column.itemsize * max(self.count - room, room)))
+        return at
+
+
 class Arenas:
     """Where a grouper's rows are gathered, one group after the other."""
 
-    __slots__ = ("entries", "tuples")
+    __slots__ = ("entries", "runs", "tuples")
 
     def __init__(self) -> None:
         self.entries = Arena()
         self.tuples = Arena()
+        self.runs = Runs()
 
 
 class GatheredRows:
     """Rows in stream order, each run with what its transaction says of it."""
 
-    __slots__ = (
-        "_commit_lsns",
-        "_entries",
-        "_run_ordinals",
-        "_run_rows",
-        "_timelines",
-        "_times_us",
-        "_tuples",
-        "_uncounted_bytes",
-        "_versions",
-        "_xids",
-        "met",
-    )
+    __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "met")
 
     def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
         """Gather in `arenas`: what others gathered there is gone.
@@ -87,24 +127,19 @@ class GatheredRows:
         self._versions = versions
         self.met = MetVersions(versions.batch_bytes)
         self._uncounted_bytes = uncounted_bytes
-        self._entries = arenas.entries
-        self._tuples = arenas.tuples
+        self._entries, self._tuples, self._runs = arenas.entries, arenas.tuples, arenas.runs
         self._entries.clear()
         self._tuples.clear()
-        self._run_rows = array("q")  # entries up to the run's end
-        self._run_ordinals = array("q")  # of its first row
-        self._timelines = array("i")
-        self._commit_lsns = array("q")
-        self._times_us = array("q")
-        self._xids = array("q")
+        self._runs.clear()
+        self._passed_over = 0  # entries of transactions whose rows nobody wants: they count, and are not gathered
 
     def __len__(self) -> int:
-        return self._entries.size // ENTRY_BYTES
+        return self._entries.size // ENTRY_BYTES + self._passed_over
 
     @property
     def byte_count(self) -> int:
         """Memory taken, about."""
-        return self._entries.size + self._tuples.size
+        return len(self) * ENTRY_BYTES + self._tuples.size
 
     def fits(self, run: RowRun | CommittedRun) -> bool:
         """Tell if the run's entries name relation versions by the same numbers."""
@@ -127,30 +162,19 @@ class GatheredRows:
             size = tuple_bytes(chunk.entries, start, stop)
             self._entries.put(memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES])
             self._tuples.put(memoryview(chunk.tuples)[begin : begin + size])
-        self._run_rows.append(len(self))
-        self._run_ordinals.append(run.ordinal(start))
-        self._timelines.append(end.timeline)
-        self._commit_lsns.append(end.commit_lsn)
-        self._times_us.append(end.commit_time_us)
-        self._xids.append(end.xid)
+        self._runs.put(self._entries.size // ENTRY_BYTES, run.ordinal(start), end)
 
     def take_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         """Take the rows of the transactions `start` to `stop`."""
-        first, ends, count = run.rows_before(start), run.ends, stop - start
-        row_ends = array("q", bytes(8 * count))
-        shift(run.row_ends, start, stop, len(self) - first, row_ends)
+        first, last = run.rows_before(start), run.rows_before(stop)
         if self._versions.all_batch_bytes > self._uncounted_bytes:
-            self.met.take(run.entries, first, run.rows_before(stop))
-        self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : run.rows_before(stop) * ENTRY_BYTES])
+            self.met.take(run.entries, first, last)
+        if not has_wanted(run.entries, first, last):
+            self._passed_over += last - first
+            return
+        self._runs.put_transactions(run, start, stop, self._entries.size // ENTRY_BYTES - first)
+        self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
         self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
-        self._run_rows += row_ends
-        self._run_ordinals += array("q", bytes(8 * count))
-        self._timelines += array("i", [ends.timeline]) * count
-        self._commit_lsns += ends.commit_lsns[start:stop]
-        self._times_us += ends.times_us[start:stop]
-        xids = array("q", bytes(8 * count))
-        narrow(ends.full_xids, start, stop, xids)
-        self._xids += xids
 
     def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
         """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
@@ -173,15 +197,16 @@ class GatheredRows:
     def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
         """Return all rows, those of one relation version next to each other."""
         out = RowSpans(self._tuples.content(), rows)
+        rows_up_to, ordinals, timelines, commit_lsns, times_us, xids = self._runs.columns()
         moved = arrange(
             self._entries.content(),
             self._tuples.size,
-            self._run_rows,
-            self._run_ordinals,
-            self._timelines,
-            self._commit_lsns,
-            self._times_us,
-            self._xids,
+            rows_up_to,
+            ordinals,
+            timelines,
+            commit_lsns,
+            times_us,
+            xids,
             next_row,
             out.op,
             out.before_kind,

@@ -45,11 +45,13 @@ cpdef Py_ssize_t arrange(entries, long long tuple_bytes, const long long[::1] ru
                          long long[::1] old_length) except? -2
 
 
-@cython.locals(at=Py_ssize_t)
-cpdef Py_ssize_t shift(const long long[::1] values, Py_ssize_t start, Py_ssize_t stop, long long by,
-                       long long[::1] out) except? -2
+@cython.locals(words="const unsigned int[::1]", row=Py_ssize_t)
+cpdef int has_wanted(entries, Py_ssize_t start, Py_ssize_t stop) except? -2
 
 
 @cython.locals(at=Py_ssize_t)
-cpdef Py_ssize_t narrow(const long long[::1] values, Py_ssize_t start, Py_ssize_t stop,
-                        long long[::1] out) except? -2
+cpdef Py_ssize_t put_runs(const long long[::1] row_ends, const long long[::1] commit_lsns, const long long[::1] times,
+                          const long long[::1] xids, Py_ssize_t start, Py_ssize_t stop, long long more_rows,
+                          int timeline, Py_ssize_t to, long long[::1] run_rows, long long[::1] run_ordinals,
+                          int[::1] run_timelines, long long[::1] run_commit_lsns, long long[::1] run_times,
+                          long long[::1] run_xids) except? -2

@@ -171,7 +171,7 @@ def arrange(
             its_timeline = run_timelines[run]
             its_commit_lsn = run_commit_lsns[run]
             its_time = run_times[run]
-            its_xid = run_xids[run]
+            its_xid = run_xids[run] & LOW_BITS
             stop = run_rows[run]
             while row < stop:
                 entry = row * STEP
@@ -208,17 +208,44 @@ def arrange(
     return moved if row == count and at <= tuple_bytes else MISFIT
 
 
-def shift(values: array[int], start: int, stop: int, by: int, out: array[int]) -> int:
-    """Give out the values from `start` to `stop`, `by` larger; return how many there are."""
+def has_wanted(entries: Buffer, start: int, stop: int) -> int:
+    """Tell if one of the entries `start` to `stop` is of a row that somebody wants."""
+    words = memoryview(entries).cast("I")
     with cython.nogil:
-        for at in range(start, stop):
-            out[at - start] = values[at] + by
-    return stop - start
+        for row in range(start, stop):
+            if words[row * STEP + TO_ROWS] == 0:
+                return 1
+    return 0
 
 
-def narrow(values: array[int], start: int, stop: int, out: array[int]) -> int:
-    """Give out the low 32 bits of the values from `start` to `stop`; return how many there are."""
+def put_runs(
+    row_ends: array[int],
+    commit_lsns: array[int],
+    times: array[int],
+    xids: array[int],
+    start: int,
+    stop: int,
+    more_rows: int,
+    timeline: int,
+    to: int,
+    run_rows: array[int],
+    run_ordinals: array[int],
+    run_timelines: array[int],
+    run_commit_lsns: array[int],
+    run_times: array[int],
+    run_xids: array[int],
+) -> int:
+    """Put whole transactions, `start` to `stop`, among the runs from `to` on; return how many there are.
+
+    They end `more_rows` later than `row_ends` says.
+    """
     with cython.nogil:
         for at in range(start, stop):
-            out[at - start] = values[at] & LOW_BITS
+            run_rows[to] = row_ends[at] + more_rows
+            run_ordinals[to] = 0
+            run_timelines[to] = timeline
+            run_commit_lsns[to] = commit_lsns[at]
+            run_times[to] = times[at]
+            run_xids[to] = xids[at]
+            to += 1
     return stop - start

@@ -416,9 +416,10 @@ def arranged(module: ModuleType, entries: bytes, tuples: bytes, runs: list[list[
     letters = [bytearray(row), bytearray(row)]
     columns = [array(code, [0] * row) for code in "iqqiqqqqqqq"]
     moved = module.arrange(entries, len(tuples), *cuts, timelines, *told, next_row, *letters, *columns)
-    shifted, narrowed = cuts[0][:], cuts[0][:]
-    module.shift(cuts[0], 0, len(shifted), 1 << 33, shifted)
-    module.narrow(shifted, 0, len(narrowed), narrowed)
+    told_runs = [array("q", range(number, number + len(cuts[0]))) for number in range(4)]
+    put = [array(code, [7] * (len(cuts[0]) + 2)) for code in "qqiqqq"]
+    module.put_runs(*told_runs, 0, len(cuts[0]), 1 << 33, 3, 1, *put)
     total = module.tuple_bytes(entries, 0, count)
     within = [module.rows_within(entries, 0, count, room) for room in (0, 1, total // 2, total + 1)]
-    return [count, moved, total, within, row_counts, next_row, *letters, *columns, shifted, narrowed]
+    wanted = [module.has_wanted(entries, row, count) for row in range(count + 1)]
+    return [count, moved, total, within, row_counts, next_row, *letters, *columns, *put, wanted]

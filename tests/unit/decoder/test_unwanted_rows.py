@@ -14,7 +14,9 @@ from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
 from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
+from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.decoder import Decoder
+from tidemark.decode.gathering import Arenas, GatheredRows
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage
@@ -146,6 +148,20 @@ def test_a_restart_among_rows_that_nobody_wants_gives_the_rest(size: int) -> Non
         found = [place for batch in batches for place in batch.rows.column("_ordinal").to_pylist()]
         assert found == [place for place in range(4, 600, 6) if place > ordinal]
         assert all(group.first > after for group in made)
+
+
+def test_of_small_transactions_whose_rows_nobody_wants_nothing_is_gathered_and_all_is_counted() -> None:
+    stream = tellers(60)
+    decoder, arenas = new_wal().decoder, Arenas()
+    decoder.want_only(lambda _: False)
+    found = list(decoder.decode_runs(block_of(stream.raws)))
+    runs = [run for run in found if isinstance(run, CommittedRun)]
+    assert sum(map(len, runs)) > 50
+    for run in runs:
+        gathered_rows = GatheredRows(run.versions, arenas)
+        gathered_rows.take_transactions(run, 0, len(run))
+        assert (len(gathered_rows), gathered_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
+        assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
 
 
 def test_rows_that_nobody_wants_come_back_from_disk_as_many_as_they_were() -> None:
