@@ -3,7 +3,8 @@
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.copied import CopiedLines, CopyBatchBuilder
+from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.decode.copied_lines import CopiedLines
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
