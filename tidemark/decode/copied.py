@@ -23,7 +23,7 @@ from tidemark.decode.batch_shapes import batch_shape
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import UTF8
 from tidemark.decode.column_values import zeros
-from tidemark.decode.copied_lines import CopiedLines, Misshapen, padded, put_column
+from tidemark.decode.copied_lines import CopiedLines, Misshapen, Target, padded, put_column
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import META_FIELDS, ChangeBatch, Op, RowsMessage
 from tidemark.model.lsn import Oid
@@ -58,7 +58,7 @@ class CopyBatchBuilder:
         put_buffer(message.words, buffers, message.at - message.body, 0)
         for column, codec in enumerate(plan.codecs):
             node, buffer = plan.numbers[column * STEP + 1 : column * STEP + 3]
-            put_column(codec, taken, column, message, nodes + 2 * node, buffers + 2 * buffer)
+            put_column(codec, taken, column, Target(message, nodes + 2 * node, buffers + 2 * buffer))
         return ChangeBatch(self._database, self._relation, RowsMessage(self._shape.schema, message.finish(count)))
 
     def _put_meta(self, message: BatchMessage, count: int, first: Position, time_us: int) -> None:
@@ -68,13 +68,13 @@ class CopyBatchBuilder:
         end = put_nothing(plan.levels, plan.units, count, message.out, words, nodes, buffers, message.body, begin)
         message.at = max(end, begin + (count + 1) * 8)
         message.out[end : message.at] = bytes(message.at - end)
-        offsets = _put_values(message, count + 1, np.int32, np.arange(count + 1))
+        offsets = _put_values(message, count + 1, "i4", np.arange(count + 1))
         told = {
-            "_op": _put_values(message, count, np.uint8, ord(Op.COPY.value)),
-            "_tli": _put_values(message, count, np.int32, first.timeline),
-            "_commit_lsn": _put_values(message, count, np.int64, first.commit_lsn),
-            "_ordinal": _put_values(message, count, np.int64, np.arange(first.ordinal, first.ordinal + count)),
-            "_commit_time": _put_values(message, count, np.int64, time_us),
+            "_op": _put_values(message, count, "u1", ord(Op.COPY.value)),
+            "_tli": _put_values(message, count, "i4", first.timeline),
+            "_commit_lsn": _put_values(message, count, "i8", first.commit_lsn),
+            "_ordinal": _put_values(message, count, "i8", np.arange(first.ordinal, first.ordinal + count)),
+            "_commit_time": _put_values(message, count, "i8", time_us),
         }
         told["_lsn"] = told["_commit_lsn"]
         put_buffer(words, form.buffers + 2, offsets - message.body, (count + 1) * 4)
@@ -104,9 +104,7 @@ class CopyBatchBuilder:
             ) from None
 
 
-def _put_values(
-    message: BatchMessage, count: int, of: type[np.generic], values: "int | npt.NDArray[np.generic]"
-) -> int:
+def _put_values(message: BatchMessage, count: int, of: str, values: "int | npt.NDArray[np.int64]") -> int:
     """Put so many integers, or as often the same one; return where."""
     begin, size = message.at, count * np.dtype(of).itemsize
     message.at += padded(size)

@@ -6,6 +6,7 @@ has them; what they do not know goes the way of the type's codec, value by value
 
 from array import array
 from importlib import import_module
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -45,13 +46,21 @@ class Misshapen(Exception):
         self.row = row
 
 
+class Target(NamedTuple):
+    """Where a column goes: a batch, and the column's first node and buffer there."""
+
+    message: BatchMessage
+    node: int
+    buffer: int
+
+
 class CopiedLines:
     """So many lines of COPY's text format, taken apart; raises `Misshapen` for one of another number of fields."""
 
     def __init__(
         self, lines: bytes | bytearray, rows: int, columns: int, ends: "memoryview[int] | None" = None
     ) -> None:
-        """`ends`: room for a number a field, of whatever was there before."""
+        """Take them apart; `ends` is room for a number a field, whatever stands there."""
         self.rows = rows
         self._lines = lines
         self._columns = columns
@@ -76,10 +85,11 @@ class CopiedLines:
         buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), out[:size]]
         return pa.Array.from_buffers(pa.string(), self.rows, buffers, nulls)
 
-    def put_texts(self, column: int, message: BatchMessage, node: int, buffer: int) -> bool:
+    def put_texts(self, column: int, target: Target) -> bool:
         """Put the fields of a column into a batch; False, and nothing that counts, where they are no UTF-8."""
+        message, _, buffer = target
         message.require(padded((self.rows + 1) * 4) + self._sizes[column] + 8 + self._null_bytes(column))
-        self._put_nulls(column, message, node, buffer)
+        self._put_nulls(column, target)
         begin = message.at
         start = begin + padded((self.rows + 1) * 4)
         offsets = message.out[begin:start].cast("i")
@@ -96,19 +106,19 @@ class CopiedLines:
         message.out[start + size : message.at] = bytes(message.at - start - size)
         return True
 
-    def put_numbers(self, column: int, wanted: pa.DataType, message: BatchMessage, node: int, buffer: int) -> bool:
+    def put_numbers(self, column: int, wanted: pa.DataType, target: Target) -> bool:
         """Put the column as integers or decimals; False where there is anything that needs a closer look."""
         scale, limit = 0, 1 << wanted.bit_width - 1
         if pa.types.is_decimal128(wanted):
             scale, limit = wanted.scale, 10 ** min(wanted.precision, DIGITS_MAX)
-        out = self._room(column, wanted.bit_width // 8, message, node, buffer)
+        out = self._room(column, wanted.bit_width // 8, target)
         whole, halves = (out.cast("q"), NO_HALVES) if wanted.bit_width >= 64 else (NO_WORDS, out.cast("i"))
         place, words = self._place(column), wanted.bit_width // 64
         return fill_numbers(self._lines, *place, scale, min(limit, LIMIT_MAX), words, whole, halves) == ALL_FIT
 
-    def put_instants(self, column: int, wanted: pa.DataType, message: BatchMessage, node: int, buffer: int) -> bool:
+    def put_instants(self, column: int, wanted: pa.DataType, target: Target) -> bool:
         """Put the column as instants; False where there is anything that needs a closer look."""
-        out = self._room(column, 8, message, node, buffer).cast("q")
+        out = self._room(column, 8, target).cast("q")
         return fill_instants(self._lines, *self._place(column), wanted.tz is not None, out) == ALL_FIT
 
     def _place(self, column: int) -> tuple["memoryview[int]", int, int, int]:
@@ -117,11 +127,12 @@ class CopiedLines:
     def _fill_texts(self, column: int, offsets: "memoryview[int]", out: "memoryview[int]") -> int:
         return fill_texts(self._lines, *self._place(column), self._escapes[column], offsets, out)
 
-    def _room(self, column: int, width: int, message: BatchMessage, node: int, buffer: int) -> "memoryview[int]":
+    def _room(self, column: int, width: int, target: Target) -> "memoryview[int]":
         """Put which rows have a value, and return the bytes of a buffer behind that: so many a row."""
+        message, _, buffer = target
         size = self.rows * width
         message.require(size + 8 + self._null_bytes(column))
-        self._put_nulls(column, message, node, buffer)
+        self._put_nulls(column, target)
         begin, message.at = message.at, message.at + padded(size)
         put_buffer(message.words, buffer + 2, begin - message.body, size)
         message.out[begin + size : message.at] = bytes(message.at - begin - size)
@@ -130,7 +141,8 @@ class CopiedLines:
     def _null_bytes(self, column: int) -> int:
         return padded(self.rows + 7 >> 3) if self._escapes[column] else 0
 
-    def _put_nulls(self, column: int, message: BatchMessage, node: int, buffer: int) -> None:
+    def _put_nulls(self, column: int, target: Target) -> None:
+        message, node, buffer = target
         size, begin, nulls = self._null_bytes(column), message.at, 0
         message.at += size
         if size:
@@ -141,18 +153,19 @@ class CopiedLines:
         put_buffer(message.words, buffer, begin - message.body, size)
 
 
-def put_column(codec: Codec, lines: CopiedLines, column: int, message: BatchMessage, node: int, buffer: int) -> None:
+def put_column(codec: Codec, lines: CopiedLines, column: int, target: Target) -> None:
     """Put the Arrow column of a relation's column into a batch."""
-    begin, wanted = message.at, codec.arrow_type
+    message, wanted = target.message, codec.arrow_type
+    begin = message.at
     if codec.kind is ColumnKind.TIMESTAMP:
-        is_put = lines.put_instants(column, wanted, message, node, buffer)
+        is_put = lines.put_instants(column, wanted, target)
     elif codec.kind in CAST_BY_ARROW and _is_number(wanted):
-        is_put = lines.put_numbers(column, wanted, message, node, buffer)
+        is_put = lines.put_numbers(column, wanted, target)
     else:
-        is_put = _is_text(codec) and lines.put_texts(column, message, node, buffer)
+        is_put = _is_text(codec) and lines.put_texts(column, target)
     if not is_put:
         message.at = begin
-        message.add(parse_column(codec, lines.texts(column)), node, buffer)
+        message.add(parse_column(codec, lines.texts(column)), target.node, target.buffer)
 
 
 def _is_number(wanted: pa.DataType) -> bool:

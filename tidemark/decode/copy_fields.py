@@ -84,7 +84,9 @@ def find_fields(lines: Buffer, columns: int, ends: Integers, sizes: Integers, es
     return DONE if field == len(ends) else field // columns
 
 
-def find_nulls(lines: Buffer, ends: Integers, columns: int, column: int, rows: int, valid: bytearray) -> int:
+def find_nulls(
+    lines: Buffer, ends: Integers, columns: int, column: int, rows: int, valid: bytearray | memoryview
+) -> int:
     """Set the bits of the rows that have a value; return how many are NULL."""
     nulls = 0
     with cython.nogil:
@@ -143,7 +145,8 @@ def fill_numbers(
 ) -> int:
     """Read one column's numbers, each with `scale` digits behind a point, as integers of one word of 64 bits or two.
 
-    With no word they are of 32 bits, and go to `halves`. A NULL is zero. Return the first row that has anything else, over 18 digits, or without the point and the sign at least `limit`.
+    With no word they are of 32 bits, and go to `halves`. A NULL is zero. Return the first row that has anything else,
+    over 18 digits, or without the point and the sign at least `limit`.
     """
     with cython.nogil:
         for row in range(rows):

@@ -16,7 +16,7 @@ from tidemark.decode.codecs.codec import Codec
 from tidemark.decode.codecs.datetimes import TimestampCodec
 from tidemark.decode.codecs.numbers import IntegerCodec
 from tidemark.decode.codecs.numeric import DecimalCodec
-from tidemark.decode.copied_lines import CopiedLines, parse_column, put_column
+from tidemark.decode.copied_lines import CopiedLines, Target, parse_column, put_column
 
 slow_fields = interpreted("tidemark.decode.copy_fields")
 LOOPS = ("fill_instants", "fill_numbers", "fill_texts", "find_fields", "find_nulls")
@@ -35,17 +35,16 @@ def read(codec: Codec, fields: list[str | None]) -> pa.Array:
     lines = lines_of(fields)
     taken = CopiedLines(lines, len(fields), 3)
     made = put(taken, codec.arrow_type, partial(put_column, codec, taken, 1))
+    assert made is not None
     assert made.equals(parse_column(codec, CopiedLines(lines, len(fields), 3).texts(1)))
     return made
 
 
-def put(
-    lines: CopiedLines, wanted: pa.DataType, way: Callable[[BatchMessage, int, int], bool | None]
-) -> pa.Array | None:
+def put(lines: CopiedLines, wanted: pa.DataType, way: Callable[[Target], bool | None]) -> pa.Array | None:
     """Return the column that `way` put into a batch, None where it says that it did not."""
     form = message_form(1, 3 if wanted == pa.string() else 2)
     message = BatchMessage(form, 0)
-    if way(message, form.nodes, form.buffers) is False:
+    if way(Target(message, form.nodes, form.buffers)) is False:
         return None
     made = pa.ipc.read_record_batch(message.finish(lines.rows), pa.schema([("value", wanted)])).column(0)
     made.validate(full=True)
