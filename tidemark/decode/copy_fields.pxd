@@ -30,7 +30,11 @@ cpdef Py_ssize_t fill_texts(const unsigned char[::1] lines, const long long[::1]
                is_negative=Py_ssize_t, value="long long")
 cpdef Py_ssize_t fill_numbers(const unsigned char[::1] lines, const long long[::1] ends, Py_ssize_t columns,
                               Py_ssize_t column, Py_ssize_t rows, Py_ssize_t scale, long long limit,
-                              Py_ssize_t words, long long[::1] out) except? -2
+                              Py_ssize_t words, long long[::1] out, int[::1] halves) except? -2
+
+
+cdef inline int put_number(long long value, Py_ssize_t row, Py_ssize_t words, long long[::1] out,
+                           int[::1] halves) except -1 nogil
 
 
 @cython.locals(at=Py_ssize_t, byte="unsigned char")

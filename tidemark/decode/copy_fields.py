@@ -84,7 +84,9 @@ def find_fields(lines: Buffer, columns: int, ends: Integers, sizes: Integers, es
     return DONE if field == len(ends) else field // columns
 
 
-def find_nulls(lines: Buffer, ends: Integers, columns: int, column: int, rows: int, valid: bytearray) -> int:
+def find_nulls(
+    lines: Buffer, ends: Integers, columns: int, column: int, rows: int, valid: bytearray | memoryview
+) -> int:
     """Set the bits of the rows that have a value; return how many are NULL."""
     nulls = 0
     with cython.nogil:
@@ -139,10 +141,12 @@ def fill_numbers(
     limit: int,
     words: int,
     out: Integers,
+    halves: Integers,
 ) -> int:
     """Read one column's numbers, each with `scale` digits behind a point, as integers of one word of 64 bits or two.
 
-    Return the first row that has anything else, over 18 digits, or without the point and the sign at least `limit`.
+    With no word they are of 32 bits, and go to `halves`. A NULL is zero. Return the first row that has anything else,
+    over 18 digits, or without the point and the sign at least `limit`.
     """
     with cython.nogil:
         for row in range(rows):
@@ -150,6 +154,7 @@ def fill_numbers(
             start = ends[field - 1] + 1 if field > 0 else 0
             stop = ends[field]
             if is_null(lines, start, stop - start):
+                put_number(0, row, words, out, halves)
                 continue
             at = start + 1 if start < stop and lines[start] == MINUS else start
             is_negative = at - start
@@ -163,10 +168,19 @@ def fill_numbers(
                 return row
             if is_negative:
                 value = -value
-            out[row * words] = value
-            if words > 1:
-                out[row * words + 1] = -1 if value < 0 else 0
+            put_number(value, row, words, out, halves)
     return DONE
+
+
+def put_number(value: int, row: int, words: int, out: Integers, halves: Integers) -> int:
+    """Put a row's number where its column has it."""
+    if words == 0:
+        halves[row] = value
+        return 0
+    out[row * words] = value
+    if words > 1:
+        out[row * words + 1] = -1 if value < 0 else 0
+    return 0
 
 
 def read_digits(lines: Buffer, start: int, stop: int, value: int) -> int:
@@ -184,7 +198,7 @@ def fill_instants(
 ) -> int:
     """Read one column's instants of the years 1 to 9999, in UTC where they have a zone, as microseconds since 1970.
 
-    Return the first row that has anything else.
+    A NULL is zero. Return the first row that has anything else.
     """
     with cython.nogil:
         for row in range(rows):
@@ -192,6 +206,7 @@ def fill_instants(
             start = ends[field - 1] + 1 if field > 0 else 0
             stop = ends[field]
             if is_null(lines, start, stop - start):
+                out[row] = 0
                 continue
             if has_zone:
                 stop -= ZONE_BYTES

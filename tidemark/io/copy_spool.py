@@ -1,8 +1,8 @@
 """The rows of the table in hand, on disk between COPY and the consumer: below STATE/copy, without a name.
 
 A COPY keeps a lock, a snapshot and a transaction open at the node, and whoever reads what we give out may be slow, or
-away for days. So the rows go to disk as fast as the server sends them; giving them out goes on behind, at its own pace,
-and holds nobody up.
+away for days. So the rows are taken as fast as the server sends them; giving them out goes on behind, at its own pace,
+and holds nobody up. While it keeps pace, a block or two are handed on in memory; what it does not come to goes to disk.
 
     u32 length, u32 rows, the lines      of each block
 
@@ -12,6 +12,7 @@ The file is unlinked as soon as it is made: a kill at any moment leaves nothing 
 import os
 import threading
 import uuid
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -23,6 +24,7 @@ from tidemark.io.disk import write_whole, writing
 from tidemark.model.errors import ConfigError
 
 HEADER = Struct("<II")
+AHEAD_BLOCKS = 2  # in memory
 _MODE = 0o600
 
 
@@ -39,7 +41,9 @@ class CopySpool:
         self.byte_count = 0  # of lines
         self._bytes_max = bytes_max
         self._path = folder / f"table-{uuid.uuid4().hex}"
-        self._written = 0  # bytes of whole blocks
+        self.stored_bytes = 0  # of whole blocks on disk
+        self._taken = 0  # of these
+        self._ahead: deque[CopyBlock] = deque()  # older than what is on disk and not taken
         self._is_whole: bool | None = None  # False: it was broken off
         self._came = threading.Condition()
         with writing(self._path):
@@ -69,24 +73,31 @@ class CopySpool:
                 self._came.notify_all()
 
     def _put(self, block: CopyBlock) -> None:
+        with self._came:
+            if self._taken == self.stored_bytes and len(self._ahead) < AHEAD_BLOCKS:
+                self._ahead.append(block)
+                self._came.notify_all()
+                return
         with writing(self._path):
             write_whole(self._descriptor, HEADER.pack(len(block.lines), block.rows))
             write_whole(self._descriptor, block.lines)
         with self._came:
-            self._written += HEADER.size + len(block.lines)
+            self.stored_bytes += HEADER.size + len(block.lines)
             self._came.notify_all()
 
     def blocks(self) -> Iterator[CopyBlock]:
         """Give the blocks as they were put in, each as soon as it is there; none any more once filling broke off."""
-        at = 0
-        while self._comes_to(at):
-            length, rows = HEADER.unpack(os.pread(self._descriptor, HEADER.size, at))
-            at += HEADER.size
-            yield CopyBlock(os.pread(self._descriptor, length, at), rows)
-            at += length
+        while self._comes_more():
+            yield self._ahead.popleft() if self._ahead else self._stored()
 
-    def _comes_to(self, at: int) -> bool:
-        """Wait until there are more than `at` bytes; tell if it is worth while to take them."""
+    def _stored(self) -> CopyBlock:
+        length, rows = HEADER.unpack(os.pread(self._descriptor, HEADER.size, self._taken))
+        block = CopyBlock(os.pread(self._descriptor, length, self._taken + HEADER.size), rows)
+        self._taken += HEADER.size + length
+        return block
+
+    def _comes_more(self) -> bool:
+        """Wait until there is a block that was not taken; tell if it is worth while to take it."""
         with self._came:
-            self._came.wait_for(lambda: self._written > at or self._is_whole is not None)
-            return self._written > at and self._is_whole is not False
+            self._came.wait_for(lambda: self._ahead or self.stored_bytes > self._taken or self._is_whole is not None)
+            return bool(self._ahead or self.stored_bytes > self._taken) and self._is_whole is not False

@@ -23,6 +23,8 @@ from psycopg.rows import TupleRow
 from tidemark.wire.copy_messages import CopyMessages
 
 CHUNK_BYTES = 1 << 18
+FEW_BYTES = 1 << 16  # the server sends 8 kB at a time: to wake up for each costs both sides more than what is in it
+PAUSE_S = 0.0005
 QUIET_S = 0.2
 CANCEL_S = 10.0
 END = -1  # of PQgetCopyData
@@ -32,7 +34,7 @@ SEALED = b"\0"  # the first byte of what GSSAPI has encrypted, of its length; no
 class CopyBlock(NamedTuple):
     """Lines of COPY's text format, and how many they are."""
 
-    lines: bytes
+    lines: bytes | bytearray
     rows: int
 
 
@@ -123,14 +125,16 @@ def blocks_off_socket(plain: socket.socket, messages: CopyMessages, bounds: Bloc
             return
         lines += view[: messages.kept]
         if messages.is_full:
-            whole, lines, rows = bytes(lines), bytearray(), messages.rows
+            whole, lines, rows = lines, bytearray(), messages.rows
             messages.rows = 0
             yield CopyBlock(whole, rows)
+        if count < FEW_BYTES and not messages.is_over:
+            time.sleep(PAUSE_S)
     if messages.is_broken:
         raise psycopg.OperationalError("a message of a COPY tells a length that none has")
     if messages.rows:
         rows, messages.rows = messages.rows, 0
-        yield CopyBlock(bytes(lines), rows)
+        yield CopyBlock(lines, rows)
 
 
 def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBlock]:

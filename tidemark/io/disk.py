@@ -33,7 +33,7 @@ def writing(path: Path) -> Iterator[None]:
         raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 
-def write_whole(descriptor: int, content: bytes | memoryview) -> None:
+def write_whole(descriptor: int, content: bytes | bytearray | memoryview) -> None:
     """Write all of `content`. NB: `os.write` on a disk that fills up writes a part and says so by its result alone."""
     view = memoryview(content)
     while view:

@@ -4,11 +4,11 @@ Each table's snapshot decides: a transaction that it sees is in the copied rows,
 rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
 below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
 
-A table's rows go to disk as fast as the server sends them (`tidemark.runtime.copy_reading`), and its transaction ends
-with the last one. Handing over goes on behind and never holds that up: for as long as nobody reads what we give out,
-nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and is refused by name where it does not. To
-wait there for a reader, with the snapshot held, and to begin anew after some time would be the same refusal, repeated
-for ever where the reader is slower than the table is large.
+A table's rows are read as fast as the server sends them (`tidemark.runtime.copy_reading`), to disk but for what is
+taken at once, and its transaction ends with the last one. Handing over goes on behind and never holds that up: for as
+long as nobody reads what we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and
+is refused by name where it does not. To wait there for a reader, with the snapshot held, and to begin anew after some
+time would be the same refusal, repeated for ever where the reader is slower than the table is large.
 
 Killed or broken off in the middle: the table is copied again under a new snapshot and a greater generation, which tells
 sinks to empty it first. Only a generation's end says that the rows are the table's, and all of them. Which

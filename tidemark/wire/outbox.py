@@ -146,13 +146,13 @@ def decode_header(chunk: bytes, sequence: Sequence) -> ValueHeader:
     return header
 
 
-def chunks(header: ValueHeader, payload: bytes | pa.Buffer) -> Iterator[bytes]:
-    """Cut a value into what stands under its keys, chunk 0 first."""
+def chunks(header: ValueHeader, payload: bytes | pa.Buffer) -> Iterator[bytes | memoryview]:
+    """Cut a value into what stands under its keys, chunk 0 first; the others stay where they are."""
     view = memoryview(payload)
     at = min(CHUNK_BYTES - HEADER_BYTES, len(view))
     yield encode_header(header) + view[:at]
     while at < len(view):
-        yield bytes(view[at : at + CHUNK_BYTES])
+        yield view[at : at + CHUNK_BYTES]
         at += CHUNK_BYTES
 
 

@@ -1,19 +1,22 @@
 """COPY's text read by the loops: as the codecs read it, compiled as interpreted."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.twins import interpreted
-from tidemark.decode import copied
+from tidemark.decode import copied_lines
+from tidemark.decode.batch_message import BatchMessage, message_form
 from tidemark.decode.codecs.codec import Codec
 from tidemark.decode.codecs.datetimes import TimestampCodec
 from tidemark.decode.codecs.numbers import IntegerCodec
 from tidemark.decode.codecs.numeric import DecimalCodec
-from tidemark.decode.copied import CopiedLines, parse_column, read_column
+from tidemark.decode.copied_lines import CopiedLines, Target, parse_column, put_column
 
 slow_fields = interpreted("tidemark.decode.copy_fields")
 LOOPS = ("fill_instants", "fill_numbers", "fill_texts", "find_fields", "find_nulls")
@@ -30,9 +33,21 @@ def lines_of(fields: list[str | None]) -> bytes:
 
 def read(codec: Codec, fields: list[str | None]) -> pa.Array:
     lines = lines_of(fields)
-    made = read_column(codec, CopiedLines(lines, len(fields), 3), 1)
-    made.validate(full=True)
+    taken = CopiedLines(lines, len(fields), 3)
+    made = put(taken, codec.arrow_type, partial(put_column, codec, taken, 1))
+    assert made is not None
     assert made.equals(parse_column(codec, CopiedLines(lines, len(fields), 3).texts(1)))
+    return made
+
+
+def put(lines: CopiedLines, wanted: pa.DataType, way: Callable[[Target], bool | None]) -> pa.Array | None:
+    """Return the column that `way` put into a batch, None where it says that it did not."""
+    form = message_form(1, 3 if wanted == pa.string() else 2)
+    message = BatchMessage(form, 0)
+    if way(Target(message, form.nodes, form.buffers)) is False:
+        return None
+    made = pa.ipc.read_record_batch(message.finish(lines.rows), pa.schema([("value", wanted)])).column(0)
+    made.validate(full=True)
     return made
 
 
@@ -80,14 +95,14 @@ def test_an_instant_is_what_it_says() -> None:
 def test_twins_read_the_same(rows: list[list[str | None]]) -> None:
     data = b"".join(b"\t".join(map(escaped, row)) + b"\n" for row in rows)
     fast = [columns_of(data, len(rows))]
-    kept = {name: getattr(copied, name) for name in LOOPS}
+    kept = {name: getattr(copied_lines, name) for name in LOOPS}
     try:
         for name in LOOPS:
-            setattr(copied, name, getattr(slow_fields, name))
+            setattr(copied_lines, name, getattr(slow_fields, name))
         slow = [columns_of(data, len(rows))]
     finally:
         for name, loop in kept.items():
-            setattr(copied, name, loop)
+            setattr(copied_lines, name, loop)
     assert fast == slow
     assert fast[0][0] == [list(column) for column in zip(*rows, strict=True)] or not rows
 
@@ -102,5 +117,8 @@ def escaped(field: str | None) -> bytes:
 
 def columns_of(data: bytes, rows: int) -> tuple[list[object], list[object]]:
     lines = CopiedLines(data, rows, 3)
-    tried = [lines.numbers(0, BIG), lines.numbers(1, DecimalCodec(5, 2)), lines.instants(2, LOCAL)]
+    wanted = (pa.int64(), pa.int32(), pa.decimal128(5, 2))
+    tried = [put(lines, of, partial(lines.put_numbers, at, of)) for at in range(3) for of in wanted]
+    tried += [put(lines, LOCAL.arrow_type, partial(lines.put_instants, at, LOCAL.arrow_type)) for at in range(3)]
+    tried += [put(lines, pa.string(), partial(lines.put_texts, at)) for at in range(3)]
     return [lines.texts(at).to_pylist() for at in range(3)], [made and made.to_pylist() for made in tried]

@@ -3,8 +3,10 @@
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.copied import CopiedLines, CopyBatchBuilder
+from tidemark.decode.copied import CopyBatchBuilder
+from tidemark.decode.copied_lines import CopiedLines
 from tidemark.decode.varlena import BadDatum
+from tidemark.model.change import RowsMessage
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
 from tidemark.model.relation import Relation
@@ -52,3 +54,11 @@ def test_invalid_bytes_become_replacement_characters() -> None:
 def test_a_row_of_another_shape_names_table_and_row() -> None:
     with pytest.raises(BadDatum, match=r"public\.t: copied row 2 has 1 fields, not 2"):
         build(forms.relation_of(forms.INT4, forms.TEXT), [b"1\tx\n", b"2\n"])
+
+
+def test_a_side_that_no_row_has_takes_no_room_for_each_of_its_columns() -> None:
+    relation, rows = forms.relation_of(*[forms.INT4] * 20), 1000
+    lines = b"\t".join([b"7"] * 20) + b"\n"
+    given = CopyBatchBuilder(Oid(1), relation).build(lines * rows, rows, Position(TimelineId(1), Lsn(8), 1), 0).given
+    assert isinstance(given, RowsMessage)
+    assert len(given.message) < rows * (20 * 4 + 60)

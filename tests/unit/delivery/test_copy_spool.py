@@ -1,8 +1,9 @@
-"""A copied table's lines on disk: given back as they were put in, also while more is put in."""
+"""A copied table's lines, on disk or on their way: given back as they were put in, also while more is put in."""
 
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,35 @@ def test_a_block_is_given_back_while_the_next_is_still_to_come(tmp_path: Path) -
         is_given.set()
         assert list(given) == [BLOCKS[1]]
         filled.result()
+
+
+@pytest.mark.parametrize("taken_between", [0, 1, 2, 3, 7, 12])
+def test_blocks_keep_their_order_whoever_is_faster_for_a_while(tmp_path: Path, taken_between: int) -> None:
+    taken: list[CopyBlock] = []
+
+    def blocks() -> Iterator[CopyBlock]:
+        for number, block in enumerate(BLOCKS):
+            yield block
+            if number % 12 == 11:  # the others are behind by some
+                taken.extend(islice(given, taken_between))
+
+    with CopySpool(tmp_path, 1 << 30) as spool:
+        given = spool.blocks()
+        spool.fill(blocks(), "public.t")
+        assert [*taken, *given] == BLOCKS
+
+
+def test_of_blocks_that_are_taken_at_once_nothing_goes_to_disk(tmp_path: Path) -> None:
+    def blocks() -> Iterator[CopyBlock]:
+        for block in BLOCKS:
+            yield block
+            assert next(given) == block
+
+    with CopySpool(tmp_path, 1 << 30) as spool:
+        given = spool.blocks()
+        spool.fill(blocks(), "public.t")
+        assert list(given) == []
+        assert spool.stored_bytes == 0
 
 
 def test_nothing_more_is_given_back_once_filling_was_broken_off(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def one_version(_database: Oid, _relation: Relation) -> SchemaVersion:
 def stored_group(after: int = 10) -> list[tuple[Sequence, list[bytes]]]:
     group = groups.group(100, [groups.schema_event(100, groups.relation()), groups.batch(100, [1, 2])])
     numbered = encode_group(group).numbered(Sequence(after), one_version)
-    return [(header.sequence, list(chunks(header, payload))) for header, payload in numbered]
+    return [(header.sequence, [bytes(chunk) for chunk in chunks(header, payload)]) for header, payload in numbered]
 
 
 def test_a_group_is_numbered_after_the_head_and_every_value_knows_its_ends() -> None:
@@ -43,7 +43,7 @@ def test_a_group_is_numbered_after_the_head_and_every_value_knows_its_ends() -> 
 def test_a_payload_of_any_length_is_cut_at_one_megabyte_and_joined(length: int) -> None:
     group = groups.group(100, [groups.message(100, b"m" * length)])
     header, payload = next(iter(encode_group(group).numbered(Sequence(0), one_version)))
-    stored = list(chunks(header, payload))
+    stored = [bytes(chunk) for chunk in chunks(header, payload)]
     assert all(len(chunk) <= CHUNK_BYTES for chunk in stored)
     assert len(stored) == header.chunk_count
     value = join(Sequence(1), stored)
