@@ -14,6 +14,7 @@ from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
 from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
+from tidemark.decode.batch_costs import NO_END
 from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.gathering import Arenas, GatheredRows
@@ -158,7 +159,7 @@ def test_of_small_transactions_whose_rows_nobody_wants_nothing_is_gathered_and_a
     runs = [run for run in found if isinstance(run, CommittedRun)]
     assert sum(map(len, runs)) > 50
     for run in runs:
-        gathered_rows = GatheredRows(run.versions, arenas)
+        gathered_rows = GatheredRows(run.versions, arenas, uncounted_bytes=NO_END)
         gathered_rows.take_transactions(run, 0, len(run))
         assert (len(gathered_rows), gathered_rows.byte_count) == (run.row_ends[-1], run.row_ends[-1] * ENTRY_BYTES)
         assert (arenas.entries.size, arenas.tuples.size, arenas.runs.count) == (0, 0, 0)
