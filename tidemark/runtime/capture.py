@@ -123,6 +123,7 @@ class Capture:
         self._error: BaseException | None = None
         self._history = self._make_history(config, view)
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
+        self._handoff.inflow = self._inflow.input
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)

@@ -30,7 +30,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.decode_run import InvalidWal, WalDecoding
-from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.handoff import Handoff, TurnTaken
 from tidemark.runtime.inflow import Slices
 from tidemark.runtime.signal import Signal
 from tidemark.wal.page import Framer
@@ -277,7 +277,7 @@ class DecodeThread:
     def take_turn(self) -> ChangeGroup | None:
         """Decode what is there up to the next group, in the application thread, unless the decode thread is at it."""
         if not self._turn.acquire(blocking=False):
-            return None
+            raise TurnTaken
         try:
             while not (self._handoff.byte_count or self._stopping.is_set()):  # what is in the queue comes first
                 found = self._next()

@@ -16,6 +16,20 @@ from tidemark.runtime.signal import Signal
 GROUP_OVERHEAD_BYTES = 1000  # what a group without rows counts: the queue is bounded for those, too
 
 
+BRING_S = 0.05  # how long the taker waits at the socket at most: so soon it looks at the queue, and at a stop
+
+
+class TurnTaken(Exception):
+    """Another thread decodes; it wakes the taker if there is something for that."""
+
+
+class Brings(Protocol):
+    """What brings WAL, by a thread of its own or in the taker's."""
+
+    def bring(self, timeout_s: float) -> bool:
+        """Have come what comes within `timeout_s`, in the caller's thread; false if another brings it."""
+
+
 class Turns(Protocol):
     """What decodes, one thread at a time."""
 
@@ -24,7 +38,7 @@ class Turns(Protocol):
         """Tell if more has come than was decoded."""
 
     def take_turn(self) -> ChangeGroup | None:
-        """Decode what is there up to the next group, unless another thread is at it."""
+        """Decode what is there up to the next group; raise `TurnTaken` if another thread is at it."""
 
 
 class Handoff:
@@ -33,6 +47,7 @@ class Handoff:
     def __init__(self, bytes_max: int, arrived: Signal) -> None:
         """`arrived` is set when there is something to decode; it wakes the taker while that waits."""
         self.turns: Turns | None = None
+        self.inflow: Brings | None = None
         self._bytes_max = bytes_max
         self._arrived = arrived
         self._groups: deque[tuple[ChangeGroup, int]] = deque()
@@ -94,13 +109,19 @@ class Handoff:
     def _wait(self, until_s: float) -> ChangeGroup | None:
         while True:
             self._taker_waits = True
-            group = self.turns.take_turn() if self.turns is not None else None
+            group, inflow = None, None
+            if self.turns is not None:
+                try:
+                    group, inflow = self.turns.take_turn(), self.inflow
+                except TurnTaken:  # who has it is not heard at the socket
+                    pass
             if group is None:
                 group = self._first()
             remaining_s = until_s - time.monotonic()
             if group is not None or self._closed or remaining_s <= 0:
                 return group
-            self._woken.wait(remaining_s)
+            if inflow is None or self._woken.is_set or not inflow.bring(min(remaining_s, BRING_S)):
+                self._woken.wait(remaining_s)
 
     def _first(self) -> ChangeGroup | None:
         if not self._groups:
