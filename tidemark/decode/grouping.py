@@ -178,9 +178,9 @@ class Grouper:
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
             return
-        index = 0
-        while index < len(run):
-            stop = self._fitting(run, index)
+        index, count = 0, len(run)
+        while index < count:
+            stop = self._fitting(run, index, count)
             if stop > index:
                 self._add_transactions(run, index, stop)
             else:
@@ -233,10 +233,10 @@ class Grouper:
         if not self._snapshots:
             return True
         oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
-        return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
+        return all([snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots])
 
-    def _fitting(self, run: CommittedRun, index: int) -> int:
-        """Return the first transaction of a run, from `index` on, by which the group gets full; or the run's end."""
+    def _fitting(self, run: CommittedRun, index: int, count: int) -> int:
+        """Return the first of a run's `count` transactions, from `index` on, by which the group gets full; or `count`."""
         rows = self._rows_max - self._row_count - (len(self._gathered) if self._gathered is not None else 0)
         room = self._bytes_max - self.byte_count
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
@@ -245,9 +245,9 @@ class Grouper:
             taken = run.row_ends[number] - rows_before
             return taken >= rows or taken * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
 
-        if not fills(len(run) - 1):
-            return len(run)
-        return bisect_left(range(len(run)), True, lo=index, key=fills)
+        if not fills(count - 1):
+            return count
+        return bisect_left(range(count), True, lo=index, key=fills)
 
     def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
         if self._gathered is None or not self._gathered.fits(run):

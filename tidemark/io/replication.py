@@ -148,7 +148,8 @@ class WalStream:
             raise self._lost(error) from error
         now_s = time.monotonic()
         if count == 0:
-            self._check_silence(now_s)
+            if now_s - self._heard_s > SILENCE_S_MAX:
+                raise NodeUnreachable(f"{self.where}: silent for {now_s - self._heard_s:.0f} s while {self._doing()}")
             return None
         self._heard_s = now_s
         if count < 0:
@@ -177,7 +178,7 @@ class WalStream:
                 f"{self.where} sent WAL from {format_lsn(message.start_lsn)}, {format_lsn(self._received_lsn)} was due"
             )
         segment = ReadSegment(message.start_lsn, message.payload, self._timeline)
-        self._received_lsn = segment.end_lsn
+        self._received_lsn = Lsn(message.start_lsn + len(message.payload))
         return segment
 
     def _copy_ended(self) -> TimelineEnd:
@@ -250,11 +251,6 @@ class WalStream:
         return NodeUnreachable(
             f"{self.where}, {self._doing()}: {message}", hint="see the node's log; a daemon tries again by itself"
         )
-
-    def _check_silence(self, now_s: float) -> None:
-        silent_s = now_s - self._heard_s
-        if silent_s > SILENCE_S_MAX:
-            raise NodeUnreachable(f"{self.where}: silent for {silent_s:.0f} s while {self._doing()}")
 
 
 def _connect(dsn: str, where: str) -> pq.abc.PGconn:

@@ -373,6 +373,7 @@ class Capture:
         metrics.ring_used.set(self._inflow.ring.used_bytes)
         metrics.ring_high_water.set(self._inflow.ring.high_water_bytes)
         metrics.queue_used.set(self._handoff.byte_count)
+        metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
         metrics.received_lsn.set(progress.received_lsn)
         metrics.decoded_lsn.set(progress.decoded_lsn)
         metrics.lag_bytes.set(progress.lag_bytes)

@@ -139,8 +139,6 @@ class WalReader:
 
     def _log_databases(self) -> None:
         """Say, once each, which selected databases are not followed."""
-        if self._looks_logged == self._mirrors.looks:
-            return
         self._looks_logged = self._mirrors.looks
         left_out = self._mirrors.left_out_by_name()
         for name in left_out.keys() - self._left_out:
@@ -195,7 +193,8 @@ class WalReader:
 
     def tend(self, segment: ReadSegment) -> None:
         """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
-        self._log_databases()
+        if self._looks_logged != self._mirrors.looks:
+            self._log_databases()
         self._metrics.records.inc(self._decoding.records - self._records_told)
         self._records_told = self._decoding.records
         segment_bytes = self._decoding.framer.segment_bytes
@@ -204,7 +203,6 @@ class WalReader:
             self._metrics.segment_seconds.observe(self.cpu_s - self._segment_began_s)
             self._segment_began_s = self.cpu_s
         self._open_transactions = self.decoder.transactions.open_count
-        self._metrics.open_transactions.set(self._open_transactions)
         if spilled := self.decoder.transactions.spilled_bytes - self._spilled_bytes:
             self._metrics.spilled.inc(spilled)
             self._spilled_bytes += spilled

@@ -259,10 +259,12 @@ class NetworkThread(SourceThread):
         if isinstance(event, Keepalive):
             self._progress.flush_lsn = event.server_end_lsn
             return 0
-        length, end_lsn = len(event.data), event.end_lsn
+        length = len(event.data)
+        end_lsn = Lsn(event.start_lsn + length)
         self._progress.receive(end_lsn)  # NB: before the decode thread, which is quick, can have it
         self._sink.put(event)
-        self._progress.flush_lsn = max(self._progress.flush_lsn, end_lsn)
+        if end_lsn > self._progress.flush_lsn:
+            self._progress.flush_lsn = end_lsn
         self._metrics.wal_bytes.inc(length)
         return length
 
