@@ -233,10 +233,10 @@ class Grouper:
         if not self._snapshots:
             return True
         oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
-        return all([snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots])
+        return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
 
     def _fitting(self, run: CommittedRun, index: int, count: int) -> int:
-        """Return the first of a run's `count` transactions, from `index` on, by which the group gets full; or `count`."""
+        """Return the first transaction of a run, from `index` on, by which the group gets full; or their `count`."""
         rows = self._rows_max - self._row_count - (len(self._gathered) if self._gathered is not None else 0)
         room = self._bytes_max - self.byte_count
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)

@@ -3,7 +3,7 @@
 It drains the ring whether or not the consumer keeps up, until the queue to the application thread is full. A group is
 handed over when it is full, or when the application thread has nothing else to do: so a quiet stream has the latency of
 one delivery, and a busy one batches as large as the deliveries let it. In a quiet stream the application thread, which
-has nothing to do, decodes by itself; the decode thread goes on as soon as that is busy with a delivery.
+has nothing to do, decodes by itself; the decode thread goes on with what is left when that is busy with a delivery.
 
 Order: a catalog-relevant record is in the journal before anything that it explains is handed over; the application
 thread makes the journal durable before it delivers.

@@ -2,7 +2,8 @@
 
 A taker that finds nothing does not only wait: where nobody else decodes, it takes what has come and decodes it itself
 (`turns`): a hand-over from thread to thread costs a commit some tens of microseconds. Whoever decodes has the turn, so
-that there is one order; what is in the queue precedes whatever is decoded.
+that there is one order; what is in the queue precedes whatever is decoded. And it waits where WAL comes in, not for
+a thread to tell (`Brings`): then nothing stands between the socket and the consumer but one thread.
 """
 
 import threading
@@ -109,12 +110,7 @@ class Handoff:
     def _wait(self, until_s: float) -> ChangeGroup | None:
         while True:
             self._taker_waits = True
-            group, inflow = None, None
-            if self.turns is not None:
-                try:
-                    group, inflow = self.turns.take_turn(), self.inflow
-                except TurnTaken:  # who has it is not heard at the socket
-                    pass
+            group, inflow = self._take_turn()
             if group is None:
                 group = self._first()
             remaining_s = until_s - time.monotonic()
@@ -122,6 +118,15 @@ class Handoff:
                 return group
             if inflow is None or self._woken.is_set or not inflow.bring(min(remaining_s, BRING_S)):
                 self._woken.wait(remaining_s)
+
+    def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
+        """Decode; return where to wait then: not at the socket where another thread decodes, which is not heard there."""
+        if self.turns is None:
+            return None, None
+        try:
+            return self.turns.take_turn(), self.inflow
+        except TurnTaken:
+            return None, None
 
     def _first(self) -> ChangeGroup | None:
         if not self._groups:

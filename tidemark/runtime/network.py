@@ -5,6 +5,11 @@
 A connection that breaks is made again, with back-off, at the ring's end; so is one that was closed because the ring
 was full, once a share of it is free. Closing costs the node nothing, and a connection that nobody reads would delay its
 shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
+
+In a quiet stream it *stands back*: whoever waits for changes (the taker) reads the socket by itself, so that no commit
+waits for one thread to wake another. The connection stays this thread's: it looks every `LOOK_S` whether the taker has
+come to the socket since, and goes on by itself if not, so that a consumer which takes its time holds up no WAL; at once
+where more comes than one reading takes, or anything but WAL.
 """
 
 import threading
@@ -132,13 +137,16 @@ class NetworkThread(SourceThread):
 
     def bring(self, timeout_s: float) -> bool:
         """Take what comes within `timeout_s`, in the caller's thread; false if this thread does so itself (so far)."""
-        stream = self._lent
-        if stream is None or not self._socket.acquire(blocking=False):
+        lent = self._lent
+        if lent is None or not self._socket.acquire(blocking=False):
             self._is_wanted = True
             return False
         try:
+            stream = self._lent  # NB: only now it stays what it is
+            if stream is None:
+                return False
             self._visits += 1
-            if self._lent is not None and not self._bring_from(stream, timeout_s):
+            if not self._bring_from(stream, timeout_s):
                 self._lent = None
                 self._given_back.set()
         finally:
@@ -234,6 +242,7 @@ class NetworkThread(SourceThread):
         self._metrics.connected.set(1)
         self._metrics.reconnects.inc()
         self._log.info("streaming", start_lsn=self._sink.write_lsn, timeline=self._timeline, node=stream.where)
+        is_heard = False
         while ended is None and not self._stopping.is_set():
             if self._sink.free_bytes < SLICE_BYTES_MAX:
                 self._link = Link.PAUSED
@@ -241,7 +250,7 @@ class NetworkThread(SourceThread):
                 return
             event = stream.receive()
             if event is None:
-                if self._is_wanted:
+                if self._is_wanted and is_heard:
                     ended = self._stand_back(stream)
                     continue
                 event = stream.read(READ_S)
@@ -249,6 +258,7 @@ class NetworkThread(SourceThread):
                 ended = event
             elif event is not None:
                 self._backoff.succeeded()
+                is_heard = True
                 if self._take_event(event):
                     self._arrived.set()
         if ended is not None:
@@ -263,8 +273,7 @@ class NetworkThread(SourceThread):
         end_lsn = Lsn(event.start_lsn + length)
         self._progress.receive(end_lsn)  # NB: before the decode thread, which is quick, can have it
         self._sink.put(event)
-        if end_lsn > self._progress.flush_lsn:
-            self._progress.flush_lsn = end_lsn
+        self._progress.flush_lsn = max(self._progress.flush_lsn, end_lsn)
         self._metrics.wal_bytes.inc(length)
         return length
 
