@@ -120,7 +120,7 @@ class Handoff:
                 self._woken.wait(remaining_s)
 
     def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
-        """Decode; return where to wait then: not at the socket where another thread decodes, which is not heard there."""
+        """Decode; return where to wait then: not at the socket if another thread decodes, which is not heard there."""
         if self.turns is None:
             return None, None
         try:
