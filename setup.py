@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError, CompileError
 
 # Modules with a .pxd beside the .py.
 KERNELS = [
@@ -30,17 +32,34 @@ KERNELS = [
 # What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
+REQUIRED = bool(os.environ.get("REQUIRE_CYTHON"))
+
+
+class AllKernelsOrNone(build_ext):
+    """Kernels call each other past Python: one that is compiled cannot be imported beside one that is not."""
+
+    def build_extensions(self) -> None:
+        """Build all, or leave none, nor one of an earlier build in the tree, and let them run interpreted."""
+        try:
+            super().build_extensions()
+        except (BaseError, CCompilerError, CompileError) as error:
+            if REQUIRED:
+                raise
+            self.warn(f"the kernels will run interpreted: {error}")
+            for self.inplace in (True, False):
+                for kernel in self.extensions:
+                    Path(self.get_ext_fullpath(kernel.name)).unlink(missing_ok=True)
+            self.extensions = []
 
 
 def kernels() -> list[Extension]:
     """Return the extensions to build: none where SKIP_CYTHON is set or Cython is not installed."""
-    required = bool(os.environ.get("REQUIRE_CYTHON"))
     if os.environ.get("SKIP_CYTHON"):
         return []
     try:
         from Cython.Build import cythonize  # noqa: PLC0415 - a build without Cython is a supported build
     except ImportError:
-        if required:
+        if REQUIRED:
             raise
         return []
     return cythonize(
@@ -50,7 +69,6 @@ def kernels() -> list[Extension]:
                 [str(Path(*name.split(".")).with_suffix(".py"))],
                 define_macros=MACROS,
                 extra_compile_args=FLAGS,
-                optional=not required,
             )
             for name in KERNELS
         ],
@@ -65,4 +83,4 @@ def kernels() -> list[Extension]:
     )
 
 
-setup(ext_modules=kernels())
+setup(ext_modules=kernels(), cmdclass={"build_ext": AllKernelsOrNone})
