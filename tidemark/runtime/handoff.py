@@ -15,8 +15,6 @@ from tidemark.model.change import ChangeGroup
 from tidemark.runtime.signal import Signal
 
 GROUP_OVERHEAD_BYTES = 1000  # what a group without rows counts: the queue is bounded for those, too
-
-
 BRING_S = 0.05  # how long the taker waits at the socket at most: so soon it looks at the queue, and at a stop
 
 
