@@ -1,11 +1,14 @@
 """What decoding takes as WAL, transactions and catalogs grow: CPU seconds by WAL, peak memory by rows and by tables.
 
     rows     one transaction each, of so many rows of five columns: over 256 MB of packed rows are spilled
-    tables   databases of so many tables, with a row into each, every one a transaction
+    tables   databases of so many tables: ten thousand rows into one of them, then as many spread over all, each row a
+             transaction
     WAL      the same rows until there are so many GB of it, each length decoded from its beginning
 
 Each turn is a process, `cdcctl decode --format null` over segment files. "Start" is a turn with nothing to decode: the
-interpreter, the imports and the catalog. Of the memory the greatest resident size counts, as the kernel tells it.
+interpreter, the imports and the catalog; "beside it" is what decoding takes beyond. The greatest resident size counts,
+as the kernel tells it. What more tables add at the start is the catalog itself; what rows in all of them take beyond
+rows in one is what is known of each table by then, and the batches of a group.
 The WAL stays in the server's own folder and is linked from there: the greatest length and half as much again are needed
 on its disk.
 """
@@ -20,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from scripts.bench.decode_contestants import CDCCTL, ROOT, init_state
@@ -40,6 +44,8 @@ KEPT_MB_MORE = 4096
 CREATE_TABLES = """DO $$ BEGIN FOR n IN {first}..{last} LOOP
     EXECUTE format('CREATE TABLE t_%s (id int PRIMARY KEY, amount numeric, note text)', n);
 END LOOP; END $$"""
+
+INSERT_SPREAD = "INSERT INTO t_{table} VALUES ({number}, {number}, 'note {number}')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,21 +139,28 @@ def grow(cluster: Cluster, folder: Path, rows: Sequence[int], gigabytes: Sequenc
     return of_rows, of_wal
 
 
-def spread_out(cluster: Cluster, folder: Path, tables: int) -> Stretch:
-    """Write a row into each of so many tables, ten times over where they are few."""
+def spread_out(cluster: Cluster, folder: Path, tables: int) -> list[Stretch]:
+    """Write rows into one of so many tables, then as many spread over all; return both stretches."""
     name = f"tables_{tables}"
     cluster.sql(f"CREATE DATABASE {name}")
     source = Source(cluster, folder, name)
+    rows = max(TABLES)
+    places = []
     with source.session() as session:
         for first in range(1, tables + 1, TABLES_AT_ONCE):
             sql(session, CREATE_TABLES.format(first=first, last=min(first + TABLES_AT_ONCE - 1, tables)))
-        begin = source.begin()
-        rows = max(TABLES)
+        places.append(source.begin())
         for number in range(rows):
-            sql(session, f"INSERT INTO t_{number % tables + 1} VALUES ({number}, {number}, 'note {number}')")
-        end = source.lsn()
-    source.link(begin)
-    return Stretch(f"{tables:,} tables", begin, end, rows, source.state, source.archive)
+            sql(session, INSERT_SPREAD.format(table=1, number=number))
+        places.append(source.lsn())
+        for number in range(rows):
+            sql(session, INSERT_SPREAD.format(table=number % tables + 1, number=rows + number))
+        places.append(source.lsn())
+    source.link(places[0])
+    return [
+        Stretch(f"{written} of {tables:,}", begin, end, rows, source.state, source.archive)
+        for written, (begin, end) in zip(("one", "all"), pairwise(places), strict=True)
+    ]
 
 
 def decode(stretch: Stretch) -> Turn:
@@ -189,13 +202,14 @@ def _peak_kib(pid: int) -> int:
 
 def show(kind: str, turns: Sequence[Turn]) -> None:
     """Print a table."""
-    heads = ("WAL MB", "rows", "wall s", "CPU s", "CPU s a GB", "peak MB", "start MB")
-    print("\n{:>16}{:>10}{:>12}{:>10}{:>10}{:>12}{:>10}{:>10}".format(kind, *heads))
+    heads = ("WAL MB", "rows", "wall s", "CPU s", "CPU s a GB", "peak MB", "start MB", "beside it")
+    print("\n{:>16}{:>10}{:>12}{:>10}{:>10}{:>12}{:>10}{:>10}{:>11}".format(kind, *heads))
     for turn in turns:
         per_gb = turn.cpu_s / turn.wal_bytes * (1 << 30)
         print(
             f"{turn.name:>16}{turn.wal_bytes / 1e6:>10,.0f}{turn.rows:>12,}{turn.wall_s:>10.2f}{turn.cpu_s:>10.2f}"
-            f"{per_gb:>12.2f}{turn.peak_mb:>10.0f}{turn.start_peak_mb:>10.0f}",
+            f"{per_gb:>12.2f}{turn.peak_mb:>10.0f}{turn.start_peak_mb:>10.0f}"
+            f"{turn.peak_mb - turn.start_peak_mb:>11.0f}",
             flush=True,
         )
 
@@ -219,7 +233,7 @@ def main() -> None:
     settings = {**SETTINGS, "wal_keep_size": f"{kept_mb}MB", "max_wal_size": f"{kept_mb}MB"}
     measured: dict[str, list[Turn]] = {}
     with tempfile.TemporaryDirectory(prefix="tm-bench-") as folder, new_cluster(MAJOR, settings) as cluster:
-        stretches = {"tables": [spread_out(cluster, Path(folder), count) for count in given.tables]}
+        stretches = {"tables": [each for count in given.tables for each in spread_out(cluster, Path(folder), count)]}
         stretches["rows"], stretches["WAL"] = grow(cluster, Path(folder), given.rows, given.gigabytes)
         for kind, found in stretches.items():
             measured[kind] = [decode(stretch) for _ in range(given.rounds) for stretch in found]

@@ -16,8 +16,9 @@ from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.random_sessions.crew import storm
 from tests.support.servers import MAJORS
+from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
-from tidemark.decode.catalog.layout import PG_CLASS
+from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
 from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
 from tidemark.decode.catalog.views import Shelf
@@ -420,7 +421,9 @@ class Witness:
         self.compared = self.different = 0
 
     def tables(self, xid: Xid | None) -> Tables:
-        describer = Describer(self.mirror.store, self.readers, self.mirror.dialect.encoding, xid, Shelf())
+        describer = Describer(
+            self.mirror.store, self.readers, self.mirror.dialect.encoding, xid, Shelf(PG_TYPE.oid), alike=Alike()
+        )
         heap, found = self.mirror.store.heap(PG_CLASS, xid), dict[Oid, Relation | None]()
         oids = {heap.subject(packed) for packed in heap.rows.values()}
         for oid in sorted(oid for oid in oids if oid >= FIRST_USER_OID):

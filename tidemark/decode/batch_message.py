@@ -14,8 +14,11 @@ from tidemark.decode.batch_body import put_buffer, put_node
 from tidemark.model.errors import InternalError
 
 FORMS_KEPT = 4096
+SMALL_BYTES = 16 << 10  # up to here a copy of the right length takes less than what was allocated, and no longer
 GROWN_BYTES_MIN = 4096  # of a body that turns out longer than it seemed
-_POOL = pa.system_memory_pool()  # the default one gives a large body back to the kernel at once: twice the page faults
+MEMORY_POOL = (
+    pa.system_memory_pool()
+)  # the default one gives a large body back to the kernel at once: twice the page faults
 _PREFIX_BYTES = 8  # continuation marker, length of the head
 _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 # Fields of the tables Message and RecordBatch (Message.fbs).
@@ -74,7 +77,7 @@ class BatchMessage:
         self.out[: self.body] = form.head
 
     def _take(self, byte_count: int) -> None:
-        self._bytes = pa.allocate_buffer(byte_count + 7 & ~7, _POOL)  # NB: nobody clears it
+        self._bytes = pa.allocate_buffer(byte_count + 7 & ~7, MEMORY_POOL)  # NB: nobody clears it
         self.out = memoryview(self._bytes).cast("B")
         self.out_16: memoryview[int] = self.out.cast("H")
         self.out_32: memoryview[int] = self.out.cast("I")
@@ -108,11 +111,11 @@ class BatchMessage:
             self.at = end
             buffer += 2
 
-    def finish(self, rows: int) -> pa.Buffer:
+    def finish(self, rows: int) -> bytes | pa.Buffer:
         """Return the message of a batch of so many rows."""
         self.words[self._form.length] = rows
         self.words[self._form.body_length] = self.at - self.body
-        return self._bytes.slice(0, self.at)
+        return bytes(self.out[: self.at]) if self.at <= SMALL_BYTES else self._bytes.slice(0, self.at)
 
 
 def _nodes(column: pa.Array) -> Iterator[pa.Array]:

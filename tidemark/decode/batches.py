@@ -98,7 +98,7 @@ class RowSpans:
 
 
 class BatchBuilder:
-    """Builds the batches of one relation version; worth keeping as long as the version is in use."""
+    """Builds the batches of one relation version; costs little where its shape is kept."""
 
     __slots__ = ("_database", "_expanded_bytes_max", "_relation", "_rows_max", "_shape")
 

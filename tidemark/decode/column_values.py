@@ -6,15 +6,17 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidemark.decode import batch_body, places, text_columns
-from tidemark.decode.batch_body import STEP, Stop
-from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.batch_body import STEP, Stop, Way
+from tidemark.decode.batch_message import MEMORY_POOL, BatchMessage
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.codec import ArrowValue, Codec
 from tidemark.decode.column_plans import ColumnPlan
 from tidemark.decode.places import DONE, Buffer, Place
 from tidemark.model.errors import CorruptWal
+from tidemark.model.relation import TypeDescription
 
 NO_STACK = array("q")
+PLAIN_WIDTHS = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}  # bytes of values that stay as they are
 NONE_MISSING: Mapping[int, ArrowValue] = {}
 
 
@@ -40,14 +42,19 @@ class Located:
         """Have room for the places; for none if there is nothing to locate."""
         self.data = data
         self.rows = rows
-        self.places = zeros(rows * slots * located)
-        self.sizes = zeros(rows * slots * located)
+        self.places = _room(rows * slots * located)  # NB: nobody clears them: who locates writes every place
+        self.sizes = _room(rows * slots * located)
         self.absent = zeros(slots)  # rows without a value, by column
 
 
 def zeros(count: int) -> "memoryview[int]":
     """Return room for `count` integers of 64 bits, all zero."""
     return memoryview(bytearray(count * 8)).cast("q")
+
+
+def _room(count: int) -> "memoryview[int]":
+    """Return room for `count` integers of 64 bits."""
+    return memoryview(pa.allocate_buffer(count * 8, MEMORY_POOL)).cast("q")
 
 
 def put(
@@ -64,7 +71,7 @@ def put(
     if missing:  # NB: they have no payload that a kernel could take
         numbers = numbers[:]
         for slot in missing:
-            numbers[slot * STEP] = batch_body.Way.OTHER
+            numbers[slot * STEP] = Way.OTHER
     stack = array("q", bytes(8 * text_columns.STACK_INTEGERS)) if plan.has_jsonb else NO_STACK
     state = array("q", [message.at, 0])
     while True:
@@ -120,33 +127,88 @@ def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMess
     total = places.measure_arrays(located.data, located.places, located.sizes, first, rows, offsets)
     if total == DONE:
         return False
-    elements = Located(located.data, total, 1)
+    if nulls:
+        places.present(located.places, first, rows, message.out[begin:offsets_at])
+    message.at = end
+    way = plan.elements[slot].numbers[0]
+    if not (
+        way in PLAIN_WIDTHS
+        and _put_plain_elements(
+            located, first, offsets, PLAIN_WIDTHS[Way(way)], message=message, node=node + 2, buffer=buffer + 4
+        )
+    ) and not _put_elements(
+        plan.elements[slot], codec.element, located, first, offsets, message=message, node=node + 2, buffer=buffer + 4
+    ):
+        message.at = begin
+        return False
+    batch_body.put_node(message.words, node, rows, nulls)
+    batch_body.put_buffer(message.words, buffer, begin - message.body, bitmap_bytes)
+    batch_body.put_buffer(message.words, buffer + 2, offsets_at - message.body, (rows + 1) * 4)
+    return True
+
+
+def _put_plain_elements(
+    located: Located,
+    first: int,
+    offsets: "memoryview[int]",
+    width: int,
+    *,
+    message: BatchMessage,
+    node: int,
+    buffer: int,
+) -> bool:
+    """Put elements as they stand in their arrays; False if one is NULL, or is odd."""
+    total = offsets[located.rows]
+    size = total * width
+    end = size + 7 & ~7
+    message.require(end)
+    at = message.at
+    out = message.out[at : at + end]
+    if (
+        places.copy_elements(located.data, located.places, located.sizes, first, located.rows, width, offsets, out)
+        != DONE
+    ):
+        return False
+    out[size:] = bytes(end - size)
+    batch_body.put_node(message.words, node, total, 0)
+    batch_body.put_buffer(message.words, buffer, at - message.body, 0)
+    batch_body.put_buffer(message.words, buffer + 2, at - message.body, size)
+    message.at += end
+    return True
+
+
+def _put_elements(
+    plan: ColumnPlan,
+    element: TypeDescription,
+    located: Located,
+    first: int,
+    offsets: "memoryview[int]",
+    *,
+    message: BatchMessage,
+    node: int,
+    buffer: int,
+) -> bool:
+    """Put elements by their way; False if one is odd."""
+    elements = Located(located.data, offsets[located.rows], 1)
     odd = places.locate_elements(
         located.data,
         located.places,
         located.sizes,
         first,
-        rows,
-        codec.element.length,
-        codec.element.align.width,
+        located.rows,
+        element.length,
+        element.align.width,
         offsets,
         elements.places,
         elements.sizes,
     ) != DONE or places.next_compressed(elements.places, elements.sizes, 0) != DONE  # fmt: skip
     if odd:
         return False
-    if nulls:
-        places.present(located.places, first, rows, message.out[begin:offsets_at])
     elements.absent[0] = batch_body.survey(elements.places, elements.sizes, zeros(1))
-    message.at = end
     try:
-        put(plan.elements[slot], elements, message, nodes=node + 2, buffers=buffer + 4)
+        put(plan, elements, message, nodes=node, buffers=buffer)
     except BadCell:  # NB: it names an element; the whole array's way names the row
-        message.at = begin
         return False
-    batch_body.put_node(message.words, node, rows, nulls)
-    batch_body.put_buffer(message.words, buffer, begin - message.body, bitmap_bytes)
-    batch_body.put_buffer(message.words, buffer + 2, offsets_at - message.body, (rows + 1) * 4)
     return True
 
 

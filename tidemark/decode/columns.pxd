@@ -9,9 +9,9 @@ cdef extern from *:
     # NB: 128 bits. Cython believes it to be 64 and must not choose a type for it: only names declared so may meet it.
     ctypedef unsigned long long u128 "tidemark_u128"
 
-cdef long long ALL_DONE, AHEAD, UUID_BYTES, TEXT_BYTES_MAX
+cdef long long ALL_DONE, AHEAD, UUID_BYTES, UUID_TEXT_BYTES, TEXT_BYTES_MAX
 cdef unsigned int SIGN_32, MASK_32
-cdef unsigned long long SIGN_64, MASK_64, HIGH_BITS
+cdef unsigned long long SIGN_64, MASK_64
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_SHORT, NUMERIC_LONG_NEGATIVE, NUMERIC_SHORT_NEGATIVE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
 cdef u128 GROUP_BASE, TEN, ZERO
@@ -30,7 +30,7 @@ cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) 
 cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
-@cython.locals(low="unsigned long long", high="unsigned long long")
+@cython.locals(value="unsigned long long", last="unsigned long long")
 cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
@@ -76,7 +76,7 @@ cpdef long long measure(const long long[::1] places, const long long[::1] sizes,
                         int[::1] offsets) except? -2
 
 
-@cython.locals(row="long long", place="long long", size="long long")
+@cython.locals(row="long long", place="long long", size="long long", at="long long")
 cpdef long long copy_bytes(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
                            long long first, long long rows, const int[::1] offsets, unsigned char[::1] out) except? -2
 
@@ -107,7 +107,6 @@ cpdef long long build_labels(const unsigned char[::1] data, const long long[::1]
                              const unsigned char[::1] text, int[::1] offsets, unsigned char[::1] out) except? -2
 
 
-@cython.locals(length="long long", word="unsigned long long", seen="unsigned long long", at="long long")
 cdef inline int is_ascii(const unsigned char[::1] text) except -1 nogil
 
 

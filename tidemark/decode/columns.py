@@ -22,6 +22,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
     from cython.cimports.tidemark.decode.prefetch import prefetch
+    from cython.cimports.tidemark.decode.value_bytes import copy_within, every_ascii, uuid_text
 
 if TYPE_CHECKING:
     from tidemark.decode.places import Buffer, Integers, Room
@@ -33,6 +34,7 @@ DONE = -1
 ALL_DONE = int(DONE)
 
 UUID_BYTES = 16
+UUID_TEXT_BYTES = 36
 TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
 
 # Values are clamped and moved to another epoch as unsigned integers: with the sign bit flipped they order as signed.
@@ -40,8 +42,6 @@ SIGN_32 = 1 << 31
 SIGN_64 = 1 << 63
 MASK_32 = (1 << 32) - 1
 MASK_64 = (1 << 64) - 1
-HIGH_BITS = 0x80808080 | 0x80808080 << 32  # of eight bytes
-
 
 NUMERIC_SPECIAL = 0xC000
 NUMERIC_SHORT = 0x8000
@@ -85,9 +85,13 @@ def read_u32(data: Buffer, at: int) -> int:
 
 def read_u64(data: Buffer, at: int) -> int:
     """Read a little-endian integer of eight bytes."""
-    low = read_u32(data, at)
-    high = read_u32(data, at + 4)
-    return low | high << 32
+    value = data[at]
+    last = data[at + 7]
+    if cython.compiled:  # NB: as above
+        value = last
+        memcpy(cython.address(value), cython.address(data[at]), 8)
+        return value
+    return read_u32(data, at) | read_u32(data, at + 4) << 32
 
 
 def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room) -> int:
@@ -212,10 +216,13 @@ def copy_bytes(
             if place >= 0 and size > 0:
                 if place + size > len(data) or offsets[row] + size > len(out):
                     return row
-                if cython.compiled:
-                    memcpy(cython.address(out[offsets[row]]), cython.address(data[place]), size)
+                at = offsets[row]
+                if cython.compiled:  # NB: what a short value is followed by comes along, and is overwritten or cleared
+                    copy_within(
+                        cython.address(out[at]), len(out) - at, cython.address(data[place]), len(data) - place, size
+                    )
                 else:
-                    out[offsets[row] : offsets[row] + size] = data[place : place + size]
+                    out[at : at + size] = data[place : place + size]
     return ALL_DONE
 
 
@@ -223,8 +230,8 @@ def build_uuid(
     data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
     out: Room,
 ) -> int:  # fmt: skip
-    """Write 16 bytes as text."""
-    at = 0
+    """Write 16 bytes as text, the first ones at `offsets[0]`."""
+    at = offsets[0]
     with cython.nogil:
         for row in range(rows):
             offsets[row] = at
@@ -235,6 +242,12 @@ def build_uuid(
                 continue
             if sizes[first + row] != UUID_BYTES:
                 return row
+            if cython.compiled:
+                byte = data[place + UUID_BYTES - 1]
+                out[at + UUID_TEXT_BYTES - 1] = 0
+                uuid_text(cython.address(out[at]), cython.address(data[place]))
+                at += UUID_TEXT_BYTES
+                continue
             for index in range(UUID_BYTES):
                 byte = data[place + index]
                 if index in (4, 6, 8, 10):
@@ -365,18 +378,7 @@ def is_ascii(text: Buffer | Room) -> int:
     """Return if no byte has its highest bit set."""
     if not cython.compiled:
         return bytes(text).isascii()
-    length = len(text)
-    word = SIGN_64
-    seen = word & 0
-    at = 0
-    while at + 8 <= length:
-        memcpy(cython.address(word), cython.address(text[at]), 8)
-        seen |= word
-        at += 8
-    while at < length:
-        seen |= text[at] << 7 | text[at]
-        at += 1
-    return seen & HIGH_BITS == 0
+    return every_ascii(cython.address(text[0]), len(text)) if len(text) > 0 else 1
 
 
 def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:

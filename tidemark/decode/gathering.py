@@ -7,6 +7,7 @@ is one turn of a loop (`row_entries`).
 from array import array
 from collections.abc import Callable, Iterator
 
+from tidemark.decode.batch_costs import MetVersions
 from tidemark.decode.batches import RowSpans
 from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.row_entries import ENTRY_BYTES, arrange, narrow, shift, tally, tuple_bytes
@@ -72,13 +73,20 @@ class GatheredRows:
         "_timelines",
         "_times_us",
         "_tuples",
+        "_uncounted_bytes",
         "_versions",
         "_xids",
+        "met",
     )
 
-    def __init__(self, versions: RelationVersions, arenas: Arenas) -> None:
-        """Gather in `arenas`: what others gathered there is gone."""
+    def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
+        """Gather in `arenas`: what others gathered there is gone.
+
+        Tables are counted where batches of all of them take more than `uncounted_bytes` beside their rows.
+        """
         self._versions = versions
+        self.met = MetVersions(versions.batch_bytes)
+        self._uncounted_bytes = uncounted_bytes
         self._entries = arenas.entries
         self._tuples = arenas.tuples
         self._entries.clear()
@@ -102,9 +110,15 @@ class GatheredRows:
         """Tell if the run's entries name relation versions by the same numbers."""
         return run.versions is self._versions
 
+    def within(self, run: RowRun | CommittedRun, start: int, stop: int, most: int) -> int:
+        """Return the entry from `start` on by which batches take `most` beside their rows, counted in; or `stop`."""
+        return self.met.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
+
     def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
         """Take the rows `start` to `stop` of a run of the transaction `end`."""
         chunk = run.chunk
+        if self._versions.all_batch_bytes > self._uncounted_bytes:
+            self.met.take(chunk.entries, start, stop)
         if stop - start == len(chunk):  # most transactions are small
             self._entries.put(chunk.entries)
             self._tuples.put(chunk.tuples)
@@ -125,6 +139,8 @@ class GatheredRows:
         first, ends, count = run.rows_before(start), run.ends, stop - start
         row_ends = array("q", bytes(8 * count))
         shift(run.row_ends, start, stop, len(self) - first, row_ends)
+        if self._versions.all_batch_bytes > self._uncounted_bytes:
+            self.met.take(run.entries, first, run.rows_before(stop))
         self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : run.rows_before(stop) * ENTRY_BYTES])
         self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
         self._run_rows += row_ends

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from tidemark.decode.batch_costs import batch_bytes
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.committed_run import CommittedRun, EndsInGroup
@@ -43,6 +44,8 @@ from tidemark.model.snapshot import Visibility
 TABLES_MAX = 65536  # relation versions whose selection is remembered
 GROUP_ROWS = 65536
 GROUP_BYTES = 16 << 20  # of tuples, about
+GROUP_BATCH_BYTES = 48 << 20  # of what batches take beside their rows: of 13,000 to 32,000 with 20 to 2 columns
+UNCOUNTED_SHARE = 8  # of which batches of all tables that there are may take one without being counted
 ITEM_BYTES = 500  # what an item that is no row counts, beside its content
 
 Selection = Callable[[Relation], bool]
@@ -99,6 +102,7 @@ class Grouper:
         behind: Visibility | None = None,
         rows_max: int = GROUP_ROWS,
         bytes_max: int = GROUP_BYTES,
+        batch_bytes_max: int = GROUP_BATCH_BYTES,
     ) -> None:
         """`dialects` are the databases'; `selected` tells which relations are wanted, `root_of` whose name they have.
 
@@ -122,8 +126,9 @@ class Grouper:
         self._behind = behind
         self._rows_max = rows_max
         self._bytes_max = bytes_max
+        self._batch_bytes_max = batch_bytes_max
+        self._uncounted_bytes = batch_bytes_max // UNCOUNTED_SHARE
         self._selection: dict[Relation, bool] = {}
-        self._builders: dict[tuple[Oid, str, Relation], BatchBuilder] = {}  # by the database's encoding, too
         self._arenas = Arenas()
         self._restart()
 
@@ -178,9 +183,9 @@ class Grouper:
             for index in range(len(run)):
                 yield from self.add_transaction(run.transaction(index))
             return
-        index, count = 0, len(run)
-        while index < count:
-            stop = self._fitting(run, index, count)
+        index = 0
+        while index < len(run):
+            stop = self._fitting(run, index)
             if stop > index:
                 self._add_transactions(run, index, stop)
             else:
@@ -209,6 +214,8 @@ class Grouper:
     @property
     def _is_full(self) -> bool:
         rows = self._row_count + (len(self._gathered) if self._gathered is not None else 0)
+        if self._gathered is not None and self._gathered.met.byte_count >= self._batch_bytes_max:
+            return True
         return rows >= self._rows_max or self.byte_count >= self._bytes_max
 
     def _first_new(self, end: TransactionEnd) -> int:
@@ -235,29 +242,40 @@ class Grouper:
         oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
         return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
 
-    def _fitting(self, run: CommittedRun, index: int, count: int) -> int:
-        """Return the first transaction of a run, from `index` on, by which the group gets full; or their `count`."""
+    def _fitting(self, run: CommittedRun, index: int) -> int:
+        """Return the first transaction of a run, from `index` on, by which the group gets full; or the run's end."""
         rows = self._rows_max - self._row_count - (len(self._gathered) if self._gathered is not None else 0)
         room = self._bytes_max - self.byte_count
+        stop = len(run)
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
+
+        if run.versions.all_batch_bytes > self._uncounted_bytes:
+            end = run.rows_before(stop)
+            within = self._gather(run).within(run, rows_before, end, self._batch_bytes_max)
+            stop = stop if within == end else bisect_left(run.row_ends, within, lo=index)
 
         def fills(number: int) -> bool:
             taken = run.row_ends[number] - rows_before
             return taken >= rows or taken * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
 
-        if not fills(count - 1):
-            return count
-        return bisect_left(range(count), True, lo=index, key=fills)
+        if stop == index or not fills(stop - 1):
+            return stop
+        return bisect_left(range(stop), True, lo=index, key=fills)
 
-    def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+    def _gather(self, run: RowRun | CommittedRun) -> GatheredRows:
+        """Return where the rows of `run` go."""
         if self._gathered is None or not self._gathered.fits(run):
             self._end_batches()
-            self._gathered = GatheredRows(run.versions, self._arenas)
+            self._gathered = GatheredRows(run.versions, self._arenas, self._uncounted_bytes)
+        return self._gathered
+
+    def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+        gathered = self._gather(run)
         ends, last = run.ends, stop - 1
         self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
         commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
         self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
-        self._gathered.take_transactions(run, start, stop)
+        gathered.take_transactions(run, start, stop)
         self._transactions.extend(ends.part(start, stop))
 
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
@@ -283,14 +301,13 @@ class Grouper:
         Of rows that nobody wants some may have been passed over already: those before the ordinal `first`.
         """
         end = transaction.end
-        if self._gathered is None or not self._gathered.fits(run):
-            self._end_batches()
-            self._gathered = GatheredRows(run.versions, self._arenas)
-        gathered, chunk = self._gathered, run.chunk
+        gathered, chunk = self._gather(run), run.chunk
         stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
         room = self._bytes_max - self.byte_count
         if chunk.byte_count >= room:
             stop = row + rows_within(chunk.entries, row, stop, room)
+        if run.versions.all_batch_bytes > self._uncounted_bytes:
+            stop = gathered.within(run, row, stop, self._batch_bytes_max)
         ordinal = max(first, run.ordinal(row))
         here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
         self._reach(here)
@@ -374,12 +391,8 @@ class Grouper:
         self._byte_count += gathered.byte_count
         made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
         for database, relation, spans in gathered.by_relation(self.wants):
-            key = (database, self._dialects[database].encoding, relation)
-            builder = self._builders.get(key)
-            if builder is None:
-                if len(self._builders) >= TABLES_MAX:
-                    self._builders.clear()
-                builder = self._builders[key] = BatchBuilder(database, relation, self._dialects[database])
+            builder = BatchBuilder(database, relation, self._dialects[database])
+            self._byte_count += batch_bytes(relation)
             table = self._routes.target(relation).oid
             made.setdefault((database, table), []).extend(self._routes.batches(builder.build(spans)))
             self._row_count += len(spans)

@@ -3,7 +3,7 @@
 cimport cython
 
 cdef Py_ssize_t COMPRESSED_KIND, MISSING_KIND, EXTERNAL_KIND
-cdef long long AHEAD, AT_NULL, AT_MISSING, AT_EXTERNAL, ALL_DONE
+cdef long long AHEAD, LINE, AT_NULL, AT_MISSING, AT_EXTERNAL, ALL_DONE
 cdef long long PACKED_HEADER, TUPLE_HEADER, EXTERNAL_BYTES, ARRAY_HEADER, ARRAY_DIMENSIONS, ELEMENTS_MAX
 cdef unsigned int ATTRIBUTES, HAS_NULLS, EXTERNAL_TAG
 cdef int VARLENA
@@ -12,6 +12,9 @@ cdef int VARLENA
 @cython.locals(place="long long")
 cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
                       long long last) except -1 nogil
+
+
+cdef inline int fetch_tuple(const unsigned char[::1] data, long long at, long long length) except -1 nogil
 
 
 @cython.locals(b0="unsigned int", b1="unsigned int")
@@ -27,7 +30,7 @@ cdef inline long long datum_length(const unsigned char[::1] data, long long at, 
 
 
 @cython.locals(rows="long long", columns="long long", room="long long", row="long long", start="long long",
-               end="long long", column="long long", slot="long long")
+               end="long long", column="long long", slot="long long", cell="long long")
 cpdef long long locate(const unsigned char[::1] data, const long long[::1] tuple_at, const long long[::1] tuple_length,
                        const int[::1] lengths, const int[::1] aligns, const int[::1] slots, long long[::1] places,
                        long long[::1] sizes, long long[::1] absent, long long[::1] kinds) except? -2
@@ -74,3 +77,10 @@ cpdef long long locate_elements(const unsigned char[::1] data, const long long[:
                                 long long first, long long rows, long long length, long long align,
                                 const int[::1] offsets, long long[::1] element_places,
                                 long long[::1] element_sizes) except? -2
+
+
+@cython.locals(row="long long", size="long long", place="long long", bounds_end="long long", at="long long",
+               to="long long")
+cpdef long long copy_elements(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+                              long long first, long long rows, long long length, const int[::1] offsets,
+                              unsigned char[::1] out) except? -2

@@ -26,6 +26,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
     from cython.cimports.tidemark.decode.prefetch import prefetch
+    from cython.cimports.tidemark.decode.value_bytes import copy_within
 
 if TYPE_CHECKING:
     from array import array
@@ -68,6 +69,7 @@ ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena h
 ARRAY_DIMENSIONS = 6  # MAXDIM
 ELEMENTS_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
 AHEAD = 16  # rows
+LINE = 64  # bytes of a processor's cache
 
 
 def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
@@ -76,6 +78,16 @@ def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
         place = places[min(cell + AHEAD, last)]
         if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
             prefetch(cython.address(data[place]))
+    return 0
+
+
+def fetch_tuple(data: Buffer, at: int, length: int) -> int:
+    """Have the first bytes of a tuple on their way from memory."""
+    if cython.compiled:
+        while length > 0 and 0 <= at < len(data):
+            prefetch(cython.address(data[at]))
+            at += LINE
+            length -= LINE
     return 0
 
 
@@ -131,6 +143,14 @@ def locate(
     room = len(data)
     with cython.nogil:
         for row in range(rows):
+            if cython.compiled and row + AHEAD < rows:
+                fetch_tuple(data, tuple_at[row + AHEAD], tuple_length[row + AHEAD])
+                if row & 7 == 0:
+                    for column in range(columns):
+                        cell = column * rows + row + AHEAD
+                        if cell < len(places) and cell < len(sizes):
+                            prefetch(cython.address(places[cell]))
+                            prefetch(cython.address(sizes[cell]))
             start = tuple_at[row]
             if start < 0:
                 for column in range(columns):
@@ -358,4 +378,36 @@ def locate_elements(
                 element_places[cell] = at + lead
                 element_sizes[cell] = size - lead if length != VARLENA or lead != 0 else -size
                 at += size
+    return ALL_DONE
+
+
+def copy_elements(
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
+) -> int:
+    """Copy the elements of arrays without NULLs, `length` bytes each, next to each other; return DONE.
+
+    Otherwise, the row of an array that has a NULL, or is odd.
+    """
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            size = (offsets[row + 1] - offsets[row]) * length
+            if size == 0:
+                continue
+            place = places[first + row]
+            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
+            at = bounds_end + ((place - 4 - bounds_end) & 7)
+            to = offsets[row] * length
+            if (
+                read_u32(data, place + 4) != 0
+                or at + size > place + sizes[first + row]
+                or at + size > len(data)
+                or to + size > len(out)
+            ):
+                return row
+            if cython.compiled:
+                copy_within(cython.address(out[to]), len(out) - to, cython.address(data[at]), len(data) - at, size)
+            else:
+                out[to : to + size] = data[at : at + size]
     return ALL_DONE

@@ -97,6 +97,27 @@ def rows_within(entries: Buffer, start: int, stop: int, room: int) -> int:
     return row - start
 
 
+def meet(
+    entries: Buffer, start: int, stop: int, costs: array[int], met: bytearray, total: array[int], most: int
+) -> int:
+    """Note which relation versions the entries from `start` on name, and add to the total what those cost not met yet.
+
+    Return where it stopped: behind the entry by which the total reaches `most`, or at `stop`.
+    """
+    words = memoryview(entries).cast("I")
+    taken = total[0]
+    row = start
+    with cython.nogil:
+        while row < stop and taken < most:
+            relation = words[row * STEP + TO_RELATION]
+            if met[relation] == 0:
+                met[relation] = 1
+                taken += costs[relation]
+            row += 1
+    total[0] = taken
+    return row
+
+
 def tally(entries: Buffer, rows: array[int]) -> int:
     """Add to `rows` how many entries each relation version has; return how many there are."""
     words = memoryview(entries).cast("I")

@@ -8,15 +8,18 @@ row and its abort record, so those rows are the tail of the log and are cut off;
 disk and is passed over when it is read back.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import compress
 from struct import Struct
 from typing import NamedTuple
 
+from tidemark.decode.batch_costs import batch_bytes
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.row_entries import ABSENT, ENTRY, ENTRY_BYTES, RELATION_AT, XID_AT, row_count, tuple_bytes
+from tidemark.decode.row_entries import ABSENT, ENTRY, ENTRY_BYTES, RELATION_AT, ROWS_AT, XID_AT, row_count, tuple_bytes
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
@@ -30,11 +33,13 @@ _XID = Struct("<I")
 class RelationVersions:
     """The relation versions that entries name by number: those that had rows lately, with their databases."""
 
-    __slots__ = ("_numbers", "databases", "relations")
+    __slots__ = ("_numbers", "all_batch_bytes", "batch_bytes", "databases", "relations")
 
     def __init__(self) -> None:
         self.relations: list[Relation] = []
         self.databases: list[Oid] = []
+        self.batch_bytes = array("q")  # what a batch of each takes beside its rows
+        self.all_batch_bytes = 0
         self._numbers: dict[tuple[Oid, Relation], int] = {}
 
     def __len__(self) -> int:
@@ -47,6 +52,8 @@ class RelationVersions:
             number = self._numbers[database, relation] = len(self.relations)
             self.relations.append(relation)
             self.databases.append(database)
+            self.batch_bytes.append(batch_bytes(relation))
+            self.all_batch_bytes += self.batch_bytes[number]
         return number
 
 
@@ -84,11 +91,11 @@ class RowChunk:
     def rows_of(self) -> Mapping[int, int]:
         """Return how many rows each subtransaction has."""
         xids = self.xids()
-        if not self.more:
-            return Counter(xids)
-        rows: Counter[int] = Counter()
-        for row, xid in enumerate(xids):
-            rows[xid] += self.row_count(row, row + 1)
+        rows = Counter(xids)
+        if self.more:
+            counts = memoryview(self.entries).cast("I")[ROWS_AT // 4 :: ENTRY_BYTES // 4].tolist()
+            for xid, count in compress(zip(xids, counts, strict=True), counts):  # few entries are of several rows
+                rows[xid] += count - 1
         return rows
 
     @property

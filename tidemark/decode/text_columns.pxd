@@ -5,7 +5,7 @@ cimport cython
 cdef long long ALL_DONE, AHEAD, BAD, FULL, FRAME_INTEGERS, STACK_TOP
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_PLUS_INFINITY, NUMERIC_MINUS_INFINITY, NUMERIC_SPECIAL_SIGNS, NUMERIC_SHORT
 cdef unsigned int NUMERIC_LONG_NEGATIVE, NUMERIC_LONG_SCALE, NUMERIC_SHORT_NEGATIVE, NUMERIC_SHORT_SCALE
-cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
+cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX, ZEROS
 cdef unsigned int COUNT_MASK, IS_SCALAR, IS_OBJECT, KIND_SHIFT, STRING, NUMERIC, FALSE, TRUE, NULL, CONTAINER
 cdef const unsigned char[::1] WORD_FALSE, WORD_TRUE, WORD_NULL, WORD_NAN, WORD_INFINITY, WORD_MINUS_INFINITY
 cdef const unsigned char[::1] OPEN, CLOSE
@@ -29,13 +29,15 @@ cdef inline long long write_word(const unsigned char[::1] word, long long length
                                  long long at) except? -9 nogil
 
 
-@cython.locals(high="unsigned int", low="unsigned int", tens="unsigned int")
-cdef inline int write_group(unsigned int group, unsigned char[::1] out, long long at) except -1 nogil
+@cython.locals(word="unsigned long long", tens="unsigned long long", ones="unsigned long long",
+               low="unsigned long long")
+cdef inline long long write_group(unsigned long long group, long long zeros, unsigned char[::1] out,
+                                  long long at) except? -9 nogil
 
 
 @cython.locals(head="unsigned int", first="long long", negative="unsigned int", scale="long long", weight="long long",
                groups="long long", start="long long", index="long long", group="unsigned int", zeros="long long",
-               digit="long long", left="long long", rest="long long")
+               left="long long", rest="long long")
 cdef inline long long write_numeric(const unsigned char[::1] data, long long place, long long size,
                                     unsigned char[::1] out, long long at) except? -9 nogil
 
@@ -58,8 +60,8 @@ cdef inline long long datum_end(const unsigned char[::1] data, long long at) exc
                is_object="long long", is_scalar="long long", entries="long long", base="long long", index="long long",
                entry="unsigned int", length="long long", end="long long", child="long long", key_at="long long",
                value_at="long long", start="long long", stop="long long", kind="unsigned int", header="long long")
-cdef long long write_jsonb(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
-                           long long at, long long[::1] stack) except? -9 nogil
+cdef inline long long write_jsonb(const unsigned char[::1] data, long long place, long long size,
+                                  unsigned char[::1] out, long long at, long long[::1] stack) except? -9 nogil
 
 
 @cython.locals(at="long long", place="long long", written="long long")

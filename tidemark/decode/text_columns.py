@@ -22,6 +22,7 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
     from cython.cimports.tidemark.decode.prefetch import prefetch
+    from cython.cimports.tidemark.decode.value_bytes import copy_within, plain_bytes
 
 if TYPE_CHECKING:
     from tidemark.decode.places import Buffer, Integers, Room
@@ -52,6 +53,7 @@ NUMERIC_SHORT_SCALE = 0x1F80
 NUMERIC_WEIGHT_SIGN = 0x0040
 NUMERIC_WEIGHT = 0x003F
 GROUP_MAX = 9999
+ZEROS = 48 | 48 << 8 | 48 << 16 | 48 << 24  # four digits
 AHEAD = 8  # rows
 
 COUNT_MASK = 0x0FFFFFFF
@@ -111,17 +113,24 @@ def write_word(word: bytes, length: int, out: Room, at: int) -> int:
     return at + length
 
 
-def write_group(group: int, out: Room, at: int) -> int:
-    """Write the four digits of a group; NB: the shifts divide by 100 and 10, exactly for all that a group can be."""
-    high = group * 5243 >> 19
-    low = group - high * 100
-    tens = high * 103 >> 10
-    out[at] = 48 + tens
-    out[at + 1] = 48 + high - tens * 10
-    tens = low * 103 >> 10
-    out[at + 2] = 48 + tens
-    out[at + 3] = 48 + low - tens * 10
-    return 0
+def write_group(group: int, zeros: int, out: Room, at: int) -> int:
+    """Write the four digits of a group but for the first `zeros`, and as many bytes behind it that mean nothing.
+
+    NB: the shifts divide by 100 and 10, exactly for all that a group can be.
+    """
+    word = group * 5243 >> 19  # the first two digits, then all four, each in a byte
+    tens = word * 103 >> 10
+    ones = word - tens * 10
+    low = group - word * 100
+    word = low * 103 >> 10
+    low = low - word * 10
+    word = ((tens | ones << 8 | word << 16 | low << 24) + ZEROS) >> (zeros * 8)
+    if cython.compiled:
+        out[at + 3] = 0
+        memcpy(cython.address(out[at]), cython.address(word), 4)
+    else:
+        out[at : at + 4] = word.to_bytes(4, "little")
+    return at + 4 - zeros
 
 
 def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
@@ -162,21 +171,10 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
         group = read_u16(data, first + index * 2) if index < groups else 0
         if group > GROUP_MAX:
             return BAD
-        if at > start or group >= 1000:
-            write_group(group, out, at)
-            at += 4
-            continue
-        write_group(group, out, at)
-        zeros = 1  # in front: they are not shown
-        if group < 100:
-            zeros = 2
-        if group < 10:
-            zeros = 3
-        if group == 0:
-            zeros = 4
-        for digit in range(4 - zeros):
-            out[at + digit] = out[at + zeros + digit]
-        at += 4 - zeros
+        zeros = 0  # in front: they are not shown
+        if at == start:
+            zeros = (group < 1000) + (group < 100) + (group < 10) + (group == 0)
+        at = write_group(group, zeros, out, at)
     if at == start:
         out[at] = 48
         at += 1
@@ -189,7 +187,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
             group = read_u16(data, first + index * 2) if 0 <= index < groups else 0
             if group > GROUP_MAX:
                 return BAD
-            write_group(group, out, at)
+            write_group(group, 0, out, at)
             at += min(left, 4)
             left -= 4
             index += 1
@@ -209,22 +207,25 @@ def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
     at += 1
     while True:
         begin = place
-        while place < end:
-            byte = data[place]
-            if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
-                break
-            place += 1
+        if cython.compiled:
+            if place < end:
+                byte = data[end - 1]
+                place += plain_bytes(cython.address(data[place]), end - place, len(data) - place)
+        else:
+            while place < end and data[place] >= 32 and data[place] != 34 and data[place] != 92:
+                place += 1
         length = place - begin
         if at + length + 7 > room:
             return FULL
         if cython.compiled:
             if length > 0:
-                memcpy(cython.address(out[at]), cython.address(data[begin]), length)
+                copy_within(cython.address(out[at]), room - at, cython.address(data[begin]), len(data) - begin, length)
         else:
             out[at : at + length] = data[begin:place]
         at += length
         if place >= end:
             break
+        byte = data[place]
         place += 1
         out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
         letter = byte

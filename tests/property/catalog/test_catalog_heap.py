@@ -107,6 +107,10 @@ class CatalogHeapBesideAModel(RuleBasedStateMachine):
             else:
                 self.marks.abort(xid)
 
+    @rule()
+    def write_a_base(self) -> None:
+        self.heap.rows.pack()
+
     @invariant()
     def everybody_sees_the_same_rows(self) -> None:
         for top in (None, *(levels[0] for levels in self.levels.values())):

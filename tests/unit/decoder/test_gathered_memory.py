@@ -1,8 +1,8 @@
 """Memory that one group of rows leaves to the next, and long runs of rows that are kept as they come."""
 
 from tidemark.decode.gathering import ARENA_KEPT_BYTES, Arena
-from tidemark.decode.row_entries import ENTRY, ENTRY_BYTES
-from tidemark.decode.rowlog import RUN_BYTES, RelationVersions, RowLog
+from tidemark.decode.row_entries import ENTRY, ENTRY_BYTES, ROWS_AT
+from tidemark.decode.rowlog import RUN_BYTES, RelationVersions, RowChunk, RowLog
 
 FIRST, SECOND = 701, 702
 TUPLE = b"t" * 60
@@ -44,3 +44,15 @@ def test_long_and_short_runs_of_rows_come_back_in_order_and_a_tail_of_both_can_b
     log.drop({SECOND})
     assert [xid for _, chunk in log.chunks(None) for xid in chunk.xids()] == [FIRST] * 3
     assert log.byte_count == 3 * (ENTRY_BYTES + len(TUPLE))
+
+
+def test_entries_that_stand_for_several_rows_count_for_all_of_them() -> None:
+    counts = [(FIRST, 0), (FIRST, 3), (SECOND, 2), (FIRST, 0), (SECOND, 0)]
+    entries = b"".join(
+        ENTRY.pack(ord("i"), 0, 0, 0, xid, 0xFFFFFFFF, 0xFFFFFFFF, 0)[:ROWS_AT]
+        + rows.to_bytes(4, "little")
+        + bytes(ENTRY_BYTES - ROWS_AT - 4)
+        for xid, rows in counts
+    )
+    assert RowChunk(entries, b"", 3).rows_of() == {FIRST: 5, SECOND: 3}
+    assert RowChunk(entries[:ENTRY_BYTES], b"", 0).rows_of() == {FIRST: 1}

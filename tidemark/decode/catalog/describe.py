@@ -7,8 +7,10 @@ makes it be made again.
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from sys import intern
 from typing import NamedTuple, Protocol
 
+from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_CLASS,
@@ -36,6 +38,7 @@ TYPE_DEPTH_MAX = 64  # arrays of domains over composites of ...: the server has 
 _PLAIN_STORAGE = b"p"
 _ALIGNS = {align.value.encode("ascii"): align for align in Align}
 _NAME_OF = {PG_CLASS.oid: "relname", PG_TYPE.oid: "typname"}
+_OID_BYTES = 4
 _INT2VECTOR_VALUES_AT = 24  # varlena header, ndim, dataoffset, elemtype, dim, lower bound: 4 bytes each
 
 
@@ -110,7 +113,7 @@ class DescribedType:
 
 @dataclass(frozen=True, slots=True)
 class DescribedRelation:
-    """A relation and what its description stands on."""
+    """A relation and what its description stands on, beside its own row."""
 
     relation: Relation
     subjects: frozenset[Subject]
@@ -118,7 +121,7 @@ class DescribedRelation:
 
 @dataclass(frozen=True, slots=True)
 class DescribedName:
-    """What a relation is called, and what that stands on."""
+    """What a relation is called, and what that stands on, beside its own row."""
 
     text: str
     subjects: frozenset[Subject]
@@ -169,10 +172,13 @@ class RowReaders:
         self.enum = reader(PG_ENUM, "oid", "enumsortorder", "enumlabel")
         self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
         self.inherits = reader(PG_INHERITS, "inhparent", "inhdetachpending")
+        attributes = store.heaps[PG_ATTRIBUTE.oid].layout
+        self.attribute_from = attributes.offsets["attrelid"] + _OID_BYTES  # all but whose it is
+        self.attribute_to = attributes.fixed_bytes
 
 
 class Describer:
-    """Describes what one transaction, or without one everybody, sees; `types` keeps what was described already."""
+    """Describes what one transaction, or without one everybody, sees; `types` and `alike` keep what was described."""
 
     def __init__(
         self,
@@ -181,6 +187,8 @@ class Describer:
         encoding: str,
         top_xid: Xid | None,
         types: DescribedTypes,
+        *,
+        alike: Alike,
     ) -> None:
         self._store = store
         self._readers = readers
@@ -189,6 +197,7 @@ class Describer:
         self._top_xid = top_xid
         self._sight = store.sight(top_xid)
         self._types = types
+        self._alike = alike
 
     def class_row(self, oid: Oid) -> ClassRow | None:
         """Return the row of pg_class with that OID."""
@@ -205,7 +214,7 @@ class Describer:
         row = self.class_row(oid)
         if row is None:
             return None
-        subjects = {Subject(PG_CLASS.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}
+        subjects = {Subject(PG_NAMESPACE.oid, row.namespace)}
         columns = self._columns(oid, row.natts, subjects, 0)
         primary_key, identity = self._keys(oid, row.identity)
         parent = self._parent(oid) if row.is_partition else INVALID_OID
@@ -225,7 +234,7 @@ class Describer:
             partition_of=parent,
             ancestors=ancestors,
         )
-        return DescribedRelation(relation, frozenset(subjects))
+        return DescribedRelation(relation, self._alike.subjects(subjects))
 
     def type(self, oid: Oid, depth: int = 0) -> DescribedType:
         """Describe a type."""
@@ -293,7 +302,7 @@ class Describer:
         namespace = self._namespace(row.namespace)
         hidden = namespace == PUBLIC and self._is_catalogs(PG_CLASS, "relnamespace", row.name)
         text = visible_name(namespace, self._name(row.name), self._major, hidden=hidden)
-        return DescribedName(text, frozenset({Subject(PG_CLASS.oid, oid), Subject(PG_NAMESPACE.oid, row.namespace)}))
+        return DescribedName(text, self._alike.subjects({Subject(PG_NAMESPACE.oid, row.namespace)}))
 
     def type_name(self, oid: Oid) -> str | None:
         """Return what `regtype` prints for a type; None if there is none."""
@@ -317,33 +326,60 @@ class Describer:
 
     def _columns(self, oid: Oid, count: int, subjects: set[Subject], depth: int) -> tuple[Column, ...]:
         columns: dict[int, Column] = {}
-        layout = self._store.heaps[PG_ATTRIBUTE.oid].layout
+        types: dict[Oid, TypeDescription] = {}
+        begin, end = self._readers.attribute_from, self._readers.attribute_to
         for packed in self._rows(PG_ATTRIBUTE, "attrelid", oid):
-            row = _AttributeRow(*self._readers.attribute.unpack_from(packed, data_at(packed)))
-            if row.number > count:
+            at = data_at(packed)
+            told = packed[at + begin : at + end]
+            column = self._alike.column(told)
+            if column is not None and column.number > count:
                 continue  # ALTER TABLE has not yet counted it in pg_class
-            described = None
-            if not row.dropped:
-                column_type = self.type(row.type_oid, depth)
-                subjects |= column_type.subjects
-                described = column_type.type
-            place = layout.locate(packed, "attmissingval") if row.has_missing else None
-            columns[row.number] = Column(
-                number=row.number,
-                name=self._name(row.name),
-                type=described,
-                typmod=row.typmod,
-                length=row.length,
-                by_value=row.by_value,
-                align=_ALIGNS[row.align],
-                not_null=row.not_null,
-                dropped=row.dropped,
-                generated=row.generated.strip(b"\0").decode("ascii"),
-                missing=packed[place[0] : place[1]] if place is not None else None,
-            )
+            if column is None or not self._is_of_type(column, types, subjects, depth):
+                row = _AttributeRow(*self._readers.attribute.unpack_from(packed, at))
+                if row.number > count:
+                    continue
+                described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth)
+                column = self._column(row, described, packed)
+                if column.missing is None:
+                    self._alike.keep_column(told, column)
+            columns[column.number] = column
         if columns.keys() != set(range(1, count + 1)):
             raise Incomplete(f"relation {oid} has {len(columns)} of {count} columns")
         return tuple(columns[number] for number in range(1, count + 1))
+
+    def _type_of(
+        self, oid: Oid, types: dict[Oid, TypeDescription], subjects: set[Subject], depth: int
+    ) -> TypeDescription:
+        """Return the type of a column, one of `types` or new to them, and add what it stands on."""
+        found = types.get(oid)
+        if found is None:
+            described = self.type(oid, depth)
+            subjects |= described.subjects
+            found = types[oid] = described.type
+        return found
+
+    def _is_of_type(
+        self, column: Column, types: dict[Oid, TypeDescription], subjects: set[Subject], depth: int
+    ) -> bool:
+        """Tell if a column made earlier is what it would be now."""
+        return column.type is None or self._type_of(column.type.oid, types, subjects, depth) is column.type
+
+    def _column(self, row: _AttributeRow, described: TypeDescription | None, packed: bytes) -> Column:
+        layout = self._store.heaps[PG_ATTRIBUTE.oid].layout
+        place = layout.locate(packed, "attmissingval") if row.has_missing else None
+        return Column(
+            number=row.number,
+            name=self._name(row.name),
+            type=described,
+            typmod=row.typmod,
+            length=row.length,
+            by_value=row.by_value,
+            align=_ALIGNS[row.align],
+            not_null=row.not_null,
+            dropped=row.dropped,
+            generated=row.generated.strip(b"\0").decode("ascii"),
+            missing=packed[place[0] : place[1]] if place is not None else None,
+        )
 
     def _keys(self, oid: Oid, identity: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the numbers of the primary key's columns and of the replica identity's (`RelationGetIndexList`).
@@ -405,7 +441,7 @@ class Describer:
         packed = next(self._rows(PG_NAMESPACE, "oid", oid), None)
         if packed is None:
             raise Incomplete(f"namespace {oid} is missing")
-        return self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0])
+        return intern(self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0]))
 
     def _is_catalogs(self, catalog: Catalog, column: str, name: bytes) -> bool:
         """Tell if pg_catalog has a type or a relation of that name, which is then found before one in public."""

@@ -50,15 +50,20 @@ EVERYBODY = Sight(None, {})
 
 
 class KeyIndex:
-    """Places of rows by the value of one column; one place stands bare, several in a set."""
+    """Rows by the value of one column: those of the run by an index of it, one that changed bare, several in a set."""
 
-    __slots__ = ("_at", "_places", "_struct")
+    __slots__ = ("_at", "_changed", "_of_run", "_rows", "_struct")
 
     def __init__(self, layout: CatalogLayout, column: str, rows: PackedRows) -> None:
         self._struct = struct.Struct("<I")
         self._at = layout.offsets[column]
-        self._places: dict[int, Tid | set[Tid]] = {}
-        for tid, packed in rows.pairs():
+        self._rows = rows
+        self._begin()
+
+    def _begin(self) -> None:
+        self._changed: dict[int, Tid | set[Tid]] = {}
+        self._of_run = self._rows.index(self._at)
+        for tid, packed in self._rows.changed():
             if packed:
                 self.add(tid, packed)
 
@@ -67,33 +72,36 @@ class KeyIndex:
         return key
 
     def add(self, tid: Tid, packed: bytes) -> None:
-        """Enter the row at `tid`."""
+        """Enter the row at `tid`, which has changed."""
         key = self._key(packed)
-        there = self._places.get(key)
+        there = self._changed.get(key)
         if there is None:
-            self._places[key] = tid
+            self._changed[key] = tid
         elif isinstance(there, set):
             there.add(tid)
-        else:
-            self._places[key] = {there, tid}
+        elif there != tid:
+            self._changed[key] = {there, tid}
 
     def remove(self, tid: Tid, packed: bytes) -> None:
-        """Take the row at `tid` out."""
+        """Take the row at `tid` out; one of the run is not found any more once it is gone or has changed there."""
         key = self._key(packed)
-        there = self._places[key]
+        there = self._changed.get(key)
         if isinstance(there, set):
-            there.remove(tid)
+            there.discard(tid)
             if not there:
-                del self._places[key]
-        else:
-            del self._places[key]
+                del self._changed[key]
+        elif there == tid:
+            del self._changed[key]
 
-    def places(self, key: int) -> tuple[Tid, ...]:
-        """Return the places of the rows whose column is `key`."""
-        there = self._places.get(key)
-        if there is None:
-            return ()
-        return tuple(there) if isinstance(there, set) else (there,)
+    def find(self, key: int) -> list[tuple[Tid, bytes]]:
+        """Return the rows whose column is `key`."""
+        if not self._rows.indexes(self._of_run):
+            self._begin()
+        found = self._rows.of_run(self._of_run, key)
+        there = self._changed.get(key)
+        if there is not None:
+            found += [(tid, self._rows[tid]) for tid in (there if isinstance(there, set) else (there,))]
+        return found
 
 
 class Learning:
@@ -219,9 +227,10 @@ class CatalogHeap:
         index = self._indexes.get(column)
         if index is None:
             index = self._indexes[column] = KeyIndex(self.layout, column, self.rows)
-        for tid in index.places(key):
-            if self._visible(tid, sight):
-                yield self.rows[tid]
+        all_visible = not self.inserter and not self.deleter
+        for tid, packed in index.find(key):
+            if all_visible or self._visible(tid, sight):
+                yield packed
 
     def scan(self, sight: Sight) -> Iterator[tuple[Tid, bytes]]:
         """Give all rows that `sight` sees, those of system columns left out."""

@@ -14,6 +14,7 @@ import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import TypedDict
 
 import google_crc32c
@@ -47,6 +48,7 @@ _MISSHAPEN = (
     *(struct.error, zlib.error, NodeUnfit),
 )
 _U32 = struct.Struct("<I")
+_PIECE_BYTES = 64 << 10  # of what is packed, and of what it becomes, at once
 _COMPRESSION = 1  # zlib's fastest: a base is written while decoding waits
 
 
@@ -218,22 +220,50 @@ def load_base(data: bytes, where: str) -> Base:
     if len(packed) != packed_bytes or unpacked_bytes > BASE_BYTES_MAX or google_crc32c.value(bytes(packed)) != crc:
         raise DamagedHistory(f"{where}: the base is cut off or fails its checksum")
     try:
-        # NB: bounded by what is announced, and never taken at once for it: the checksum does not cover the head.
-        unpacked = zlib.decompressobj().decompress(packed, max(1, unpacked_bytes))
-        (text_bytes,) = _U32.unpack_from(unpacked)
-        document: _BaseJson = json.loads(unpacked[_U32.size : _U32.size + text_bytes])
-        return _Loader(document, unpacked, _U32.size + text_bytes).load()
+        sections = _Sections(packed, unpacked_bytes)
+        (text_bytes,) = _U32.unpack(sections.take(_U32.size))
+        document: _BaseJson = json.loads(sections.take(text_bytes))
+        return _Loader(document, sections).load()
     except _MISSHAPEN as error:  # its checksum holds, so it was written like this
         raise DamagedHistory(f"{where}: the base is misshapen: {type(error).__name__}: {error}") from error
+
+
+class _Sections:
+    """Unpacks a base piece by piece, as it is asked for: what is wanted of it is most of it.
+
+    NB: bounded by what is announced, and never taken at once for it: the checksum does not cover the head.
+    """
+
+    def __init__(self, packed: memoryview, unpacked_bytes: int) -> None:
+        self._inflater = zlib.decompressobj()
+        self._packed = packed
+        self._at = 0
+        self._left = unpacked_bytes
+
+    def take(self, count: int) -> bytes:
+        """Return the next `count` bytes."""
+        if not 0 <= count <= self._left:
+            raise ValueError(f"section of {count} bytes of {self._left}")
+        self._left -= count
+        taken = BytesIO(bytes(count))  # of pages that are there only once they are written to, and no copy at the end
+        while taken.tell() < count:
+            source: bytes | memoryview = self._inflater.unconsumed_tail
+            if not source:
+                source = self._packed[self._at : self._at + _PIECE_BYTES]
+                self._at += len(source)
+            part = self._inflater.decompress(source, min(count - taken.tell(), _PIECE_BYTES))
+            if not part and self._at >= len(self._packed) and not self._inflater.unconsumed_tail:
+                raise ValueError(f"{taken.tell()} of {count} bytes of a section are there")
+            taken.write(part)
+        return taken.getvalue()
 
 
 class _Loader:
     """Takes the sections of a base in the order in which `dump_base` wrote them."""
 
-    def __init__(self, document: _BaseJson, unpacked: bytes, at: int) -> None:
+    def __init__(self, document: _BaseJson, sections: _Sections) -> None:
         self._document = document
-        self._unpacked = unpacked
-        self._at = at
+        self._sections = sections
         self._format = wal_format(document["major"])
 
     def load(self) -> Base:
@@ -282,18 +312,12 @@ class _Loader:
         heap = CatalogHeap(layout, _locator(told["file"]))
         count = told["rows"]
         tids, lengths = array("Q"), array("H")
-        tids.frombytes(self._take(count * tids.itemsize))
-        lengths.frombytes(self._take(count * lengths.itemsize))
-        heap.rows = PackedRows(tids, lengths, self._take(sum(lengths)))
+        tids.frombytes(self._sections.take(count * tids.itemsize))
+        lengths.frombytes(self._sections.take(count * lengths.itemsize))
+        heap.rows = PackedRows(tids, lengths, self._sections.take(sum(lengths)))
         heap.inserter.update((Tid(tid), Xid(xid)) for tid, xid in told["inserters"])
         heap.deleter.update((Tid(tid), Xid(xid)) for tid, xid in told["deleters"])
         return heap
-
-    def _take(self, count: int) -> bytes:
-        begin, self._at = self._at, self._at + count
-        if not begin <= self._at <= len(self._unpacked):
-            raise ValueError(f"section of {count} bytes at {begin} of {len(self._unpacked)}")
-        return self._unpacked[begin : self._at]
 
 
 def _numbers(locator: RelFileLocator) -> tuple[int, int, int]:

@@ -16,13 +16,14 @@ from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import Oid
 
 PACKED_HEADER = struct.Struct("<HHB")
+HOFF_AT = 4
 TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
 HAS_NULLS = 0x0001  # t_infomask, HEAP_HASNULL
 HAS_VARWIDTH = 0x0002
 _FROZEN = 0x0B00  # xmin frozen, xmax invalid
 _FROM_SEED = 0xC000  # HEAP_MOVED_OFF and HEAP_MOVED_IN, which no server sets together: the tuple is made by a seed
 NATTS_MASK = 0x07FF  # t_infomask2
-_DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, we hold it from offset 23
+DATA_SHIFT = TUPLE_HEADER_BYTES - PACKED_HEADER.size  # hoff counts from the tuple's start, we hold it from offset 23
 _ALIGNMENT = {"c": 1, "s": 2, "i": 4, "d": 8}
 _CODES = {16: "?", 18: "c", 20: "q", 21: "h", 23: "i", 24: "I", 26: "I", 28: "I", 700: "f"}
 NAME_OID = Oid(19)
@@ -194,7 +195,7 @@ class CatalogLayout:
 
 def data_at(packed: bytes) -> int:
     """Return where the columns of `packed` begin."""
-    return packed[4] - _DATA_SHIFT
+    return packed[HOFF_AT] - DATA_SHIFT
 
 
 def is_made_by_seed(packed: bytes) -> bool:

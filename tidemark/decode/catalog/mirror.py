@@ -10,11 +10,11 @@ Records are to be given in WAL order, each with the top-level xid of its transac
 """
 
 import struct
-from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.dependents import Dependents
 from tidemark.decode.catalog.describe import (
     Above,
@@ -62,11 +62,12 @@ class CatalogMirror:
         self.encoding = encoding
         self.dialect = Dialect.of(encoding, store.format.major)
         self._readers = RowReaders(store)
+        self._alike = Alike()
         self.described_count = 0  # descriptions of relations made, ever
         self.outdated_count = 0  # commits that changed what was told of a relation or a file
         self._view = View()
         self._private: dict[Xid, PrivateView] = {}
-        self._versions: dict[Oid, deque[Relation]] = {}
+        self._versions: dict[Oid, tuple[Relation, ...]] = {}
         self._shared_commits = shared.store.commits
         shared.unsettled.add(self.database)  # a store may have been made with open transactions
 
@@ -268,7 +269,7 @@ class CatalogMirror:
 
     def _describer(self, top_xid: Xid | None, view: PrivateView | None = None) -> Describer:
         types: DescribedTypes = self._view.types if view is None else view.types_with(self._view.types)
-        return Describer(self.store, self._readers, self.dialect.encoding, top_xid, types)
+        return Describer(self.store, self._readers, self.dialect.encoding, top_xid, types, alike=self._alike)
 
     def _oid_of_file(self, locator: RelFileLocator, top_xid: Xid | None) -> Oid | None:
         if locator.db != self.database:
@@ -324,11 +325,11 @@ class CatalogMirror:
         if described is None:
             return None
         self.described_count += 1
-        versions = self._versions.setdefault(oid, deque(maxlen=VERSIONS_MAX))
+        versions = self._versions.get(oid, ())
         for version in versions:
             if is_same_version(version, described.relation):
                 return DescribedRelation(version, described.subjects)
-        versions.append(described.relation)
+        self._versions[oid] = (*versions, described.relation)[-VERSIONS_MAX:]
         return described
 
     def _forget_versions(self, subjects: frozenset[Subject]) -> None:

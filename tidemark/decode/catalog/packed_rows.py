@@ -7,10 +7,15 @@ and go with WAL stand in a dictionary beside it, until the next base is written:
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from itertools import accumulate, chain
-from operator import lt, sub
+from operator import sub
 from typing import NewType
+
+from tidemark.decode.catalog.run_index import are_ascending, chain_rows, rows_with, sum_up
+
+SLOTS_MIN = 64  # of an index; a power of two
+ROWS_A_SLOT = 2  # at most: most keys have several rows, and those of a key stand in one slot
 
 Tid = NewType("Tid", int)
 """A place in a heap: block number in the high bits, line pointer in the low 16."""
@@ -21,14 +26,16 @@ class PackedRows(MutableMapping[Tid, bytes]):
 
     __slots__ = ("_changed", "_ends", "_gone", "_run", "_tids")
 
-    def __init__(self, tids: Sequence[int] = (), lengths: Sequence[int] = (), run: bytes = b"") -> None:
+    def __init__(self, tids: "array[int] | None" = None, lengths: "array[int] | None" = None, run: bytes = b"") -> None:
         """Begin with rows that follow one another in `run`, of those lengths, at those places."""
         self._changed: dict[Tid, bytes] = {}
         self._gone: set[Tid] = set()  # of the run
-        self._tids = array("Q", tids)
-        self._ends = array("Q", accumulate(lengths))
+        self._tids = tids if tids is not None else array("Q")
+        self._ends = array("Q", bytes(8 * len(self._tids)))
         self._run = run
-        if not all(map(lt, self._tids, self._tids[1:])):  # a base of before they were written in order
+        if lengths is not None:
+            sum_up(lengths, self._ends)
+        if not are_ascending(self._tids):  # a base of before they were written in order
             self._changed.update(self.pairs())
             self._tids, self._ends, self._run = array("Q"), array("Q"), b""
 
@@ -84,6 +91,26 @@ class PackedRows(MutableMapping[Tid, bytes]):
             begin = end
         yield from changed.items()
 
+    def index(self, offset: int) -> "RunIndex":
+        """Return the rows of the run by the column at `offset`: good until they are packed."""
+        return RunIndex(self._run, self._ends, offset)
+
+    def indexes(self, index: "RunIndex") -> bool:
+        """Tell if `index` is still good."""
+        return index.ends is self._ends
+
+    def of_run(self, index: "RunIndex", key: int) -> list[tuple[Tid, bytes]]:
+        """Return the rows of the run whose column is `key`, but for those that are gone or have changed."""
+        changed, gone, tids = self._changed, self._gone, self._tids
+        found = [(Tid(tids[number]), self._of_run(number)) for number in index.rows(self._run, key)]
+        if changed or gone:
+            return [(tid, packed) for tid, packed in found if tid not in changed and tid not in gone]
+        return found
+
+    def changed(self) -> Iterator[tuple[Tid, bytes]]:
+        """Give the rows that are in no run, or are others there."""
+        yield from self._changed.items()
+
     def __len__(self) -> int:
         covered = sum(1 for tid in self._changed if tid not in self._gone and self._is_in_run(tid))
         return len(self._tids) - len(self._gone) + len(self._changed) - covered
@@ -101,3 +128,24 @@ class PackedRows(MutableMapping[Tid, bytes]):
 
     def _of_run(self, index: int) -> bytes:
         return self._run[self._ends[index - 1] if index else 0 : self._ends[index]]
+
+
+class RunIndex:
+    """The rows of one run by the value of one column."""
+
+    __slots__ = ("_following", "_heads", "_offset", "ends")
+
+    def __init__(self, run: bytes, ends: "array[int]", offset: int) -> None:
+        """`offset` is the column's, from where the columns of a row begin."""
+        self.ends = ends
+        self._offset = offset
+        slots = SLOTS_MIN
+        while slots * ROWS_A_SLOT < len(ends):
+            slots *= 2
+        self._heads = array("I", bytes(4 * slots))
+        self._following = array("I", bytes(4 * len(ends)))
+        chain_rows(run, ends, offset, self._heads, self._following)
+
+    def rows(self, run: bytes, key: int) -> list[int]:
+        """Return the numbers of the rows whose column is `key`, in order."""
+        return rows_with(run, self.ends, self._offset, self._heads, self._following, key)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Generic, TypeVar
 
 from tidemark.decode.catalog.describe import DescribedName, DescribedRelation, DescribedType, DescribedTypes
-from tidemark.decode.catalog.layout import PG_CLASS
+from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import RelFileLocator
@@ -21,11 +21,15 @@ _Described = TypeVar("_Described", DescribedName, DescribedRelation, DescribedTy
 class Shelf(Generic[_Described]):
     """Descriptions of one sort by OID, to be found by what they stand on."""
 
-    __slots__ = ("_of", "_users")
+    __slots__ = ("_kind", "_of", "_sets", "_users")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Oid) -> None:
+        """`kind` is what they are descriptions of: each stands on the subject of this kind that has its OID."""
+        self._kind = kind
         self._of: dict[Oid, _Described] = {}
-        self._users: dict[Subject, set[Oid]] = {}
+        # What is alike stands on the same: so the users of a set of subjects are kept, and in which sets each is.
+        self._users: dict[frozenset[Subject], set[Oid]] = {}
+        self._sets: dict[Subject, set[frozenset[Subject]]] = {}
 
     def __len__(self) -> int:
         return len(self._of)
@@ -36,20 +40,39 @@ class Shelf(Generic[_Described]):
 
     def keep(self, oid: Oid, described: _Described) -> None:
         """Keep a description until `forget` names one of its subjects."""
+        self._drop(oid)
         self._of[oid] = described
-        for subject in described.subjects:
-            self._users.setdefault(subject, set()).add(oid)
+        users = self._users.get(described.subjects)
+        if users is None:
+            users = self._users[described.subjects] = set()
+            for subject in described.subjects:
+                self._sets.setdefault(subject, set()).add(described.subjects)
+        users.add(oid)
 
     def forget(self, subjects: Collection[Subject]) -> bool:
         """Drop what stands on `subjects`, which changed; tell if that was anything."""
-        found = {oid for subject in subjects for oid in self._users.get(subject, ())}
+        found = {subject.oid for subject in subjects if subject.kind == self._kind and subject.oid in self._of}
+        for subject in subjects:
+            for stands_on in self._sets.get(subject, ()):
+                found |= self._users[stands_on]
         for oid in found:
-            for subject in self._of.pop(oid).subjects:
-                users = self._users[subject]
-                users.remove(oid)
-                if not users:
-                    del self._users[subject]
+            self._drop(oid)
         return bool(found)
+
+    def _drop(self, oid: Oid) -> None:
+        described = self._of.pop(oid, None)
+        if described is None:
+            return
+        users = self._users[described.subjects]
+        users.remove(oid)
+        if users:
+            return
+        del self._users[described.subjects]
+        for subject in described.subjects:
+            sets = self._sets[subject]
+            sets.remove(described.subjects)
+            if not sets:
+                del self._sets[subject]
 
 
 class View:
@@ -58,11 +81,11 @@ class View:
     __slots__ = ("_files_of", "class_names", "files", "relations", "types")
 
     def __init__(self) -> None:
-        self.relations: Shelf[DescribedRelation] = Shelf()
-        self.types: Shelf[DescribedType] = Shelf()
-        self.class_names: Shelf[DescribedName] = Shelf()
+        self.relations: Shelf[DescribedRelation] = Shelf(PG_CLASS.oid)
+        self.types: Shelf[DescribedType] = Shelf(PG_TYPE.oid)
+        self.class_names: Shelf[DescribedName] = Shelf(PG_CLASS.oid)
         self.files: dict[RelFileLocator, Oid] = {}
-        self._files_of: dict[Oid, list[RelFileLocator]] = {}
+        self._files_of: dict[Oid, tuple[RelFileLocator, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.relations) + len(self.types) + len(self.class_names) + len(self.files)
@@ -70,7 +93,7 @@ class View:
     def keep_file(self, locator: RelFileLocator, oid: Oid) -> None:
         """Keep whose file `locator` is."""
         self.files[locator] = oid
-        self._files_of.setdefault(oid, []).append(locator)
+        self._files_of[oid] = (*self._files_of.get(oid, ()), locator)
 
     def forget(self, subjects: Collection[Subject]) -> bool:
         """Drop what stands on `subjects`, which changed; tell if a relation or a file was among it."""

@@ -1,0 +1,123 @@
+"""Rows of many tables: what is not the catalog itself is bounded, by bytes that are counted, and comes out the same."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.forged_records import Wal, packed_row
+from tests.support.groups import relation
+from tests.unit.decoder.test_grouping import DIALECTS
+from tests.unit.decoder.test_grouping_restart import places
+from tests.unit.decoder.test_small_transactions import groups
+from tidemark.decode import batch_shapes
+from tidemark.decode.batch_costs import batch_bytes
+from tidemark.decode.batches import BatchBuilder, RowSpans
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.grouping import Grouper
+from tidemark.model.change import ChangeBatch, ChangeGroup, RowsMessage
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Column, Relation
+
+TABLES = [relation(f"t_{number}", 16400 + number) for number in range(60)]
+OF_ONE = batch_bytes(TABLES[0])
+OBJECT_BYTES = 300  # around a message
+
+
+def one_row_each(*, at_once: bool) -> Wal:
+    stream = Wal(*TABLES)
+    for number, table in enumerate(TABLES):
+        stream.insert(801 if at_once else 801 + number, table.oid, packed_row(number))
+        if not at_once:
+            stream.commit(801 + number)
+    if at_once:
+        stream.commit(801)
+    return stream
+
+
+def message_bytes(group: ChangeGroup) -> list[int]:
+    given = [item.given for item in group.items if isinstance(item, ChangeBatch)]
+    return [len(rows.message) for rows in given if isinstance(rows, RowsMessage)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_once: bool) -> None:
+    stream = one_row_each(at_once=at_once)
+    unbounded = groups(stream, Grouper(DIALECTS), 50, *TABLES)
+    found = groups(stream, Grouper(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
+    assert [len(message_bytes(group)) for group in unbounded] == [60]
+    assert max(len(message_bytes(group)) for group in found) <= 11  # few tables are not counted
+    assert len(found) == 6
+    assert places(found) == places(unbounded)
+
+
+def test_a_table_that_a_group_has_rows_of_costs_nothing_more() -> None:
+    stream = Wal(*TABLES)
+    for number in range(200):
+        stream.insert(801, TABLES[number % 9].oid, packed_row(number))
+    stream.commit(801)
+    (group,) = groups(stream, Grouper(DIALECTS, batch_bytes_max=10 * OF_ONE), 50, *TABLES)
+    assert len(message_bytes(group)) == 9
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2, 20, 100])
+def test_what_a_batch_is_held_to_take_is_what_one_of_a_row_takes(columns: int) -> None:
+    made = _wide(columns)
+    (batch,) = BatchBuilder(Oid(1), made).build(_rows(columns))
+    assert isinstance(batch.given, RowsMessage)
+    taken = len(batch.given.message) + OBJECT_BYTES
+    assert taken * 0.7 < batch_bytes(made) < taken * 1.5
+
+
+def test_a_group_says_what_its_batches_take() -> None:
+    (group,) = groups(one_row_each(at_once=True), Grouper(DIALECTS), 50, *TABLES)
+    assert group.byte_count == pytest.approx(sum(message_bytes(group)) + OBJECT_BYTES * 60, rel=0.3)
+
+
+def test_a_shape_that_was_forgotten_is_made_anew_and_its_batches_are_the_same() -> None:
+    before = _message(_wide(3))
+    for number in range(batch_shapes.SHAPES_KEPT):
+        batch_shapes.batch_shape(_renamed(number), Dialect())
+    after = _message(_wide(3))
+    assert after.schema is not before.schema  # so it was forgotten
+    assert (after.schema, bytes(after.message)) == (before.schema, bytes(before.message))
+    assert after.unpacked().equals(before.unpacked())
+
+
+def test_tables_alike_share_their_shape() -> None:
+    assert _message(relation()).schema is _message(relation("another", 16391)).schema
+
+
+def test_a_small_message_holds_no_more_than_its_own_bytes() -> None:
+    assert isinstance(_message(_wide(20)).message, bytes)
+
+
+def _message(of: Relation) -> RowsMessage:
+    (batch,) = BatchBuilder(Oid(1), of).build(_rows(len(of.columns)))
+    assert isinstance(batch.given, RowsMessage)
+    return batch.given
+
+
+def _wide(columns: int) -> Relation:
+    model = relation().columns
+    return replace(relation(), columns=_numbered([model[number % 2] for number in range(columns)], "c"))
+
+
+def _renamed(number: int) -> Relation:
+    return replace(relation(), columns=_numbered(relation().columns, f"other_{number}"))
+
+
+def _numbered(columns: Sequence[Column], name: str) -> tuple[Column, ...]:
+    return tuple(replace(column, number=at, name=f"{name}_{at}") for at, column in enumerate(columns, 1))
+
+
+def _rows(columns: int) -> RowSpans:
+    """Return a row all of whose columns are NULL."""
+    bits = bytes(columns + 7 >> 3)
+    hoff = 23 + len(bits) + 7 & ~7
+    packed = columns.to_bytes(2, "little") + b"\x01\x00" + bytes([hoff]) + bits.ljust(hoff - 23, b"\0")
+    rows = RowSpans(bytearray(packed), 1)
+    rows.op[0] = ord("i")
+    rows.new_length[0] = len(packed)
+    rows.old_at[0] = rows.old_length[0] = -1
+    return rows

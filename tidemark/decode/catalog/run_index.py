@@ -1,0 +1,90 @@
+"""Rows of a run by the value of one column: chains through two arrays, eight bytes a row and less.
+
+A large catalog has some hundred thousand rows of pg_attribute. To find those of one table, all are looked at once: what
+that takes, every start of a process pays before the first row of a table.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.decode.catalog.layout import DATA_SHIFT, HOFF_AT
+
+if TYPE_CHECKING:
+    from array import array
+
+# The same as C integers, which Python does not see.
+TO_HOFF = HOFF_AT
+SHIFT = DATA_SHIFT
+KEY_BYTES = 4
+
+
+def sum_up(lengths: array[int], ends: array[int]) -> int:
+    """Put where each row ends that many bytes behind the one before; return where the last one does."""
+    total = 0
+    for row in range(len(lengths)):
+        total += lengths[row]
+        ends[row] = total
+    return total
+
+
+def are_ascending(tids: array[int]) -> int:
+    """Tell if each place is greater than the one before."""
+    for row in range(1, len(tids)):
+        if tids[row] <= tids[row - 1]:
+            return 0
+    return 1
+
+
+def key_at(run: bytes, begin: int, end: int, offset: int) -> int:
+    """Return the column at `offset` of the row from `begin` to `end`; -1 if it has none."""
+    if end - begin <= TO_HOFF:
+        return -1
+    at = begin + run[begin + TO_HOFF] - SHIFT + offset
+    if at < begin or at + KEY_BYTES > end:
+        return -1
+    byte_0 = run[at]
+    byte_1 = run[at + 1]
+    byte_2 = run[at + 2]
+    byte_3 = run[at + 3]
+    return byte_0 | byte_1 << 8 | byte_2 << 16 | byte_3 << 24
+
+
+def slot_of(key: int, slots: int) -> int:
+    """Return where the chain of a key begins."""
+    return (key ^ key >> 12) & (slots - 1)
+
+
+def chain_rows(run: bytes, ends: array[int], offset: int, heads: array[int], following: array[int]) -> int:
+    """Chain the rows that have a key: numbers count from 1, 0 ends a chain. Return how many they are."""
+    slots = len(heads)
+    count = 0
+    row = len(ends)
+    while row > 0:  # so that chains go up
+        begin = ends[row - 2] if row > 1 else 0
+        key = key_at(run, begin, ends[row - 1], offset)
+        if key >= 0:
+            slot = slot_of(key, slots)
+            following[row - 1] = heads[slot]
+            heads[slot] = row
+            count += 1
+        row -= 1
+    return count
+
+
+def rows_with(
+    run: bytes, ends: array[int], offset: int, heads: array[int], following: array[int], key: int
+) -> list[int]:
+    """Return the numbers, from 0, of the rows with a key."""
+    found = []
+    row = heads[slot_of(key, len(heads))]
+    while row > 0:
+        begin = ends[row - 2] if row > 1 else 0
+        if key_at(run, begin, ends[row - 1], offset) == key:
+            found.append(row - 1)
+        row = following[row - 1]
+    return found
