@@ -82,7 +82,7 @@ class CommittedRun:
     tuples: bytes
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.row_ends)
 
     def rows_before(self, index: int) -> int:
         """Return how many entries the transactions before number `index` have."""
@@ -143,11 +143,24 @@ class EndsInGroup:
         """Take many."""
         self._parts.append(ends)
 
+    def times_us(self) -> Iterator[int]:
+        """Give out when each committed, with no object for any that is small."""
+        return chain.from_iterable(map(commit_times_us, self._parts))
+
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
     def __iter__(self) -> Iterator[TransactionEnd]:
         return chain.from_iterable(self._parts)
+
+
+def commit_times_us(ends: TransactionEnds) -> Iterable[int]:
+    """Give out when each of `ends` committed."""
+    if isinstance(ends, SmallTransactions):
+        return ends.times_us
+    if isinstance(ends, EndsInGroup):
+        return ends.times_us()
+    return [end.commit_time_us for end in ends]
 
 
 def singly(

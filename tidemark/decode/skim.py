@@ -81,7 +81,7 @@ class Skimmer:
             for transaction in transactions:
                 self.set_aside(transaction)
         self._make_room(len(block.linear))
-        others_lsn = transactions.others_lsn
+        others_lsn, count = transactions.others_lsn, len(block)
         extractor.next_xid = transactions.next_xid
         at: int = extractor.extract(
             block.linear,
@@ -95,7 +95,7 @@ class Skimmer:
             block.offsets,
             block.lengths,
             start,
-            len(block),
+            count,
             NONE if others_lsn is None else others_lsn,
         )
         transactions.observe_next_xid(extractor.next_xid)
@@ -142,7 +142,7 @@ class Skimmer:
             return None
         rows, sizes = self._ends[ROW_ENDS][:count], self._ends[BYTE_ENDS][:count]
         return CommittedRun(
-            SmallTransactions(timeline, *(column[:count] for column in self._ends[:ROW_ENDS])),
+            SmallTransactions(timeline, *[column[:count] for column in self._ends[:ROW_ENDS]]),
             self._ends[RESTART_LSNS][:count],
             rows,
             sizes,

@@ -317,12 +317,17 @@ class TransactionTable:
 
     def restart_lsn(self, otherwise: Lsn) -> Lsn:
         """Return the least first LSN of the transactions that may still be given out, `otherwise` if there are none."""
+        least = self.others_lsn
         held = self.holder.first_lsn if self.holder is not None else None
-        return min([otherwise, *(lsn for lsn in (self.others_lsn, held) if lsn is not None)])
+        if held is not None and (least is None or held < least):
+            least = held
+        return otherwise if least is None or otherwise < least else least
 
     @property
     def others_lsn(self) -> Lsn | None:
         """The least first LSN of those that are not held."""
+        if not self._open:
+            return None
         return min((known.first_lsn for known in self._open.values() if not known.partial), default=None)
 
     def enter(self, xid: Xid, top_xid: Xid, lsn: Lsn) -> OpenTransaction:

@@ -24,12 +24,14 @@ class Progress:
 
     def receive(self, lsn: Lsn) -> None:
         """Note that WAL up to `lsn` has come."""
-        _forward("received", self.received_lsn, lsn)
+        if lsn < self.received_lsn:
+            raise _back("received", self.received_lsn, lsn)
         self.received_lsn = lsn
 
     def decode(self, decoded_lsn: Lsn, restart_lsn: Lsn) -> None:
         """Note that WAL up to `decoded_lsn` is decoded; a restart would begin at `restart_lsn`."""
-        _forward("decoded", self.decoded_lsn, decoded_lsn)
+        if decoded_lsn < self.decoded_lsn:
+            raise _back("decoded", self.decoded_lsn, decoded_lsn)
         if not restart_lsn <= decoded_lsn <= self.received_lsn:
             raise InternalError(
                 f"restart {format_lsn(restart_lsn)}, decoded {format_lsn(decoded_lsn)} and received "
@@ -57,6 +59,5 @@ class Progress:
         return max(0, self.flush_lsn - self.decoded_lsn)
 
 
-def _forward(name: str, before: Lsn, after: Lsn) -> None:
-    if after < before:
-        raise InternalError(f"{name} would move back from {format_lsn(before)} to {format_lsn(after)}")
+def _back(name: str, before: Lsn, after: Lsn) -> InternalError:
+    return InternalError(f"{name} would move back from {format_lsn(before)} to {format_lsn(after)}")

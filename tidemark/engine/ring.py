@@ -69,25 +69,27 @@ class Ring:
 
     def put(self, segment: ReadSegment) -> None:
         """Copy a slice in; it must begin where the last one ended. The putter sees to it that there is room."""
-        length = len(segment.data)
-        if segment.start_lsn != self._write_lsn:
+        data, start_lsn = segment.data, segment.start_lsn
+        length, end_lsn = len(data), Lsn(start_lsn + len(data))
+        used_bytes = end_lsn - self._read_lsn
+        if start_lsn != self._write_lsn:
             raise InternalError(
-                f"WAL from {format_lsn(segment.start_lsn)} came where {format_lsn(self._write_lsn)} is the ring's end"
+                f"WAL from {format_lsn(start_lsn)} came where {format_lsn(self._write_lsn)} is the ring's end"
             )
-        if length > self.free_bytes:
+        if used_bytes > self.capacity:
             raise RingFull
         if not self._timelines or self._timelines[-1][1] != segment.timeline:
             self._timelines.append((self._write_lsn, segment.timeline))
-        at = self._write_lsn % self.capacity
+        at = start_lsn % self.capacity
         until_end = self.capacity - at
         if length <= until_end:
-            self._buffer[at : at + length] = segment.data
+            self._buffer[at : at + length] = data
         else:
-            self._buffer[at:] = segment.data[:until_end]
-            self._buffer[: length - until_end] = segment.data[until_end:]
-        self.high_water_bytes = max(self.high_water_bytes, self.used_bytes + length)
+            self._buffer[at:] = data[:until_end]
+            self._buffer[: length - until_end] = data[until_end:]
+        self.high_water_bytes = max(self.high_water_bytes, used_bytes)
         # NB: last, since from here on the taker may read what was put.
-        self._write_lsn = segment.end_lsn
+        self._write_lsn = end_lsn
 
     def peek(self) -> ReadSegment | None:
         """Return the next slice without releasing it, None where the ring is empty."""

@@ -7,10 +7,15 @@ not seen yet of the archive, where a 0 would be an alarm.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from tidemark.engine.handover import Event
 from tidemark.model.errors import ConfigError
@@ -93,6 +98,46 @@ class Family:
         self._counter.labels(self._capture, kind).inc()
 
 
+class Tally(Collector):
+    """A counter that one thread at a time moves: no lock, and no call but its own, as each commit counts here."""
+
+    def __init__(self, name: str, told: str, capture: str) -> None:
+        self._name, self._told, self._capture = name, told, capture
+        self._value = 0
+
+    def inc(self, amount: int = 1) -> None:
+        """Count."""
+        self._value += amount
+
+    def collect(self) -> Iterable[Metric]:
+        """Tell the count."""
+        family = CounterMetricFamily(self._name, self._told, labels=[CAPTURE_LABEL])
+        family.add_metric([self._capture], self._value)
+        return (family,)
+
+
+class Spread(Collector):
+    """A histogram that one thread at a time adds to."""
+
+    def __init__(self, name: str, told: str, capture: str, bounds: tuple[float, ...]) -> None:
+        self._name, self._told, self._capture = name, told, capture
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, amount: float) -> None:
+        """Add one."""
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._sum += amount
+
+    def collect(self) -> Iterable[Metric]:
+        """Tell how many are at or below each bound, and their sum."""
+        family = HistogramMetricFamily(self._name, self._told, labels=[CAPTURE_LABEL])
+        below = zip((*map(floatToGoString, self._bounds), "+Inf"), accumulate(self._counts), strict=True)
+        family.add_metric([self._capture], list(below), self._sum)
+        return (family,)
+
+
 class Metrics:
     """The metrics of one process, in a registry of its own."""
 
@@ -111,14 +156,14 @@ class Metrics:
         self.confirmed_lsn = self._gauge(CONFIRMED_LSN, "Commit LSN up to which all targets confirmed.")
         self.leader_lsn = self._gauge(LEADER_LSN, "Where the marker stands that a follower would begin by; 0: none.")
         self.lag_bytes = self._gauge(LAG_BYTES, "WAL that the node flushed and that is not decoded.")
-        self.lag_seconds = self._histogram(LAG_SECONDS, "From commit to the consumer having it.", LAG_BUCKETS_S)
-        self.wal_bytes = self._counter(WAL_BYTES, "WAL received.")
+        self.lag_seconds = self._spread(LAG_SECONDS, "From commit to the consumer having it.", LAG_BUCKETS_S)
+        self.wal_bytes = self._tally(WAL_BYTES, "WAL received.")
         self.segments = self._counter(SEGMENTS, "WAL segments read to their end.")
-        self.records = self._counter(RECORDS, "WAL records decoded.")
-        self.transactions = self._counter(TRANSACTIONS, "Transactions delivered.")
-        self.rows = self._counter(ROWS, "Row changes delivered.")
-        self.groups = self._counter(GROUPS, "Groups delivered.")
-        self.delivery_seconds = self._histogram(DELIVERY_SECONDS, "Duration of a delivery.", BATCH_BUCKETS_S)
+        self.records = self._tally(RECORDS, "WAL records decoded.")
+        self.transactions = self._tally(TRANSACTIONS, "Transactions delivered.")
+        self.rows = self._tally(ROWS, "Row changes delivered.")
+        self.groups = self._tally(GROUPS, "Groups delivered.")
+        self.delivery_seconds = self._spread(DELIVERY_SECONDS, "Duration of a delivery.", BATCH_BUCKETS_S)
         self.reconnects = self._counter(RECONNECTS, "Connections to the node that were made anew.")
         self.errors = self._counter(ERRORS, "Errors, retried ones included.")
         self.spilled = self._counter(SPILLED, "Bytes of large transactions that went to disk.")
@@ -138,7 +183,7 @@ class Metrics:
         self.markers_read = self._by(MARKERS_READ, "Markers of ours met in WAL.", _MARKERS)
         self.markers_ignored = self._by(MARKERS_IGNORED, "Messages under our prefix that are none.", _IGNORED)
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
-        self.segment_seconds = self._histogram(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
+        self.segment_seconds = self._spread(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
         self._add_archive()
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
@@ -176,8 +221,15 @@ class Metrics:
     def _by(self, name: str, told: str, kinds: Iterable[str]) -> Family:
         return Family(Counter(name, told, [CAPTURE_LABEL, KIND_LABEL], registry=self.registry), self._capture, kinds)
 
-    def _histogram(self, name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, told, [CAPTURE_LABEL], registry=self.registry, buckets=buckets).labels(self._capture)
+    def _tally(self, name: str, told: str) -> Tally:
+        tally = Tally(name, told, self._capture)
+        self.registry.register(tally)
+        return tally
+
+    def _spread(self, name: str, told: str, bounds: tuple[float, ...]) -> Spread:
+        spread = Spread(name, told, self._capture, bounds)
+        self.registry.register(spread)
+        return spread
 
 
 class Exported(Protocol):

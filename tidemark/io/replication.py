@@ -35,6 +35,7 @@ WAL_SENDER_TIMEOUT_S = 5  # ours, not the node's 60: so long can a stopped clien
 SILENCE_S_MAX = 3 * WAL_SENDER_TIMEOUT_S  # the server speaks every 0.5 of that time-out, or it is not there
 COMMAND_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 30  # over all addresses of a DSN
+MS_PER_S = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class WalStream:
         self._received_lsn = Lsn(0)
         self._heard_s = time.monotonic()
         self._streaming = False
+        self._readable = select.poll()
         # NB: `replication=true` is no database connection: pg_hba.conf needs a line for `replication`, not for one.
         options = f"-c wal_sender_timeout={WAL_SENDER_TIMEOUT_S * 1000}"
         self._conn = _connect(complete_dsn(dsn, options=options, replication="true"), self.where)
@@ -119,30 +121,37 @@ class WalStream:
         self._timeline, self._received_lsn = timeline, start_lsn
         if result.status == pq.ExecStatus.COPY_BOTH:
             self._streaming = True
+            self._readable.register(self._conn.socket, select.POLLIN)
             return None
         return self._timeline_end(result)
 
     def read(self, timeout_s: float) -> StreamEvent | None:
         """Return the next event, or None if there is none in `timeout_s`."""
+        event = self.receive()
+        if event is not None:
+            return event
         deadline = time.monotonic() + timeout_s
-        while (event := self.receive()) is None:
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                return None
-            self._poll(remaining_s)
+        while event is None and (remaining_s := deadline - time.monotonic()) > 0:
+            self._readable.poll(remaining_s * MS_PER_S)
+            event = self.receive()
         return event
 
     def receive(self) -> StreamEvent | None:
         """Return the next event that is here already, without waiting; answers what wants an answer."""
         assert self._streaming, "start comes before receive"
-        count, message = self._copy_data()
+        try:
+            count, message = self._conn.get_copy_data(1)
+            if count == 0:
+                self._conn.consume_input()
+                count, message = self._conn.get_copy_data(1)
+        except psycopg.OperationalError as error:
+            raise self._lost(error) from error
+        now_s = time.monotonic()
         if count == 0:
-            self._consume()
-            count, message = self._copy_data()
-        if count == 0:
-            self._check_silence()
+            if now_s - self._heard_s > SILENCE_S_MAX:
+                raise NodeUnreachable(f"{self.where}: silent for {now_s - self._heard_s:.0f} s while {self._doing()}")
             return None
-        self._heard_s = time.monotonic()
+        self._heard_s = now_s
         if count < 0:
             return self._copy_ended()
         parsed = parse_message(message)
@@ -169,7 +178,7 @@ class WalStream:
                 f"{self.where} sent WAL from {format_lsn(message.start_lsn)}, {format_lsn(self._received_lsn)} was due"
             )
         segment = ReadSegment(message.start_lsn, message.payload, self._timeline)
-        self._received_lsn = segment.end_lsn
+        self._received_lsn = Lsn(message.start_lsn + len(message.payload))
         return segment
 
     def _copy_ended(self) -> TimelineEnd:
@@ -229,32 +238,19 @@ class WalStream:
             self._heard_s = time.monotonic()
             return self._conn.get_result()
 
-    def _consume(self) -> None:
-        with self._broken():
-            self._conn.consume_input()
-
-    def _copy_data(self) -> tuple[int, memoryview]:
-        with self._broken():
-            return self._conn.get_copy_data(1)
-
     @contextmanager
     def _broken(self) -> Iterator[None]:
         """Translate what libpq raises when the connection breaks."""
         try:
             yield
         except psycopg.OperationalError as error:
-            message = " ".join(str(error).split())
-            raise NodeUnreachable(
-                f"{self.where}, {self._doing()}: {message}", hint="see the node's log; a daemon tries again by itself"
-            ) from error
+            raise self._lost(error) from error
 
-    def _poll(self, timeout_s: float) -> None:
-        _wait(self._conn.socket, select.POLLIN, time.monotonic() + timeout_s)
-
-    def _check_silence(self) -> None:
-        silent_s = time.monotonic() - self._heard_s
-        if silent_s > SILENCE_S_MAX:
-            raise NodeUnreachable(f"{self.where}: silent for {silent_s:.0f} s while {self._doing()}")
+    def _lost(self, error: psycopg.OperationalError) -> NodeUnreachable:
+        message = " ".join(str(error).split())
+        return NodeUnreachable(
+            f"{self.where}, {self._doing()}: {message}", hint="see the node's log; a daemon tries again by itself"
+        )
 
 
 def _connect(dsn: str, where: str) -> pq.abc.PGconn:

@@ -123,6 +123,7 @@ class Capture:
         self._error: BaseException | None = None
         self._history = self._make_history(config, view)
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
+        self._handoff.inflow = self._inflow.input
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)
@@ -372,6 +373,7 @@ class Capture:
         metrics.ring_used.set(self._inflow.ring.used_bytes)
         metrics.ring_high_water.set(self._inflow.ring.high_water_bytes)
         metrics.queue_used.set(self._handoff.byte_count)
+        metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
         metrics.received_lsn.set(progress.received_lsn)
         metrics.decoded_lsn.set(progress.decoded_lsn)
         metrics.lag_bytes.set(progress.lag_bytes)

@@ -24,23 +24,24 @@ class Confirming(Generic[CONFIRMED]):
         self._waiting_bytes = 0
         self._storing_bytes = 0
         self._is_storing = False
+        self._is_idle = False  # the thread waits for something to store, and not for its pause's end
         self._is_hurried = False
         self._is_over = False
-        lock = threading.Lock()
-        self._changed = threading.Condition(lock)
-        self._hurried = threading.Condition(lock)  # of its own: what is confirmed in a pause does not end that
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._hurried = threading.Condition(self._lock)  # of its own: what is confirmed in a pause does not end that
         self._thread = threading.Thread(target=self._run, name="confirm", daemon=True)
 
     def confirm(self, confirmed: Sequence[CONFIRMED], byte_count: int) -> None:
         """Have something stored; raise what has kept earlier things from it."""
-        with self._changed:
+        if self._thread.ident is None:
+            self._thread.start()
+        with self._lock:  # the condition's, without its calls: each commit comes here
             if self._error is not None:
                 raise self._error
-            if self._thread.ident is None:
-                self._thread.start()
             self._waiting += confirmed
             self._waiting_bytes += byte_count
-            if not self._is_storing:
+            if self._is_idle:
                 self._changed.notify_all()
 
     @property
@@ -93,7 +94,9 @@ class Confirming(Generic[CONFIRMED]):
 
     def _next(self) -> Sequence[CONFIRMED] | None:
         with self._changed:
+            self._is_idle = True
             self._changed.wait_for(lambda: self._is_over or bool(self._waiting))
+            self._is_idle = False
             if not self._waiting:
                 return None
             confirmed, self._waiting = self._waiting, []

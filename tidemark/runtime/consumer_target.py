@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
+from tidemark.decode.committed_run import commit_times_us
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.history_files import HistoryWriter
@@ -41,8 +42,11 @@ class _Offered(NamedTuple):
 
     def without_rows(self) -> "_Offered":
         """Return what the state has to know of it: rows are not held until that is durable."""
-        others = [item for item in self.group.items if not isinstance(item, ChangeBatch)]
-        return self._replace(group=replace(self.group, items=others))
+        group = self.group
+        others = [item for item in group.items if not isinstance(item, ChangeBatch)]
+        ends, databases = group.transactions, group.databases
+        bare = ChangeGroup(group.first, group.last, others, ends, 0, group.byte_count, (), databases)
+        return _Offered(bare, self.copying)
 
 
 class ConsumerTarget:
@@ -76,6 +80,7 @@ class ConsumerTarget:
         self._announced: Announced = {}
         self._waiting: deque[_Offered] = deque()
         self._taken: list[_Offered] = []
+        self._unconfirmed_bytes = 0  # of them
         self._confirming = Confirming(self._store_confirmed)
         self._partition = Partition(store.identity.system_identifier)
 
@@ -118,10 +123,6 @@ class ConsumerTarget:
             with self._liveness.calling("stop"):
                 self._consumer.stop()
 
-    @property
-    def _unconfirmed_bytes(self) -> int:
-        return sum(offered.group.byte_count for offered in self._taken)
-
     def _offer_until_taken(self, offered: _Offered) -> None:
         self._confirming.check()
         self._waiting.append(offered)
@@ -152,6 +153,7 @@ class ConsumerTarget:
         if confirmed and self._taken:
             self._confirming.confirm([offered.without_rows() for offered in self._taken], self._unconfirmed_bytes)
             self._taken.clear()
+            self._unconfirmed_bytes = 0
             return True
         return len(self._waiting) < before
 
@@ -160,6 +162,7 @@ class ConsumerTarget:
             self._announce(self._waiting[0].group)
             offered = self._waiting.popleft()
             self._taken.append(offered)
+            self._unconfirmed_bytes += offered.group.byte_count
             yield offered.group
 
     def _announce(self, group: ChangeGroup) -> None:
@@ -178,7 +181,7 @@ class ConsumerTarget:
     def _store_confirmed(self, confirmed: Sequence[_Offered]) -> None:
         """Make durable what the consumer has confirmed; the confirm thread does so."""
         last = confirmed[-1].group
-        latest = max((end.commit_time_us for end in last.transactions), default=0)
+        latest = max(commit_times_us(last.transactions), default=0)
         with self._store.transaction(self._epoch) as moving:
             for offered in confirmed:
                 if offered.copying is not None:

@@ -3,7 +3,7 @@
 It drains the ring whether or not the consumer keeps up, until the queue to the application thread is full. A group is
 handed over when it is full, or when the application thread has nothing else to do: so a quiet stream has the latency of
 one delivery, and a busy one batches as large as the deliveries let it. In a quiet stream the application thread, which
-has nothing to do, decodes by itself; the decode thread goes on as soon as that is busy with a delivery.
+has nothing to do, decodes by itself; the decode thread goes on with what is left when that is busy with a delivery.
 
 Order: a catalog-relevant record is in the journal before anything that it explains is handed over; the application
 thread makes the journal durable before it delivers.
@@ -30,7 +30,7 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.runtime.decode_run import InvalidWal, WalDecoding
-from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.handoff import Handoff, TurnTaken
 from tidemark.runtime.inflow import Slices
 from tidemark.runtime.signal import Signal
 from tidemark.wal.page import Framer
@@ -139,8 +139,6 @@ class WalReader:
 
     def _log_databases(self) -> None:
         """Say, once each, which selected databases are not followed."""
-        if self._looks_logged == self._mirrors.looks:
-            return
         self._looks_logged = self._mirrors.looks
         left_out = self._mirrors.left_out_by_name()
         for name in left_out.keys() - self._left_out:
@@ -195,7 +193,8 @@ class WalReader:
 
     def tend(self, segment: ReadSegment) -> None:
         """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
-        self._log_databases()
+        if self._looks_logged != self._mirrors.looks:
+            self._log_databases()
         self._metrics.records.inc(self._decoding.records - self._records_told)
         self._records_told = self._decoding.records
         segment_bytes = self._decoding.framer.segment_bytes
@@ -204,7 +203,6 @@ class WalReader:
             self._metrics.segment_seconds.observe(self.cpu_s - self._segment_began_s)
             self._segment_began_s = self.cpu_s
         self._open_transactions = self.decoder.transactions.open_count
-        self._metrics.open_transactions.set(self._open_transactions)
         if spilled := self.decoder.transactions.spilled_bytes - self._spilled_bytes:
             self._metrics.spilled.inc(spilled)
             self._spilled_bytes += spilled
@@ -277,7 +275,7 @@ class DecodeThread:
     def take_turn(self) -> ChangeGroup | None:
         """Decode what is there up to the next group, in the application thread, unless the decode thread is at it."""
         if not self._turn.acquire(blocking=False):
-            return None
+            raise TurnTaken
         try:
             while not (self._handoff.byte_count or self._stopping.is_set()):  # what is in the queue comes first
                 found = self._next()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from tidemark.decode.committed_run import commit_times_us
 from tidemark.engine.progress import Progress
 from tidemark.io.clock import SystemClock
 from tidemark.io.disk import StateFull
@@ -222,7 +223,6 @@ class ApplicationThread:
         began_s = self._clock.monotonic_s()
         self._history.sync()
         self._target.deliver(group)
-        self._metrics.queue_used.set(self._handoff.byte_count)
         if not self._target.counts:
             return
         self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
@@ -230,8 +230,8 @@ class ApplicationThread:
         self._metrics.rows.inc(group.row_count)
         self._metrics.transactions.inc(len(group.transactions))
         now_us = self._clock.wall_us()
-        for end in group.transactions:
-            self._metrics.lag_seconds.observe(max(0, now_us - end.commit_time_us) / US_PER_S)
+        for time_us in commit_times_us(group.transactions):
+            self._metrics.lag_seconds.observe(max(0, now_us - time_us) / US_PER_S)
 
     def _close(self) -> None:
         try:

@@ -2,7 +2,8 @@
 
 A taker that finds nothing does not only wait: where nobody else decodes, it takes what has come and decodes it itself
 (`turns`): a hand-over from thread to thread costs a commit some tens of microseconds. Whoever decodes has the turn, so
-that there is one order; what is in the queue precedes whatever is decoded.
+that there is one order; what is in the queue precedes whatever is decoded. And it waits where WAL comes in, not for
+a thread to tell (`Brings`): then nothing stands between the socket and the consumer but one thread.
 """
 
 import threading
@@ -14,6 +15,18 @@ from tidemark.model.change import ChangeGroup
 from tidemark.runtime.signal import Signal
 
 GROUP_OVERHEAD_BYTES = 1000  # what a group without rows counts: the queue is bounded for those, too
+BRING_S = 0.05  # how long the taker waits at the socket at most: so soon it looks at the queue, and at a stop
+
+
+class TurnTaken(Exception):
+    """Another thread decodes; it wakes the taker if there is something for that."""
+
+
+class Brings(Protocol):
+    """What brings WAL, by a thread of its own or in the taker's."""
+
+    def bring(self, timeout_s: float) -> bool:
+        """Have come what comes within `timeout_s`, in the caller's thread; false if another brings it."""
 
 
 class Turns(Protocol):
@@ -24,7 +37,7 @@ class Turns(Protocol):
         """Tell if more has come than was decoded."""
 
     def take_turn(self) -> ChangeGroup | None:
-        """Decode what is there up to the next group, unless another thread is at it."""
+        """Decode what is there up to the next group; raise `TurnTaken` if another thread is at it."""
 
 
 class Handoff:
@@ -33,6 +46,7 @@ class Handoff:
     def __init__(self, bytes_max: int, arrived: Signal) -> None:
         """`arrived` is set when there is something to decode; it wakes the taker while that waits."""
         self.turns: Turns | None = None
+        self.inflow: Brings | None = None
         self._bytes_max = bytes_max
         self._arrived = arrived
         self._groups: deque[tuple[ChangeGroup, int]] = deque()
@@ -94,13 +108,23 @@ class Handoff:
     def _wait(self, until_s: float) -> ChangeGroup | None:
         while True:
             self._taker_waits = True
-            group = self.turns.take_turn() if self.turns is not None else None
+            group, inflow = self._take_turn()
             if group is None:
                 group = self._first()
             remaining_s = until_s - time.monotonic()
             if group is not None or self._closed or remaining_s <= 0:
                 return group
-            self._woken.wait(remaining_s)
+            if inflow is None or self._woken.is_set or not inflow.bring(min(remaining_s, BRING_S)):
+                self._woken.wait(remaining_s)
+
+    def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
+        """Decode; return where to wait then: not at the socket if another thread decodes, which is not heard there."""
+        if self.turns is None:
+            return None, None
+        try:
+            return self.turns.take_turn(), self.inflow
+        except TurnTaken:
+            return None, None
 
     def _first(self) -> ChangeGroup | None:
         if not self._groups:

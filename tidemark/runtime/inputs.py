@@ -39,6 +39,9 @@ class WalInput(Protocol):
     def start(self) -> None:
         """Begin to receive."""
 
+    def bring(self, timeout_s: float) -> bool:
+        """Have WAL come into the ring in the caller's thread; false if it comes by another."""
+
     def drain(self) -> None:
         """Let what waits outside of the ring come into it: decoding begins."""
 
@@ -60,6 +63,7 @@ class SpooledInput:
         self._make_network = make_network
         self._log = log
         self._network = make_network(spool)
+        self._is_direct = False
         self._warned_share = 0.0
         self._draining = threading.Event()
         self._stopping = threading.Event()
@@ -78,6 +82,10 @@ class SpooledInput:
     def start(self) -> None:
         """Receive into the spool; the ring gets nothing before `drain`."""
         self._network.start()
+
+    def bring(self, timeout_s: float) -> bool:
+        """Leave the socket to the caller, once nothing stands between node and ring."""
+        return self._is_direct and self._network.bring(timeout_s)
 
     def drain(self) -> None:
         """Begin to feed the ring."""
@@ -147,5 +155,6 @@ class SpooledInput:
             return
         self._log.info("spool is caught up", at_lsn=self._ring.write_lsn)
         self._network = self._make_network(self._ring)
+        self._is_direct = True
         if not self._stopping.is_set():
             self._network.start()

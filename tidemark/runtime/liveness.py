@@ -7,8 +7,7 @@ and no hang.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 from tidemark.engine.ports import Clock, Consumer
 from tidemark.io.clock import SystemClock
@@ -16,6 +15,21 @@ from tidemark.model.errors import ConsumerFailed, TidemarkError
 
 ASK_S = 2.0
 _AGAIN = "what it did not confirm comes again after a restart"
+
+
+class _Calling:
+    """A call into the consumer, as long as it takes."""
+
+    __slots__ = ("_liveness",)
+
+    def __init__(self, liveness: "Liveness") -> None:
+        self._liveness = liveness
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._liveness.called(error)
 
 
 class Liveness:
@@ -44,18 +58,16 @@ class Liveness:
         if self._thread.ident is not None:
             self._thread.join(self._alive_s)
 
-    @contextmanager
-    def calling(self, callback: str) -> Iterator[None]:
+    def calling(self, callback: str) -> "_Calling":
         """Time a call into the consumer, and take what it raises for its failure."""
         self._call = (callback, self._clock.monotonic_s())
-        try:
-            yield
-        except TidemarkError:
-            raise
-        except Exception as error:
-            raise self._failed(f"raised {type(error).__name__} in {callback}", _AGAIN) from error
-        finally:
-            self._call = None
+        return _Calling(self)
+
+    def called(self, error: BaseException | None) -> None:
+        """Note that the call is over; raise what its error means."""
+        call, self._call = self._call, None
+        if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:
+            raise self._failed(f"raised {type(error).__name__} in {call[0]}", _AGAIN) from error
 
     def error(self) -> ConsumerFailed | None:
         """Return what is wrong with the consumer; the first that was, from then on."""

@@ -5,8 +5,14 @@
 A connection that breaks is made again, with back-off, at the ring's end; so is one that was closed because the ring
 was full, once a share of it is free. Closing costs the node nothing, and a connection that nobody reads would delay its
 shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
+
+In a quiet stream it *stands back*: whoever waits for changes (the taker) reads the socket by itself, so that no commit
+waits for one thread to wake another. The connection stays this thread's: it looks every `LOOK_S` whether the taker has
+come to the socket since, and goes on by itself if not, so that a consumer which takes its time holds up no WAL; at once
+where more comes than one reading takes, or anything but WAL.
 """
 
+import threading
 from typing import NamedTuple, Protocol
 
 from tidemark.engine.progress import Progress
@@ -26,6 +32,8 @@ from tidemark.wal.segments import ReadSegment, TimelineHistory
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
+LOOK_S = 0.02  # how often it is looked whether the taker still comes to the socket; twice that it may stay away
+LENT_BYTES_MAX = 64 << 10  # what the taker reads at once of the socket: more is a backlog, and wants its own thread
 
 
 class RingOverflowed(TidemarkError):
@@ -119,6 +127,67 @@ class NetworkThread(SourceThread):
         self._restored_lsn = restored_lsn
         self.is_located = False  # the sink's end was found in the node's history, by any connection so far
         self._clock = SystemClock()
+        self._socket = threading.Lock()  # who reads it; this thread, but while it stands back
+        self._socket.acquire()
+        self._lent: WalStream | None = None
+        self._is_wanted = False  # the taker waits, and would read by itself
+        self._visits = 0  # the taker's, at the socket
+        self._met: TimelineEnd | TidemarkError | None = None  # by the taker, and not its business
+        self._given_back = Signal()
+
+    def bring(self, timeout_s: float) -> bool:
+        """Take what comes within `timeout_s`, in the caller's thread; false if this thread does so itself (so far)."""
+        lent = self._lent
+        if lent is None or not self._socket.acquire(blocking=False):
+            self._is_wanted = True
+            return False
+        try:
+            stream = self._lent  # NB: only now it stays what it is
+            if stream is None:
+                return False
+            self._visits += 1
+            if not self._bring_from(stream, timeout_s):
+                self._lent = None
+                self._given_back.set()
+        finally:
+            self._socket.release()
+        return True
+
+    def _bring_from(self, stream: WalStream, timeout_s: float) -> bool:
+        """Take what is there, and wait for the first of it; tell if that may go on so."""
+        taken_bytes = 0
+        try:
+            event = stream.read(timeout_s)
+            while event is not None:
+                if isinstance(event, TimelineEnd):
+                    self._met = event
+                    return False
+                taken_bytes += self._take_event(event)
+                if taken_bytes > LENT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
+                    return False
+                event = stream.receive()
+        except TidemarkError as error:
+            self._met = error
+            return False
+        return True
+
+    def _stand_back(self, stream: WalStream) -> TimelineEnd | None:
+        """Leave the socket to the taker for as long as it comes back to it; return, or raise, what that met there."""
+        self._is_wanted = False
+        self._lent, seen = stream, self._visits
+        self._socket.release()
+        self._arrived.set()  # it waits for that so far
+        while not (self._given_back.wait(LOOK_S) or self._stopping.is_set()):
+            if self._visits == seen and not self._socket.locked():
+                break
+            seen = self._visits
+        self._lent = None
+        self._socket.acquire()  # NB: the taker calls nobody while it has it
+        self._given_back.wait(0)
+        met, self._met = self._met, None
+        if isinstance(met, TidemarkError):
+            raise met
+        return met
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -173,30 +242,40 @@ class NetworkThread(SourceThread):
         self._metrics.connected.set(1)
         self._metrics.reconnects.inc()
         self._log.info("streaming", start_lsn=self._sink.write_lsn, timeline=self._timeline, node=stream.where)
+        is_heard = False
         while ended is None and not self._stopping.is_set():
             if self._sink.free_bytes < SLICE_BYTES_MAX:
                 self._link = Link.PAUSED
                 self._metrics.ring_full.inc()
                 return
-            event = stream.read(READ_S)
+            event = stream.receive()
             if event is None:
-                continue
-            self._backoff.succeeded()
-            if isinstance(event, ReadSegment):
-                self._take(event)
-            elif isinstance(event, Keepalive):
-                self._progress.flush_lsn = event.server_end_lsn
-            else:
+                if self._is_wanted and is_heard:
+                    ended = self._stand_back(stream)
+                    continue
+                event = stream.read(READ_S)
+            if isinstance(event, TimelineEnd):
                 ended = event
+            elif event is not None:
+                self._backoff.succeeded()
+                is_heard = True
+                if self._take_event(event):
+                    self._arrived.set()
         if ended is not None:
             self._follow(ended)
 
-    def _take(self, segment: ReadSegment) -> None:
-        self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can have it
-        self._sink.put(segment)
-        self._progress.flush_lsn = max(self._progress.flush_lsn, segment.end_lsn)
-        self._metrics.wal_bytes.inc(len(segment.data))
-        self._arrived.set()
+    def _take_event(self, event: ReadSegment | Keepalive) -> int:
+        """Take WAL, or the word how far the node is; return how many bytes of WAL."""
+        if isinstance(event, Keepalive):
+            self._progress.flush_lsn = event.server_end_lsn
+            return 0
+        length = len(event.data)
+        end_lsn = Lsn(event.start_lsn + length)
+        self._progress.receive(end_lsn)  # NB: before the decode thread, which is quick, can have it
+        self._sink.put(event)
+        self._progress.flush_lsn = max(self._progress.flush_lsn, end_lsn)
+        self._metrics.wal_bytes.inc(length)
+        return length
 
     def _follow(self, ended: TimelineEnd) -> None:
         received = Reached(self._timeline, self._sink.write_lsn)

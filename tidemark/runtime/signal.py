@@ -1,7 +1,6 @@
 """A signal between two threads: set by one, waited for by the other, forgotten when it was seen."""
 
 import threading
-from contextlib import suppress
 
 
 class Signal:
@@ -20,8 +19,10 @@ class Signal:
             stand_in.set()
         elif not self._is_set:
             self._is_set = True
-            with suppress(RuntimeError):  # another thread has set it just now
+            try:
                 self._unset.release()
+            except RuntimeError:  # another thread has set it just now
+                return
 
     @property
     def is_set(self) -> bool:

@@ -50,6 +50,11 @@ class SourceThread(ABC):
         if self._thread.ident is not None:
             self._thread.join(STOP_S)
 
+    def bring(self, timeout_s: float) -> bool:
+        """Tell that nothing is brought but by this thread itself."""
+        del timeout_s
+        return False
+
     def drain(self) -> None:  # noqa: B027 - a default, not an omission
         """Do nothing: what comes is in the ring already."""
 

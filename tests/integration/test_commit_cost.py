@@ -1,0 +1,100 @@
+"""What a small commit costs in Python from the socket to the consumer, counted in calls; never a time."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from tests.support.captures import config_for
+from tests.support.postgres import Cluster
+from tidemark.io.locks import RoleLock
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.inflow import Surroundings, from_node
+from tidemark.runtime.initialise import initialise
+from tidemark.wal.kernel import COMPILED
+
+DEADLINE_S = 60.0
+POLL_S = 0.2
+WARM, COUNTED = 40, 60
+CALLS_MAX = 300  # of Python functions for a commit of one row, in the thread that delivers; 248 at the time of writing
+OTHERS_MAX = 10  # in the threads that receive and decode, where a commit passes by them: less than 1
+APPLICATION, OTHERS = "application", ("network", "decode")
+
+
+class OneByOne(NullConsumer):
+    """Looks at the rows of each batch, and says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came = threading.Semaphore(0)
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        for group in groups:
+            for item in group.items:
+                if isinstance(item, ChangeBatch):
+                    self.came.release(item.rows.num_rows)
+        return True
+
+
+class Calls:
+    """Counts calls by thread, while it is told to."""
+
+    def __init__(self) -> None:
+        self.by_thread: Counter[str] = Counter()
+        self.is_counting = False
+
+    def __call__(self, _frame: FrameType, event: str, _argument: object) -> None:
+        if self.is_counting and event == "call":
+            self.by_thread[threading.current_thread().name] += 1
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    counted = Calls()
+    threading.setprofile(counted)
+    yield counted
+    threading.setprofile(None)
+
+
+def wait_for(consumer: OneByOne, capture: Capture) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not consumer.came.acquire(timeout=POLL_S):
+        assert capture.poll() is None
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.skipif(not COMPILED, reason="interpreted kernels are Python")
+def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and_few_calls(
+    cluster: Cluster, database: str, tmp_path: Path, calls: Calls
+) -> None:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+    cluster.sql("CHECKPOINT")
+    folder, config = StateFolder(tmp_path / "state"), config_for(cluster, database)
+    initialise(config, folder)
+    consumer = OneByOne()
+    with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
+        around = Surroundings(config, store, Metrics("main"), get_log("test"))
+        capture = Capture(around, store.take_epoch(lock.owner), partial(from_node, around), consumer=consumer)
+        capture.start()
+        try:
+            with cluster.connect(database) as session:
+                for number in range(WARM + COUNTED):
+                    calls.is_counting = number >= WARM
+                    session.execute("INSERT INTO account VALUES (%s, 'x')", (number,))
+                    wait_for(consumer, capture)
+            calls.is_counting = False
+        finally:
+            capture.stop()
+    assert calls.by_thread[APPLICATION] / COUNTED < CALLS_MAX, calls.by_thread
+    assert sum(calls.by_thread[name] for name in OTHERS) / COUNTED < OTHERS_MAX, calls.by_thread

@@ -1,0 +1,161 @@
+"""The socket of the node's stream, which the taker reads by itself while nothing else is to be done."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.support.postgres import Cluster
+from tests.support.receiving import Receiver
+from tidemark.engine.progress import Progress
+from tidemark.engine.ring import Ring
+from tidemark.io.replication import WalStream
+from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.runtime.network import LENT_BYTES_MAX
+from tidemark.wal.segments import ReadSegment, first_page_lsn
+
+DEADLINE_S = 60.0
+TAKER, NETWORK = "taker", "network"
+BRING_S = 0.05
+COMMITS = 200
+MESSAGE = "SELECT pg_logical_emit_message(true, 'test', repeat('x', {}))"
+
+
+class Watched(Ring):
+    """Drops what is put, and notes which thread did so; that the slices follow each other is the ring's to see."""
+
+    def __init__(self, start_lsn: Lsn) -> None:
+        super().__init__(16 << 20, start_lsn)
+        self.putters: list[str] = []
+
+    def put(self, segment: ReadSegment) -> None:
+        super().put(segment)
+        self.putters.append(threading.current_thread().name)
+        self.release(self.used_bytes)
+
+
+class Taker:
+    """A thread that comes to the socket again and again, as the application thread does in a quiet stream."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.is_away = False
+        self.pauses_s: Callable[[], float] = lambda: 0.0
+        self._receiver = receiver
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=TAKER)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            if self.is_away or not self._receiver.bring(BRING_S):
+                self._over.wait(0.001)
+            self._over.wait(self.pauses_s())
+
+
+@pytest.fixture
+def ring(cluster: Cluster) -> Watched:
+    with WalStream(cluster.dsn()) as stream:
+        return Watched(first_page_lsn(stream.identify().flush_lsn))
+
+
+@pytest.fixture
+def receiver(cluster: Cluster, ring: Watched) -> Iterator[Receiver]:
+    receiver = Receiver(cluster, ring, Progress(received_lsn=ring.write_lsn))
+    receiver.start()
+    yield receiver
+    receiver.stop()
+
+
+@pytest.fixture
+def taker(receiver: Receiver) -> Iterator[Taker]:
+    taker = Taker(receiver)
+    yield taker
+    taker.stop()
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def write(cluster: Cluster, ring: Watched, size: int = 10) -> None:
+    """Commit something, and wait until it has come."""
+    cluster.sql(MESSAGE.format(size))
+    end_lsn = parse_lsn(cluster.sql("SELECT pg_current_wal_flush_lsn()")[0][0] or "")
+    eventually(lambda: ring.write_lsn >= end_lsn)
+
+
+def is_lent(cluster: Cluster, ring: Watched) -> bool:
+    write(cluster, ring)
+    return ring.putters[-1] == TAKER
+
+
+@pytest.mark.usefixtures("taker")
+def test_the_taker_reads_a_quiet_stream_by_itself(cluster: Cluster, ring: Watched) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    ring.putters.clear()
+    for _ in range(5):
+        write(cluster, ring)
+    assert set(ring.putters) == {TAKER}
+
+
+def test_a_taker_that_stays_away_holds_up_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    taker.is_away = True
+    ring.putters.clear()
+    write(cluster, ring)
+    assert set(ring.putters) <= {TAKER, NETWORK}
+    write(cluster, ring)
+    assert ring.putters[-1] == NETWORK
+    taker.is_away = False
+    eventually(lambda: is_lent(cluster, ring))
+
+
+@pytest.mark.usefixtures("taker")
+def test_a_backlog_is_received_by_the_network_thread(cluster: Cluster, ring: Watched) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    ring.putters.clear()
+    write(cluster, ring, 100 * LENT_BYTES_MAX)
+    assert NETWORK in ring.putters
+
+
+@pytest.mark.usefixtures("taker")
+def test_a_connection_that_breaks_in_the_takers_hands_is_made_anew(
+    cluster: Cluster, ring: Watched, receiver: Receiver
+) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    for _ in range(3):
+        cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_replication")
+        write(cluster, ring)
+        eventually(lambda: is_lent(cluster, ring))
+    assert receiver.error is None
+
+
+@pytest.mark.usefixtures("taker")
+def test_it_is_stopped_while_the_taker_is_at_the_socket(cluster: Cluster, ring: Watched, receiver: Receiver) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    receiver.stop()
+    assert receiver.link.value == "ended"
+    assert not receiver.bring(BRING_S)
+
+
+def test_whoever_reads_the_socket_each_byte_comes_once_and_in_order(
+    cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
+) -> None:
+    draw = random.Random(1)
+    taker.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.05))
+    with cluster.connect() as session:
+        for number in range(COMMITS):
+            session.execute(MESSAGE.format(draw.choice((10, 10, 10, 300_000)) if number % 10 == 0 else 10).encode())
+            threading.Event().wait(draw.choice((0.0, 0.001, 0.01)))
+    write(cluster, ring)
+    assert receiver.error is None
+    assert {TAKER, NETWORK} <= set(ring.putters)
