@@ -151,7 +151,7 @@ def test_whoever_reads_the_socket_each_byte_comes_once_and_in_order(
     cluster: Cluster, ring: Watched, receiver: Receiver, taker: Taker
 ) -> None:
     draw = random.Random(1)
-    taker.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.05))
+    taker.pauses_s = lambda: draw.choice((0.0, 0.0, 0.001, 0.15))
     with cluster.connect() as session:
         for number in range(COMMITS):
             session.execute(MESSAGE.format(draw.choice((10, 10, 10, 300_000)) if number % 10 == 0 else 10).encode())

@@ -32,7 +32,7 @@ from tidemark.wal.segments import ReadSegment, TimelineHistory
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
-LOOK_S = 0.02  # how often it is looked whether the taker still comes to the socket; twice that it may stay away
+LOOK_S = 0.05  # how often it is looked whether the taker still comes to the socket; twice that it may stay away
 LENT_BYTES_MAX = 64 << 10  # what the taker reads at once of the socket: more is a backlog, and wants its own thread
 
 
