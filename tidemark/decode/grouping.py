@@ -167,6 +167,7 @@ class Grouper:
             row = item.row_at(first)
             self._count_rows(item, item.start, row, end)
             while row < item.stop:
+                self._gather(item)  # NB: other versions end the batches, by which the group may become full
                 if self._is_full:
                     yield self._close()
                 row = self._add_rows(item, row, first, transaction)
@@ -244,14 +245,15 @@ class Grouper:
 
     def _fitting(self, run: CommittedRun, index: int) -> int:
         """Return the first transaction of a run, from `index` on, by which the group gets full; or the run's end."""
-        rows = self._rows_max - self._row_count - (len(self._gathered) if self._gathered is not None else 0)
+        gathered = self._gather(run)  # NB: first of all, as above
+        rows = self._rows_max - self._row_count - len(gathered)
         room = self._bytes_max - self.byte_count
         stop = len(run)
         rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
 
         if run.versions.all_batch_bytes > self._uncounted_bytes:
             end = run.rows_before(stop)
-            within = self._gather(run).within(run, rows_before, end, self._batch_bytes_max)
+            within = gathered.within(run, rows_before, end, self._batch_bytes_max)
             stop = stop if within == end else bisect_left(run.row_ends, within, lo=index)
 
         def fills(number: int) -> bool:

@@ -9,12 +9,15 @@ from tests.support.forged_records import Wal, packed_row
 from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
-from tests.unit.decoder.test_small_transactions import groups
+from tests.unit.decoder.test_small_transactions import by_blocks, gathered, groups, tellers
 from tidemark.decode import batch_shapes
 from tidemark.decode.batch_costs import batch_bytes
 from tidemark.decode.batches import BatchBuilder, RowSpans
 from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.committed_run import singly
+from tidemark.decode.decoder import DecodedRun
 from tidemark.decode.grouping import Grouper
+from tidemark.decode.transactions import CommittedTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, RowsMessage
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation
@@ -49,6 +52,19 @@ def test_a_group_is_full_when_batches_take_its_bytes_beside_their_rows(*, at_onc
     assert max(len(message_bytes(group)) for group in found) <= 11  # few tables are not counted
     assert len(found) == 6
     assert places(found) == places(unbounded)
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 2 * OF_ONE, 1000, 300])
+def test_a_group_that_is_full_where_versions_are_numbered_anew_ends_before_the_next_row(bytes_max: int) -> None:
+    def twice() -> list[DecodedRun]:
+        return [found for _ in range(2) for found in by_blocks(tellers(30))]  # each time with numbers of its own
+
+    runs, one_by_one = (Grouper(DIALECTS, bytes_max=bytes_max) for _ in range(2))
+    made = [group for found in twice() for group in gathered(runs, found)]
+    expected = [group for found in twice() for one in _singly(found) for group in one_by_one.add_transaction(one)]
+    assert [group.last for group in made] == [group.last for group in expected]
+    assert [group.row_count for group in made] == [group.row_count for group in expected]
+    assert all(group.last.position.ordinal >= 0 for group in made)
 
 
 def test_a_table_that_a_group_has_rows_of_costs_nothing_more() -> None:
@@ -90,6 +106,10 @@ def test_tables_alike_share_their_shape() -> None:
 
 def test_a_small_message_holds_no_more_than_its_own_bytes() -> None:
     assert isinstance(_message(_wide(20)).message, bytes)
+
+
+def _singly(found: DecodedRun) -> list[CommittedTransaction]:
+    return [one for one in singly([found]) if isinstance(one, CommittedTransaction)]
 
 
 def _message(of: Relation) -> RowsMessage:
