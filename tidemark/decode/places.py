@@ -82,7 +82,7 @@ def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
 
 
 def fetch_tuple(data: Buffer, at: int, length: int) -> int:
-    """Have the first bytes of a tuple on their way from memory."""
+    """Have a tuple on its way from memory."""
     if cython.compiled:
         while length > 0 and 0 <= at < len(data):
             prefetch(cython.address(data[at]))
