@@ -334,6 +334,7 @@ def test_a_consumer_too_far_ahead_of_its_word_gets_no_more(
         target.deliver(group(lsn))
     assert store.view().start == group(110).last
     assert consumer.seen == list(range(100, 111))
+    target.close()
 
 
 @pytest.mark.feature("I35")
@@ -360,6 +361,7 @@ def test_a_relation_version_is_told_once_before_its_first_rows_and_again_after_a
     target = consumer_target(again, store, epoch, progress, stopping)
     target.deliver(groups.group(400, [groups.batch(400, [1], of=changed)]))
     assert again.calls == ["assigned 1.1", "schema renamed", "group 400"]
+    target.close()
 
 
 def test_a_consumer_that_is_not_alive_gets_nothing(

@@ -29,7 +29,7 @@ DATABASES_MAX = 32
 MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never what is full
 MAP_BYTES_MIN = 1 << 30
 DATABASES = ("state", "outbox", "schemas", "readers", "copies")
-
+SHUT_S = 10.0  # for a write that is under way in another thread; longer than the disk takes for one
 
 DAMAGED_HINT = "restore the state folder from a copy, or make a new first copy: `cdcctl init` with a new state folder"
 
@@ -66,6 +66,7 @@ class Environment:
     openers: int = 1
     _guards: ExitStack = field(default_factory=ExitStack)
     _writing: threading.Lock = field(default_factory=threading.Lock)
+    _is_shut: bool = False
 
     @classmethod
     def open(
@@ -152,8 +153,15 @@ class Environment:
                 self._shut()
 
     def _shut(self) -> None:
+        """Close the files once no thread writes; whatever still does then is cut off by the end of the process.
+
+        NB: LMDB would end a write by force, and wait without end for whoever keeps its transaction, in an error say.
+        """
         self._guards.close()
-        self._lmdb.close()
+        if self._writing.acquire(timeout=SHUT_S):
+            self._is_shut = True
+            self._writing.release()
+            self._lmdb.close()
         self.write_lock.close()
         self._heartbeat.close()
 
@@ -181,6 +189,8 @@ class Environment:
         """Run a write transaction, durable when this returns; an exception inside leaves nothing of it."""
         # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
         with self._writing:
+            if self._is_shut:
+                raise StateError(f"the state folder {self.folder.root} is closed: nothing more is written")
             transaction = self._begin(write=True)
             try:
                 with transaction:
