@@ -333,7 +333,7 @@ def put_columns(
         at = state[0]
         halt = STOP_DONE
         next_slot = slot
-        while next_slot < len(absent) and halt == STOP_DONE:
+        while next_slot < len(absent):
             step = next_slot * NUMBERS
             way = plan[step]
             nulls = absent[next_slot]

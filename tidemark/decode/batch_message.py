@@ -16,9 +16,8 @@ from tidemark.model.errors import InternalError
 FORMS_KEPT = 4096
 SMALL_BYTES = 16 << 10  # up to here a copy of the right length takes less than what was allocated, and no longer
 GROWN_BYTES_MIN = 4096  # of a body that turns out longer than it seemed
-MEMORY_POOL = (
-    pa.system_memory_pool()
-)  # the default one gives a large body back to the kernel at once: twice the page faults
+# The default one gives a large body back to the kernel at once: twice the page faults.
+MEMORY_POOL = pa.system_memory_pool()
 _PREFIX_BYTES = 8  # continuation marker, length of the head
 _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 # Fields of the tables Message and RecordBatch (Message.fbs).

@@ -322,7 +322,7 @@ def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, 
             for index in range(dimensions):
                 # An element takes a bit at least: no array has more of them than bits.
                 count *= read_u32(data, place + ARRAY_HEADER + index * 4)
-                if count > size * 8:
+                if count > size * 8 or count > ELEMENTS_MAX:
                     return ALL_DONE
             total += count
             if total > ELEMENTS_MAX:

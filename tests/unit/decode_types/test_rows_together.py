@@ -1,6 +1,7 @@
 """More rows than are put into their columns at a time, beside the same rows in batches of few."""
 
 import struct
+from array import array
 from dataclasses import replace
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ from tests.support import tuple_forms as forms
 from tests.support.spans import inserts
 from tidemark.decode.batch_body import ROWS_TOGETHER
 from tidemark.decode.batches import BatchBuilder, RowSpans
+from tidemark.decode.places import DONE, measure_arrays
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
@@ -95,3 +97,9 @@ def test_damage_among_many_rows_is_told_with_its_own(row: int) -> None:
     rows[row][NUMERIC_SLOT] = forms.short(struct.pack("<HH", 0x8000, 10_000))
     with pytest.raises(BadDatum, match=f"record at {format_lsn(FIRST_LSN + row)}: column 'c{NUMERIC_SLOT + 1}'"):
         BatchBuilder(Oid(9), RELATION).build(spans_of(rows))
+
+
+def test_an_array_whose_dimensions_multiply_beyond_all_integers_is_none() -> None:
+    header = struct.pack("<iiIIIii", 2, 0, 23, (1 << 32) - 1, (1 << 32) - 1, 1, 1)
+    places, sizes = array("q", [0]), array("q", [1 << 30])
+    assert measure_arrays(header, places, sizes, 0, 1, array("i", [0, 0])) == DONE
