@@ -219,7 +219,7 @@ class DecodeThread:
     """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
 
     Two threads may do so, one at a time: its own, and the application thread while that has nothing else to do
-    (`Handoff`). Then a commit passes from the network thread to the consumer with one change of threads.
+    (`Handoff`). Then a commit passes to the consumer with one change of threads, or none where it reads the socket too.
     """
 
     def __init__(
