@@ -117,9 +117,7 @@ def test_the_taker_reads_a_quiet_stream_by_itself(cluster: Cluster, ring: Watche
 def test_a_taker_that_stays_away_holds_up_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
     eventually(lambda: is_lent(cluster, ring))
     taker.is_away = True
-    ring.putters.clear()
-    write(cluster, ring)
-    assert set(ring.putters) <= {TAKER, NETWORK}
+    write(cluster, ring)  # that it was on its way to may still come by it
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
     taker.is_away = False
