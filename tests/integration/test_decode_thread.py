@@ -108,8 +108,8 @@ class Numbering(WalReader):
 class Between:
     """A ring, a decode thread and a queue, between this thread as the network's and the test's as the application's."""
 
-    def __init__(self) -> None:
-        self.ring, self.reader, self.arrived = Ring(1 << 20, START_LSN), Numbering(), Signal()
+    def __init__(self, reader: Numbering) -> None:
+        self.ring, self.reader, self.arrived = Ring(1 << 20, START_LSN), reader, Signal()
         self.progress = Progress(received_lsn=START_LSN)
         self.handoff = Handoff(4000, self.arrived)
         self.thread = DecodeThread(
@@ -145,7 +145,7 @@ class Between:
 
 @pytest.fixture
 def between() -> Iterator[Between]:
-    made = Between()
+    made = Between(Numbering())
     yield made
     made.stop()
 
@@ -206,3 +206,45 @@ def test_whoever_decodes_there_is_one_order(between: Between) -> None:
     numbers = [group.last.position.commit_lsn - NUMBERS_FROM for group in taken]
     assert numbers == list(range(1, between.reader.made + 1))
     assert len(set(between.reader.threads)) == 2
+
+
+class Halting(Numbering):
+    """Makes no group of its first slice, and does not come back from it until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.leave = threading.Event(), threading.Event()
+
+    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+        if not self.inside.is_set():
+            self.inside.set()
+            assert self.leave.wait(30)
+            self._read_lsn = segment.end_lsn
+        else:
+            yield from super().feed(segment)
+
+
+class Socket:
+    """Something to be brought by whoever comes."""
+
+    def __init__(self, bring: Callable[[], None]) -> None:
+        self._bring = bring
+
+    def bring(self, timeout_s: float) -> bool:
+        """Bring it."""
+        assert timeout_s > 0
+        self._bring()
+        return True
+
+
+def test_who_could_not_decode_comes_to_the_socket_once_the_other_is_done() -> None:
+    reader = Halting()
+    between = Between(reader)
+    between.receive()
+    assert reader.inside.wait(30)
+    between.handoff.inflow = Socket(between.receive)
+    later = threading.Timer(0.2, reader.leave.set)
+    later.start()
+    assert between.take() == 1
+    later.join()
+    between.stop()

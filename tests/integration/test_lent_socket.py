@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, new_cluster
 from tests.support.receiving import Receiver
+from tests.support.standby import promote, standby_of
 from tidemark.engine.progress import Progress
-from tidemark.engine.ring import Ring
+from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.replication import WalStream
-from tidemark.model.lsn import Lsn, parse_lsn
+from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.network import LENT_BYTES_MAX
+from tidemark.runtime.source_thread import Link
 from tidemark.wal.segments import ReadSegment, first_page_lsn
 
 DEADLINE_S = 60.0
@@ -27,13 +29,18 @@ class Watched(Ring):
     """Drops what is put, and notes which thread did so; that the slices follow each other is the ring's to see."""
 
     def __init__(self, start_lsn: Lsn) -> None:
-        super().__init__(16 << 20, start_lsn)
+        super().__init__(RING_BYTES_MIN, start_lsn)
+        self.keeps = False
         self.putters: list[str] = []
+        self.timelines: list[TimelineId] = []
 
     def put(self, segment: ReadSegment) -> None:
         super().put(segment)
+        if segment.timeline not in self.timelines:
+            self.timelines.append(segment.timeline)
         self.putters.append(threading.current_thread().name)
-        self.release(self.used_bytes)
+        if not self.keeps:
+            self.release(self.used_bytes)
 
 
 class Taker:
@@ -110,9 +117,7 @@ def test_the_taker_reads_a_quiet_stream_by_itself(cluster: Cluster, ring: Watche
 def test_a_taker_that_stays_away_holds_up_no_wal(cluster: Cluster, ring: Watched, taker: Taker) -> None:
     eventually(lambda: is_lent(cluster, ring))
     taker.is_away = True
-    ring.putters.clear()
-    write(cluster, ring)
-    assert set(ring.putters) <= {TAKER, NETWORK}
+    write(cluster, ring)  # that it was on its way to may still come by it
     write(cluster, ring)
     assert ring.putters[-1] == NETWORK
     taker.is_away = False
@@ -159,3 +164,37 @@ def test_whoever_reads_the_socket_each_byte_comes_once_and_in_order(
     write(cluster, ring)
     assert receiver.error is None
     assert {TAKER, NETWORK} <= set(ring.putters)
+
+
+@pytest.mark.usefixtures("taker")
+def test_a_ring_that_fills_up_in_the_takers_hands_is_left_alone_until_there_is_room(
+    cluster: Cluster, ring: Watched, receiver: Receiver
+) -> None:
+    eventually(lambda: is_lent(cluster, ring))
+    ring.keeps = True
+    while ring.free_bytes >= SLICE_BYTES_MAX:
+        write(cluster, ring, SLICE_BYTES_MAX // 4)
+    cluster.sql(MESSAGE.format(10 * RING_BYTES_MIN))
+    eventually(lambda: receiver.link is Link.PAUSED)
+    assert receiver.error is None
+    ring.keeps = False
+    ring.release(ring.used_bytes)
+    eventually(lambda: is_lent(cluster, ring))
+
+
+def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_to_the_next() -> None:
+    with new_cluster() as primary, standby_of(primary) as standby:
+        with WalStream(standby.dsn()) as stream:
+            ring = Watched(first_page_lsn(stream.identify().flush_lsn))
+        receiver = Receiver(standby, ring, Progress(received_lsn=ring.write_lsn))
+        receiver.start()
+        taker = Taker(receiver)
+        try:
+            eventually(lambda: is_lent(primary, ring))
+            promote(standby)
+            eventually(lambda: is_lent(standby, ring))
+            assert receiver.error is None
+            assert ring.timelines == [1, 2]
+        finally:
+            taker.stop()
+            receiver.stop()

@@ -200,6 +200,14 @@ def test_an_archive_that_a_process_has_not_looked_at_is_unknown_and_not_empty() 
         assert math.isnan(found), name
 
 
+def test_each_metric_can_be_asked_for_by_its_name() -> None:
+    """`/metrics?name[]=...`, which asks each metric for its names when it is made."""
+    registry = Metrics("main").registry
+    for sample in [sample for family in registry.collect() for sample in family.samples]:
+        found = registry.restricted_registry([sample.name]).collect()
+        assert sample.name in {one.name for family in found for one in family.samples}
+
+
 def test_a_taken_port_is_a_config_error() -> None:
     first = MetricsServer(Metrics("main"), "127.0.0.1", 0)
     with pytest.raises(ConfigError, match=f"cannot serve metrics on 127.0.0.1:{first.port}"):

@@ -13,7 +13,7 @@ from tidemark.model.position import Pointer
 
 @dataclass(slots=True)
 class Progress:
-    """The watermarks of one capture; each is moved by one thread only."""
+    """The watermarks of one capture; each is moved by one thread at a time."""
 
     received_lsn: Lsn = INVALID_LSN
     decoded_lsn: Lsn = INVALID_LSN

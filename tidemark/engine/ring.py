@@ -1,7 +1,8 @@
-"""The ring: received WAL in a fixed buffer, from the thread that receives it to the thread that decodes it.
+"""The ring: received WAL in a fixed buffer, from whoever receives it to whoever decodes it.
 
 WAL is contiguous, so the ring needs no list of slices: the byte at LSN n stands at n modulo the capacity, and all that
-moves are two LSNs. One thread puts, one takes; each writes only its own LSN, and neither ever waits inside.
+moves are two LSNs. One thread at a time puts, and one takes; each writes only its own LSN, and neither ever waits
+inside.
 
     read_lsn          write_lsn                 write_lsn            read_lsn
        v                  v                         v                   v

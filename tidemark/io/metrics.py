@@ -142,7 +142,7 @@ class Metrics:
     """The metrics of one process, in a registry of its own."""
 
     def __init__(self, capture: str) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = CollectorRegistry(auto_describe=True)  # or those of ours could not be asked for by name
         self._capture = capture
         self.ring_capacity = self._gauge(RING_CAPACITY, "Size of the ring of received WAL.")
         self.ring_used = self._gauge(RING_USED, "WAL in the ring that is not decoded.")

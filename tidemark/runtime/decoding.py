@@ -219,7 +219,7 @@ class DecodeThread:
     """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
 
     Two threads may do so, one at a time: its own, and the application thread while that has nothing else to do
-    (`Handoff`). Then a commit passes from the network thread to the consumer with one change of threads.
+    (`Handoff`). Then a commit passes to the consumer with one change of threads, or none where it reads the socket too.
     """
 
     def __init__(
@@ -247,6 +247,7 @@ class DecodeThread:
         self._handed_s = self._clock.monotonic_s()
         self._stopping = threading.Event()
         self._turn = threading.Lock()  # of who decodes
+        self._is_turn_awaited = False  # by the application thread, which waits for a word of ours
         self._groups = self._decoded()
         self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
 
@@ -274,8 +275,10 @@ class DecodeThread:
 
     def take_turn(self) -> ChangeGroup | None:
         """Decode what is there up to the next group, in the application thread, unless the decode thread is at it."""
+        self._is_turn_awaited = True  # NB: before it is tried: whoever has the turn looks at this afterwards
         if not self._turn.acquire(blocking=False):
             raise TurnTaken
+        self._is_turn_awaited = False
         try:
             while not (self._handoff.byte_count or self._stopping.is_set()):  # what is in the queue comes first
                 found = self._next()
@@ -293,8 +296,9 @@ class DecodeThread:
                 is_over = self._decode_into_queue()
             if is_over:
                 return
-            if self._handoff.is_wanted and (self.reader.is_gathering or self.has_more):
-                self._handoff.wake_taker()  # it came while we had the turn
+            came = self.reader.is_gathering or self.has_more  # while we had the turn
+            if self._handoff.is_wanted and (came or self._is_turn_awaited):
+                self._handoff.wake_taker()
             self._arrived.wait(QUIET_S)
 
     def _decode_into_queue(self) -> bool:
