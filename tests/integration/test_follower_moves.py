@@ -1,5 +1,6 @@
 """A follower's moves that are no loss: switched over and back, refused, shown, bounded."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -295,11 +296,22 @@ def test_what_is_kept_for_a_deliverer_that_says_nothing_is_bounded(
         two = hosts.follower
         first = two.view.history.bases[0]
         hosts.deliverer.kill()
-        for number in range(2, 6):
+        numbers = itertools.count(2)
+
+        def write_more() -> None:
+            number = next(numbers)
             primary.sql(f"INSERT INTO account SELECT n FROM generate_series({number}00000, {number}15000) n")
+
+        for _ in range(4):
+            write_more()
         told = two.wait_for_event("no marker of the deliverer for too long, what was kept for a promotion is let go of")
         assert told["setting"] == "standby.unmarked_bytes_max"
-        two.wait_until(lambda: first not in two.view.history.bases, "the end of the first base")
+
+        def is_let_go_of() -> bool:
+            write_more()  # what is written next, once the process has looked at itself, lets go of what precedes
+            return first not in two.view.history.bases
+
+        two.wait_until(is_let_go_of, "the end of the first base")
         place = ("--state", two.folder.root)
         shown = json.loads(succeeded(cdcctl("status", "--json", *place, **two.options)).out)
         assert shown["following"]["can_take_over"] is False
