@@ -19,6 +19,7 @@ INTO = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BOTTOM = 760, 190, 80, 20, 14, 54, 34
 COLOURS = {"tidemark": "#1f6fb2", "pgoutput": "#c2571a", "test_decoding": "#8a8f98", "other": "#b9bec6"}
 TICKS_MAX = 9
+DENSE_MAX = 1e4  # from the least to the greatest: of more, numbers of a logarithmic scale would touch
 Said = Mapping[str, Any]  # JSON of a benchmark
 
 
@@ -88,7 +89,8 @@ class _Scale:
     def ticks(self) -> list[float]:
         """Return round numbers within the scale."""
         if self._logarithmic:
-            found = [10.0**power * digit for power in range(-4, 5) for digit in (1, 2, 5)]
+            digits = (1, 2, 5) if self._most / self._least <= DENSE_MAX else (1,)
+            found = [10.0**power * digit for power in range(-4, 5) for digit in digits]
         else:
             step = 10 ** math.floor(math.log10(self._most))
             step = next(step / part for part in (1, 2, 5, 10) if self._most / (step / part) >= 3)
