@@ -89,7 +89,7 @@ class _Scale:
     def ticks(self) -> list[float]:
         """Return round numbers within the scale."""
         if self._logarithmic:
-            digits = (1, 2, 5) if self._most / self._least <= DENSE_MAX else (1,)
+            digits: tuple[int, ...] = (1, 2, 5) if self._most / self._least <= DENSE_MAX else (1,)
             found = [10.0**power * digit for power in range(-4, 5) for digit in digits]
         else:
             step = 10 ** math.floor(math.log10(self._most))
