@@ -16,6 +16,7 @@ pytestmark = needs_mount
 MB = 1 << 20
 KEPT_BACK = 64 * MB  # what the product keeps free for confirmations
 ROWS = 2000
+ATTEMPTS = 5
 
 
 @pytest.fixture
@@ -135,10 +136,15 @@ def test_a_transaction_that_finds_no_room_to_spill_ends_the_sidecar_and_comes_wh
     node: Cluster, disk: SmallDisk
 ) -> None:
     with beside(disk, node, TIDEMARK_DECODE__MEMORY_BYTES=str(MB)) as sidecar:
+        for attempt in range(ATTEMPTS):  # NB: a vacuum of catalogs goes to their journal, which has no room either
+            sidecar.start()
+            disk.fill()
+            insert(node, 1 + attempt * ROWS)
+            last = sidecar.ended(ExitCode.STATE, "No space left on device", str(sidecar.folder.root))
+            disk.empty()
+            if str(sidecar.folder.spill) in str(last["error"]):
+                break
+        else:
+            pytest.fail(f"it was never the spill that found no room, last: {last}")
         sidecar.start()
-        disk.fill()
-        insert(node, 1)
-        sidecar.ended(ExitCode.STATE, str(sidecar.folder.spill))
-        disk.empty()
-        sidecar.start()
-        assert_all_arrived(sidecar, ROWS)
+        assert_all_arrived(sidecar, (attempt + 1) * ROWS)
