@@ -271,7 +271,7 @@ def build_decimal(
     out: Integers,
     validity: Room,
 ) -> int:
-    """Turn numerics into 128-bit integers of the column's scale; what has no such form (NaN) loses its validity bit."""
+    """Turn numerics into 128-bit integers of the column's scale; NaN and infinities lose their validity bit."""
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
@@ -290,7 +290,7 @@ def build_decimal(
 
 
 def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row: int, out: Integers) -> int:
-    """Return 1 for a decimal, 0 for what is none, -1 for bytes that are no numeric."""
+    """Return 1 for a decimal, 0 for NaN and infinities, -1 for what is the codec's: too long, or no numeric at all."""
     if size < 2:
         return -1
     head = read_u16(data, place)
@@ -319,7 +319,7 @@ def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row
         if group > GROUP_MAX:
             return -1
         if index == 0 and left - (group < 1000) - (group < 100) - (group < 10) > precision:
-            return 0  # NB: what passes has no more digits than `precision`, and 38 of them fit
+            return -1  # NB: what passes has no more digits than `precision`, and 38 of them fit
         if left >= 4:
             coefficient = coefficient * GROUP_BASE + group
         else:  # of this group some digits, or none, stand before the column's end

@@ -57,8 +57,9 @@ ZEROS = 48 | 48 << 8 | 48 << 16 | 48 << 24  # four digits
 AHEAD = 8  # rows
 
 COUNT_MASK = 0x0FFFFFFF
-IS_SCALAR = 1 << 28
-IS_OBJECT = 1 << 29
+FORM_OBJECT = 2  # what stands above the count
+FORM_ARRAY = 4
+FORM_SCALAR = 5
 KIND_SHIFT = 28
 STRING = 0
 NUMERIC = 1
@@ -295,8 +296,11 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
                 return BAD
             head = read_u32(data, node)
             count = head & COUNT_MASK
-            is_object = 1 if head & IS_OBJECT else 0
-            is_scalar = 1 if head & IS_SCALAR else 0
+            form = head >> KIND_SHIFT
+            is_object = 1 if form == FORM_OBJECT else 0
+            is_scalar = 1 if form == FORM_SCALAR and count == 1 and top == 0 else 0
+            if form != FORM_ARRAY and not is_object and not is_scalar:
+                return BAD
             entries = node + 4
             base = entries + count * 4 + is_object * count * 4
             if base > end:
@@ -344,7 +348,7 @@ def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: 
             length = entry & COUNT_MASK
             key_at = length if entry >> 31 else key_at + length
             stop = base + key_at
-            if stop < start or stop > end:
+            if stop < start or stop > end or entry >> KIND_SHIFT & 7 != STRING:
                 return BAD
             at = write_string(data, start, stop, out, at)
             if at < 0:

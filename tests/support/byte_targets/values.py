@@ -65,7 +65,11 @@ def run_row(data: bytes) -> None:
     for rows, twin in zip(made, slowly, strict=True):
         rows.validate(full=True)
         assert repr(rows.to_pylist()) == repr(twin.to_pylist())
-        values = deform(packed, layout)
+        try:
+            values = deform(packed, layout)
+        except CorruptWal:  # in a dropped column, which batches pass over
+            assert any(column.dropped for column in columns)
+            continue
         after = rows.column("_after")
         for slot, column in enumerate(relation.live_columns):
             value = values[column.number - 1]
@@ -97,6 +101,11 @@ def _row_seed(types: list[TypeDescription | None], values: list[bytes | None]) -
     return bytes([len(types) - 1, *chosen]) + forms.form_tuple(columns, values)
 
 
+def _decimal_seed(which: int) -> bytes:
+    value = forms.plain(forms.numeric_payload(Decimal("-12345.67")))
+    return bytes([0, which]) + forms.form_tuple([_column(1, which)], [value])
+
+
 ARRAY = forms.array_payload(forms.TEXT, [forms.plain(b"one"), None, forms.short(b"two")], [3], [1])
 JSON = forms.jsonb_payload({"a": [1, Decimal("-2.50"), None, True], "b": {"c": "text"}})
 PAYLOADS: tuple[tuple[TypeDescription, bytes], ...] = (
@@ -126,6 +135,11 @@ TARGETS = (
                 [forms.short(b"a"), None, forms.compressed(JSON), forms.plain(ARRAY)],
             ),
             "external": _row_seed([forms.BYTEA, forms.NUMERIC], [forms.EXTERNAL, forms.plain(b"\0\x80\1\0")]),
+            **{
+                described.name: _row_seed([described], [payload if described.length > 0 else forms.plain(payload)])
+                for described, payload in PAYLOADS
+            },
+            **{f"numeric_{at}": _decimal_seed(at) for at, (_, typmod) in enumerate(TYPES) if typmod >= 0},
         },
     ),
     Target(

@@ -10,8 +10,8 @@ from tidemark.decode.codecs.numeric import numeric_text
 from tidemark.decode.varlena import BadDatum, inline_payload
 
 COUNT_MASK = 0x0FFFFFFF
-IS_SCALAR = 1 << 28
-IS_OBJECT = 1 << 29
+FORM_SHIFT = 28
+OBJECT, ARRAY, BARE_SCALAR = 2, 4, 5  # JB_FOBJECT, JB_FARRAY, JB_FARRAY | JB_FSCALAR, of the outermost container only
 ENTRY_LENGTH_MASK = 0x0FFFFFFF
 ENTRY_TYPE_SHIFT = 28
 ENTRY_TYPE_MASK = 7
@@ -58,25 +58,30 @@ class JsonbCodec(TextCodec):
     def _container(self, data: bytes, at: int) -> list[str | int]:
         """Return the texts of the container at `at`, with its child containers' places between them."""
         (head,) = _U32.unpack_from(data, at)
-        count = head & COUNT_MASK
-        entries_count = count * 2 if head & IS_OBJECT else count
+        count, form = head & COUNT_MASK, head >> FORM_SHIFT
+        if form not in {OBJECT, ARRAY} and (form, count, at) != (BARE_SCALAR, 1, 0):
+            raise BadDatum(f"jsonb container of {count} that is of kind {form}")
+        entries_count = count * 2 if form == OBJECT else count
         if entries_count * ENTRY_BYTES > len(data):
             raise BadDatum(f"jsonb container of {count} in {len(data)} bytes")
         entries = struct.unpack_from(f"<{entries_count}I", data, at + ENTRY_BYTES)
         base = at + ENTRY_BYTES + entries_count * ENTRY_BYTES
         children: list[str | int] = []
         start = 0
-        for entry in entries:
+        for number, entry in enumerate(entries):
             length = entry & ENTRY_LENGTH_MASK
             end = length if entry & ENTRY_HAS_OFFSET else start + length
             if end < start or base + end > len(data):
                 raise BadDatum(f"jsonb child from {start} to {end} in {len(data)} bytes")
-            children.append(self._child(data, base + start, base + end, entry >> ENTRY_TYPE_SHIFT & ENTRY_TYPE_MASK))
+            kind = entry >> ENTRY_TYPE_SHIFT & ENTRY_TYPE_MASK
+            if kind != STRING and form == OBJECT and number < count:
+                raise BadDatum(f"jsonb key of kind {kind}")
+            children.append(self._child(data, base + start, base + end, kind))
             start = end
-        if head & IS_SCALAR:
+        if form == BARE_SCALAR:
             return children
         texts: list[str | int] = []
-        if head & IS_OBJECT:
+        if form == OBJECT:
             for key, value in zip(children[:count], children[count:], strict=True):
                 texts += [", " if texts else "{", key, ": ", value]
             return [*texts, "}"] if texts else ["{}"]
