@@ -24,6 +24,11 @@ _U32, _I32, _U16 = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 _HEADER, _BODY_LENGTH, _LENGTH, _NODES, _BUFFERS = 2, 3, 0, 1, 2
 
 
+def padded(size: int) -> int:
+    """Return how many bytes a buffer of so many takes in a body."""
+    return size + 7 & ~7
+
+
 class MessageForm:
     """The head of the messages of some record batches, and where the numbers stand in it, in words of 64 bits."""
 
@@ -76,7 +81,7 @@ class BatchMessage:
         self.out[: self.body] = form.head
 
     def _take(self, byte_count: int) -> None:
-        self._bytes = pa.allocate_buffer(byte_count + 7 & ~7, MEMORY_POOL)  # NB: nobody clears it
+        self._bytes = pa.allocate_buffer(padded(byte_count), MEMORY_POOL)  # NB: nobody clears it
         self.out = memoryview(self._bytes).cast("B")
         self.out_16: memoryview[int] = self.out.cast("H")
         self.out_32: memoryview[int] = self.out.cast("I")
@@ -105,7 +110,7 @@ class BatchMessage:
             put_buffer(self.words, buffer, self.at - self.body, size)
             if size:
                 self.out[self.at : self.at + size] = memoryview(made).cast("B")
-            end = self.at + size + 7 & ~7
+            end = self.at + padded(size)
             self.out[self.at + size : end] = bytes(end - self.at - size)
             self.at = end
             buffer += 2

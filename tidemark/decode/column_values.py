@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tidemark.decode import batch_body, places, text_columns
 from tidemark.decode.batch_body import STEP, Stop, Way
-from tidemark.decode.batch_message import MEMORY_POOL, BatchMessage
+from tidemark.decode.batch_message import MEMORY_POOL, BatchMessage, padded
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.codec import ArrowValue, Codec
 from tidemark.decode.column_plans import ColumnPlan
@@ -16,7 +16,8 @@ from tidemark.model.errors import CorruptWal
 from tidemark.model.relation import TypeDescription
 
 NO_STACK = array("q")
-PLAIN_WIDTHS = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}  # bytes of values that stay as they are
+# Bytes of values that stay as they are.
+PLAIN_WIDTHS: Mapping[int, int] = {Way.FIXED_16: 2, Way.FIXED_32: 4, Way.FIXED_64: 8}
 NONE_MISSING: Mapping[int, ArrowValue] = {}
 
 
@@ -119,8 +120,8 @@ def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMess
     rows, first, begin = located.rows, slot * located.rows, message.at
     nulls = located.absent[slot]
     bitmap_bytes = rows + 7 >> 3 if nulls else 0
-    offsets_at = begin + (bitmap_bytes + 7 & ~7)
-    end = offsets_at + ((rows + 1) * 4 + 7 & ~7)
+    offsets_at = begin + padded(bitmap_bytes)
+    end = offsets_at + padded((rows + 1) * 4)
     message.require(end - begin)
     message.out[begin:end] = bytes(end - begin)
     offsets = message.offsets[offsets_at >> 2 : (offsets_at >> 2) + rows + 1]
@@ -130,13 +131,7 @@ def _put_lists(plan: ColumnPlan, located: Located, slot: int, message: BatchMess
     if nulls:
         places.present(located.places, first, rows, message.out[begin:offsets_at])
     message.at = end
-    way = plan.elements[slot].numbers[0]
-    if not (
-        way in PLAIN_WIDTHS
-        and _put_plain_elements(
-            located, first, offsets, PLAIN_WIDTHS[Way(way)], message=message, node=node + 2, buffer=buffer + 4
-        )
-    ) and not _put_elements(
+    if not _put_elements(
         plan.elements[slot], codec.element, located, first, offsets, message=message, node=node + 2, buffer=buffer + 4
     ):
         message.at = begin
@@ -160,7 +155,7 @@ def _put_plain_elements(
     """Put elements as they stand in their arrays; False if one is NULL, or is odd."""
     total = offsets[located.rows]
     size = total * width
-    end = size + 7 & ~7
+    end = padded(size)
     message.require(end)
     at = message.at
     out = message.out[at : at + end]
@@ -189,6 +184,11 @@ def _put_elements(
     buffer: int,
 ) -> bool:
     """Put elements by their way; False if one is odd."""
+    width = PLAIN_WIDTHS.get(plan.numbers[0])
+    if width is not None and _put_plain_elements(
+        located, first, offsets, width, message=message, node=node, buffer=buffer
+    ):
+        return True
     elements = Located(located.data, offsets[located.rows], 1)
     odd = places.locate_elements(
         located.data,

@@ -18,12 +18,12 @@ from tidemark.decode.batch_body import (
     put_node,
     put_nothing,
 )
-from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.batch_message import BatchMessage, padded
 from tidemark.decode.batch_shapes import batch_shape
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import UTF8
 from tidemark.decode.column_values import zeros
-from tidemark.decode.copied_lines import CopiedLines, Misshapen, Target, padded, put_column
+from tidemark.decode.copied_lines import CopiedLines, Misshapen, Target, put_column
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import META_FIELDS, ChangeBatch, Op, RowsMessage
 from tidemark.model.lsn import Oid

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tidemark.decode.batch_body import put_buffer, put_node
-from tidemark.decode.batch_message import BatchMessage
+from tidemark.decode.batch_message import BatchMessage, padded
 from tidemark.decode.codecs.codec import Codec, ColumnKind, TextCodec
 from tidemark.decode.column_values import zeros
 from tidemark.decode.copy_fields import (
@@ -31,11 +31,6 @@ NO_WORDS, NO_HALVES = array("q"), array("i")
 CAST_BY_ARROW = frozenset(
     {ColumnKind.DATE, ColumnKind.FIXED, ColumnKind.NUMERIC, ColumnKind.TIMESTAMP, ColumnKind.UNSIGNED4}
 )
-
-
-def padded(size: int) -> int:
-    """Return how many bytes a buffer of so many takes in a body."""
-    return size + 7 & ~7
 
 
 class Misshapen(Exception):

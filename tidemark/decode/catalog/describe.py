@@ -340,7 +340,7 @@ class Describer:
                     continue
                 described = None if row.dropped else self._type_of(row.type_oid, types, subjects, depth)
                 column = self._column(row, described, packed)
-                if column.missing is None:
+                if not row.has_missing:
                     self._alike.keep_column(told, column)
             columns[column.number] = column
         if columns.keys() != set(range(1, count + 1)):

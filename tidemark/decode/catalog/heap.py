@@ -20,6 +20,7 @@ OFFSET_BITS = 16
 OFFSET_MASK = 0xFFFF
 ELIDED = b""
 _NOBODY = Xid(0)
+_KEY = struct.Struct("<I")
 
 
 def make_tid(block: int, offset: int) -> Tid:
@@ -52,10 +53,9 @@ EVERYBODY = Sight(None, {})
 class KeyIndex:
     """Rows by the value of one column: those of the run by an index of it, one that changed bare, several in a set."""
 
-    __slots__ = ("_at", "_changed", "_of_run", "_rows", "_struct")
+    __slots__ = ("_at", "_changed", "_of_run", "_rows")
 
     def __init__(self, layout: CatalogLayout, column: str, rows: PackedRows) -> None:
-        self._struct = struct.Struct("<I")
         self._at = layout.offsets[column]
         self._rows = rows
         self._begin()
@@ -68,7 +68,7 @@ class KeyIndex:
                 self.add(tid, packed)
 
     def _key(self, packed: bytes) -> int:
-        key: int = self._struct.unpack_from(packed, data_at(packed) + self._at)[0]
+        key: int = _KEY.unpack_from(packed, data_at(packed) + self._at)[0]
         return key
 
     def add(self, tid: Tid, packed: bytes) -> None:
