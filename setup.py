@@ -28,7 +28,7 @@ KERNELS = [
     "tidemark.decode.text_columns",
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
-    "tidemark.wire.copy_messages",
+    "tidemark.io.copy_messages",
 ]
 # What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]

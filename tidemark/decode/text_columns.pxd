@@ -6,7 +6,8 @@ cdef long long ALL_DONE, AHEAD, BAD, FULL, FRAME_INTEGERS, STACK_TOP
 cdef unsigned int NUMERIC_SPECIAL, NUMERIC_PLUS_INFINITY, NUMERIC_MINUS_INFINITY, NUMERIC_SPECIAL_SIGNS, NUMERIC_SHORT
 cdef unsigned int NUMERIC_LONG_NEGATIVE, NUMERIC_LONG_SCALE, NUMERIC_SHORT_NEGATIVE, NUMERIC_SHORT_SCALE
 cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX, ZEROS
-cdef unsigned int COUNT_MASK, FORM_OBJECT, FORM_ARRAY, FORM_SCALAR, KIND_SHIFT, STRING, NUMERIC, FALSE, TRUE, NULL, CONTAINER
+cdef unsigned int COUNT_MASK, FORM_OBJECT, FORM_ARRAY, FORM_SCALAR
+cdef unsigned int KIND_SHIFT, STRING, NUMERIC, FALSE, TRUE, NULL, CONTAINER
 cdef const unsigned char[::1] WORD_FALSE, WORD_TRUE, WORD_NULL, WORD_NAN, WORD_INFINITY, WORD_MINUS_INFINITY
 cdef const unsigned char[::1] OPEN, CLOSE
 
@@ -56,10 +57,11 @@ cdef inline long long datum_header(const unsigned char[::1] data, long long at, 
 cdef inline long long datum_end(const unsigned char[::1] data, long long at) except? -9 nogil
 
 
-@cython.locals(node="long long", top="long long", opening=int, head="unsigned int", form="unsigned int", count="long long",
-               is_object="long long", is_scalar="long long", entries="long long", base="long long", index="long long",
-               entry="unsigned int", length="long long", end="long long", child="long long", key_at="long long",
-               value_at="long long", start="long long", stop="long long", kind="unsigned int", header="long long")
+@cython.locals(node="long long", top="long long", opening=int, head="unsigned int", form="unsigned int",
+               count="long long", is_object="long long", is_scalar="long long", entries="long long", base="long long",
+               index="long long", entry="unsigned int", length="long long", end="long long", child="long long",
+               key_at="long long", value_at="long long", start="long long", stop="long long", kind="unsigned int",
+               header="long long")
 cdef inline long long write_jsonb(const unsigned char[::1] data, long long place, long long size,
                                   unsigned char[::1] out, long long at, long long[::1] stack) except? -9 nogil
 

@@ -20,11 +20,9 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.rows import TupleRow
 
-from tidemark.wire.copy_messages import CopyMessages
+from tidemark.io.copy_messages import CopyMessages
 
-CHUNK_BYTES = 1 << 18
-FEW_BYTES = 1 << 16  # the server sends 8 kB at a time: to wake up for each costs both sides more than what is in it
-PAUSE_S = 0.0005
+RECEIVED_BYTES = 4 << 20  # at once: most blocks in one piece
 QUIET_S = 0.2
 CANCEL_S = 10.0
 END = -1  # of PQgetCopyData
@@ -56,23 +54,23 @@ def copied_blocks(
     connection = session.pgconn
     connection.send_query(statement.as_bytes(session))
     while connection.flush():
-        _is_ready(connection, select.POLLOUT)
+        _is_ready(connection.socket, select.POLLOUT)
     # NB: a socket object of its own on the same socket: it waits by itself, and libpq's stays as it is.
     with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
-        plain.settimeout(QUIET_S)
+        plain.setblocking(False)
         messages: CopyMessages | None = None
         given = 0
         try:
-            while not _is_ready(connection, select.POLLIN):
+            while not _is_ready(connection.socket, select.POLLIN):
                 yield NOTHING_CAME
-            messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages()
-            for block in _blocks(connection, plain, messages, bounds):
+            messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages(plain)
+            for block in _blocks(connection, messages, bounds):
                 given += block.rows
                 yield block
         except BaseException:
             with suppress(psycopg.Error):
                 session.cancel_safe(timeout=CANCEL_S)
-                _drain(session, _blocks(connection, plain, messages, bounds))
+                _drain(session, _blocks(connection, messages, bounds))
             raise
     sent = _end(connection)
     if sent != given:
@@ -89,13 +87,11 @@ def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -
     _end(session.pgconn)
 
 
-def _blocks(
-    connection: pq.abc.PGconn, plain: socket.socket, messages: CopyMessages | None, bounds: BlockBounds
-) -> Iterator[CopyBlock]:
+def _blocks(connection: pq.abc.PGconn, messages: CopyMessages | None, bounds: BlockBounds) -> Iterator[CopyBlock]:
     """Give the blocks that are still to come, as `messages` follows them; None: libpq does."""
     if messages is None:
         return _by_libpq(connection, bounds)
-    return blocks_off_socket(plain, messages, bounds)
+    return blocks_off_socket(connection.socket, messages, bounds)
 
 
 def _is_sealed(plain: socket.socket) -> bool:
@@ -105,31 +101,21 @@ def _is_sealed(plain: socket.socket) -> bool:
         return False  # libpq says what it is
 
 
-def blocks_off_socket(plain: socket.socket, messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
+def blocks_off_socket(descriptor: int, messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
     """Take rows off the socket, up to what is libpq's; an end of the connection is left to it as well."""
-    chunk, taken = bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES)
-    view = memoryview(chunk)
+    data = bytearray(RECEIVED_BYTES)
+    view = memoryview(data)
     lines = bytearray()
     while not messages.is_over:
-        try:
-            count = plain.recv_into(chunk, 0, socket.MSG_PEEK)
-            looked_at = messages.take(chunk, count, bounds.rows_max, bounds.bytes_max - len(lines))
-            while looked_at > 0 and (came := plain.recv_into(taken, looked_at)):
-                looked_at -= came
-        except TimeoutError:
-            yield NOTHING_CAME
-            continue
-        except OSError:
-            return
-        if count == 0 or looked_at > 0:
+        if not messages.receive(data, bounds.rows_max, bounds.bytes_max - len(lines)):
             return
         lines += view[: messages.kept]
         if messages.is_full:
             whole, lines, rows = lines, bytearray(), messages.rows
             messages.rows = 0
             yield CopyBlock(whole, rows)
-        if count < FEW_BYTES and not messages.is_over:
-            time.sleep(PAUSE_S)
+        elif not messages.kept and not messages.is_over and not _is_ready(descriptor, select.POLLIN):
+            yield NOTHING_CAME
     if messages.is_broken:
         raise psycopg.OperationalError("a message of a COPY tells a length that none has")
     if messages.rows:
@@ -163,16 +149,16 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
         yield CopyBlock(b"".join(lines), len(lines))
 
 
-def _is_ready(connection: pq.abc.PGconn, event: int) -> bool:
+def _is_ready(descriptor: int, event: int) -> bool:
     """Wait a while for the server; tell if it let us."""
     ready = select.poll()
-    ready.register(connection.socket, event)
+    ready.register(descriptor, event)
     return bool(ready.poll(QUIET_S * 1000))
 
 
 def _take_in(connection: pq.abc.PGconn) -> bool:
     """Wait a while for more of the server's; tell if there was any."""
-    if not _is_ready(connection, select.POLLIN):
+    if not _is_ready(connection.socket, select.POLLIN):
         return False
     connection.consume_input()
     return True

@@ -9,16 +9,16 @@ import psycopg
 import pytest
 
 from tests.support.twins import interpreted
-from tidemark.io.copy_stream import CHUNK_BYTES, BlockBounds, CopyBlock, blocks_off_socket
-from tidemark.wire.copy_messages import CopyMessages
+from tidemark.io.copy_messages import CopyMessages
+from tidemark.io.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock, blocks_off_socket
 
 SHORT = [b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) for number in range(2000)]
-LONG = b"y" * (3 * CHUNK_BYTES) + b"\n"  # longer than what is read at once
+LONG = b"y" * (2 * RECEIVED_BYTES) + b"\n"  # longer than what is read at once
 LINES = [*SHORT, LONG, b"\n", LONG, *SHORT]
 COMPLETE = b"COPY 4003\0"
 KINDS = {
     "compiled": CopyMessages,
-    "interpreted": interpreted("tidemark.wire.copy_messages").CopyMessages,
+    "interpreted": interpreted("tidemark.io.copy_messages").CopyMessages,
 }
 
 
@@ -36,9 +36,7 @@ def sent(lines: list[bytes]) -> bytes:
     return BEGIN + notice + rows + message(b"c", b"") + BEHIND
 
 
-def received(
-    messages: CopyMessages, data: bytes, bounds: BlockBounds, pieces: list[int]
-) -> tuple[list[CopyBlock], bytes]:
+def received(kind: str, data: bytes, bounds: BlockBounds, pieces: list[int]) -> tuple[list[CopyBlock], bytes]:
     """Send `data` in pieces of these sizes, over and over; return the blocks, and what is left on the socket."""
     ours, servers = socket.socketpair()
 
@@ -51,11 +49,12 @@ def received(
         servers.close()
 
     with ours, ThreadPoolExecutor(1) as pool:
-        ours.settimeout(60)
+        ours.setblocking(False)
         sending = pool.submit(send)
-        blocks = list(blocks_off_socket(ours, messages, bounds))
+        blocks = [block for block in blocks_off_socket(ours.fileno(), KINDS[kind](ours), bounds) if block.rows]
+        ours.settimeout(60)
         left = b""
-        while more := ours.recv(CHUNK_BYTES):
+        while more := ours.recv(RECEIVED_BYTES):
             left += more
         sending.result()
     return blocks, left
@@ -67,7 +66,7 @@ def received(
 def test_blocks_are_whole_lines_and_what_is_not_the_rows_stays_on_the_socket(
     kind: str, bounds: BlockBounds, pieces: list[int]
 ) -> None:
-    blocks, left = received(KINDS[kind](), sent(LINES), bounds, pieces)
+    blocks, left = received(kind, sent(LINES), bounds, pieces)
     assert b"".join(block.lines for block in blocks) == b"".join(LINES)
     assert left == BEHIND
     for block in blocks:
@@ -79,7 +78,7 @@ def test_blocks_are_whole_lines_and_what_is_not_the_rows_stays_on_the_socket(
 def test_pieces_of_any_size_give_the_same() -> None:
     chance = random.Random(6)
     pieces = [chance.randint(1, 40) for _ in range(500)]
-    blocks, left = received(CopyMessages(), sent(SHORT), BlockBounds(100, 5000), pieces)
+    blocks, left = received("compiled", sent(SHORT), BlockBounds(100, 5000), pieces)
     assert b"".join(block.lines for block in blocks) == b"".join(SHORT)
     assert left == BEHIND
 
@@ -87,7 +86,7 @@ def test_pieces_of_any_size_give_the_same() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("cut", [0, 3, len(BEGIN), len(BEGIN) + 2, len(sent(SHORT[:5])) - 40])
 def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> None:
-    blocks, left = received(KINDS[kind](), sent(SHORT[:5])[:cut], BlockBounds(2, 1000), [8192])
+    blocks, left = received(kind, sent(SHORT[:5])[:cut], BlockBounds(2, 1000), [8192])
     assert [block.lines for block in blocks] in ([], [SHORT[0] + SHORT[1], SHORT[2] + SHORT[3]])
     assert left == b""
 
@@ -95,4 +94,4 @@ def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_length_that_none_has_is_an_error(kind: str) -> None:
     with pytest.raises(psycopg.OperationalError, match="tells a length"):
-        received(KINDS[kind](), BEGIN + b"d\0\0\0\3xx", BlockBounds(1, 1000), [8192])
+        received(kind, BEGIN + b"d\0\0\0\3xx", BlockBounds(1, 1000), [8192])

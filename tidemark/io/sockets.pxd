@@ -1,0 +1,7 @@
+# What is asked of a socket without the interpreter.
+
+cdef extern from "<sys/socket.h>" nogil:
+    enum:
+        MSG_PEEK
+        MSG_DONTWAIT
+    Py_ssize_t recv(int descriptor, void *at, size_t size, int flags)
