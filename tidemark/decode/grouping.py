@@ -43,7 +43,7 @@ from tidemark.model.snapshot import Visibility
 
 TABLES_MAX = 65536  # relation versions whose selection is remembered
 GROUP_ROWS = 65536
-GROUP_BYTES = 16 << 20  # of tuples, about, and of what batches that have ended take beside them
+GROUP_BYTES = 4 << 20  # of tuples, about, and of what batches that have ended take beside them: what the caches hold
 GROUP_BATCH_BYTES = 48 << 20  # of what batches take beside their rows: of 13,000 to 32,000 with 20 to 2 columns
 UNCOUNTED_SHARE = 8  # of which batches of all tables that there are may take one without being counted
 ITEM_BYTES = 500  # what an item that is no row counts, beside its content
