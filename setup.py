@@ -39,6 +39,11 @@ REQUIRED = bool(os.environ.get("REQUIRE_CYTHON"))
 class AllKernelsOrNone(build_ext):
     """Kernels call each other past Python: one that is compiled cannot be imported beside one that is not."""
 
+    def finalize_options(self) -> None:
+        """Build as many at once as there are CPUs: pip has no option for that."""
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
     def build_extensions(self) -> None:
         """Build all, or leave none, nor one of an earlier build in the tree, and let them run interpreted."""
         try:
