@@ -67,13 +67,14 @@ class CopyMessages:
     def receive(self, data: bytearray, rows_max: int, bytes_max: int) -> int:
         """Fill `data` from the front with rows, as far as they come without a long wait; 0 if the connection ended.
 
-        It stops behind `rows_max` rows, or behind the row that brings `bytes_max` bytes.
+        It stops behind `rows_max` rows, or behind the row that brings `bytes_max` bytes, or where `data` has room for
+        so few bytes only that it would take them for few that came.
         """
         self.kept = 0
         self.is_full = False
         pauses = 0
         with cython.nogil:
-            while pauses < PAUSES and self.kept < len(data) and not self.is_over and not self.is_full:
+            while pauses < PAUSES and len(data) - self.kept >= FEW and not self.is_over and not self.is_full:
                 count = self.look(data)
                 if count == BROKEN_OFF:
                     return 0
