@@ -5,7 +5,8 @@ much as the server takes to write it. So where nothing stands between us and the
 only what belongs to them is taken off the socket, and libpq finds the rest, as of a statement that gave no rows. Where
 the connection is encrypted (TLS, GSSAPI) the lines come by libpq, one by one.
 
-Nothing here waits while it holds the interpreter. An empty block tells that nothing came for a while.
+Nothing here waits while it holds the interpreter. Where a block takes a while an empty one comes first, for whoever is
+to be stopped.
 """
 
 import os
@@ -44,7 +45,7 @@ class BlockBounds(NamedTuple):
 
 
 BLOCK = BlockBounds(65_536, 16 << 20)
-NOTHING_CAME = CopyBlock(b"", 0)
+NONE_YET = CopyBlock(b"", 0)
 
 
 def copied_blocks(
@@ -62,7 +63,7 @@ def copied_blocks(
         given = 0
         try:
             while not _is_ready(connection.socket, select.POLLIN):
-                yield NOTHING_CAME
+                yield NONE_YET
             messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages(plain)
             for block in _blocks(connection, messages, bounds):
                 given += block.rows
@@ -78,10 +79,10 @@ def copied_blocks(
 
 
 def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -> None:
-    """Let go of what still comes of a COPY that was cancelled; close the connection where nothing does for too long."""
+    """Let go of what still comes of a COPY that was cancelled; close the connection where that takes too long."""
     until_s = time.monotonic() + CANCEL_S
     for block in blocks:
-        if block is NOTHING_CAME and time.monotonic() > until_s:
+        if block is NONE_YET and time.monotonic() > until_s:
             session.close()
             return
     _end(session.pgconn)
@@ -114,8 +115,10 @@ def blocks_off_socket(descriptor: int, messages: CopyMessages, bounds: BlockBoun
             whole, lines, rows = lines, bytearray(), messages.rows
             messages.rows = 0
             yield CopyBlock(whole, rows)
-        elif not messages.kept and not messages.is_over and not _is_ready(descriptor, select.POLLIN):
-            yield NOTHING_CAME
+        elif not messages.is_over:
+            if not messages.kept:
+                _is_ready(descriptor, select.POLLIN)
+            yield NONE_YET
     if messages.is_broken:
         raise psycopg.OperationalError("a message of a COPY tells a length that none has")
     if messages.rows:
@@ -126,8 +129,8 @@ def blocks_off_socket(descriptor: int, messages: CopyMessages, bounds: BlockBoun
 def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBlock]:
     """Take the rows from libpq, which gives them out one by one."""
     while connection.is_busy():
-        if not _take_in(connection):
-            yield NOTHING_CAME
+        _take_in(connection)
+        yield NONE_YET
     result = connection.get_result()
     if result is None or result.status != pq.ExecStatus.COPY_OUT:
         _end(connection, result)
@@ -137,8 +140,8 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
     while (found := connection.get_copy_data(1))[0] != END:
         length, line = found
         if length == 0:
-            if not _take_in(connection):
-                yield NOTHING_CAME
+            _take_in(connection)
+            yield NONE_YET
             continue
         lines.append(bytes(line))
         size += length
@@ -156,12 +159,10 @@ def _is_ready(descriptor: int, event: int) -> bool:
     return bool(ready.poll(QUIET_S * 1000))
 
 
-def _take_in(connection: pq.abc.PGconn) -> bool:
-    """Wait a while for more of the server's; tell if there was any."""
-    if not _is_ready(connection.socket, select.POLLIN):
-        return False
-    connection.consume_input()
-    return True
+def _take_in(connection: pq.abc.PGconn) -> None:
+    """Wait a while for more of the server's, and take it."""
+    if _is_ready(connection.socket, select.POLLIN):
+        connection.consume_input()
 
 
 def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> int:

@@ -24,7 +24,8 @@ def keep_freed_memory() -> None:
     libc.mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
     libc.mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
     libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
-    libc.sbrk.argtypes, libc.free.argtypes = [ctypes.c_ssize_t], [ctypes.c_void_p]
+    libc.sbrk.argtypes, libc.malloc.argtypes = [ctypes.c_ssize_t], [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     begin: int = libc.sbrk(0)
     libc.mallopt(_M_TOP_PAD, HEAP_BYTES)

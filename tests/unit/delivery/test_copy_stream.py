@@ -3,6 +3,7 @@
 import random
 import socket
 import struct
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -89,6 +90,29 @@ def test_a_connection_that_ends_gives_no_row_in_part(kind: str, cut: int) -> Non
     blocks, left = received(kind, sent(SHORT[:5])[:cut], BlockBounds(2, 1000), [8192])
     assert [block.lines for block in blocks] in ([], [SHORT[0] + SHORT[1], SHORT[2] + SHORT[3]])
     assert left == b""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
+    ours, servers = socket.socketpair()
+    is_told = threading.Event()
+
+    def dribble() -> None:
+        servers.sendall(BEGIN)
+        for line in SHORT:
+            if is_told.wait(0.01):
+                break
+            servers.sendall(message(b"d", line))
+        servers.close()
+
+    with ours, ThreadPoolExecutor(1) as pool:
+        ours.setblocking(False)
+        dribbling = pool.submit(dribble)
+        blocks = blocks_off_socket(ours.fileno(), KINDS[kind](ours), BlockBounds(1 << 20, 1 << 30))
+        first = next(blocks)
+        is_told.set()
+        dribbling.result()
+    assert not first.rows
 
 
 @pytest.mark.parametrize("kind", KINDS)
