@@ -26,9 +26,9 @@ KERNELS = [
     "tidemark.decode.render.line_text",
     "tidemark.decode.render.value_text",
     "tidemark.decode.text_columns",
+    "tidemark.io.copy_messages",
     "tidemark.wal.kernel",
     "tidemark.wal.pglz",
-    "tidemark.io.copy_messages",
 ]
 # What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]

@@ -10,7 +10,7 @@ cdef unsigned int PAUSE, PAUSES
 
 cdef class CopyMessages:
     cdef object plain
-    cdef int descriptor
+    cdef readonly int descriptor
     cdef unsigned char[::1] spare
     cdef public Py_ssize_t rows
     cdef readonly Py_ssize_t kept

@@ -56,7 +56,7 @@ def copied_blocks(
     connection.send_query(statement.as_bytes(session))
     while connection.flush():
         _is_ready(connection.socket, select.POLLOUT)
-    # NB: a socket object of its own on the same socket: it waits by itself, and libpq's stays as it is.
+    # NB: a socket object of its own on the same socket: to close it closes nothing of libpq's.
     with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
         plain.setblocking(False)
         messages: CopyMessages | None = None
@@ -92,7 +92,7 @@ def _blocks(connection: pq.abc.PGconn, messages: CopyMessages | None, bounds: Bl
     """Give the blocks that are still to come, as `messages` follows them; None: libpq does."""
     if messages is None:
         return _by_libpq(connection, bounds)
-    return blocks_off_socket(connection.socket, messages, bounds)
+    return blocks_off_socket(messages, bounds)
 
 
 def _is_sealed(plain: socket.socket) -> bool:
@@ -102,7 +102,7 @@ def _is_sealed(plain: socket.socket) -> bool:
         return False  # libpq says what it is
 
 
-def blocks_off_socket(descriptor: int, messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
+def blocks_off_socket(messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
     """Take rows off the socket, up to what is libpq's; an end of the connection is left to it as well."""
     data = bytearray(RECEIVED_BYTES)
     view = memoryview(data)
@@ -117,7 +117,7 @@ def blocks_off_socket(descriptor: int, messages: CopyMessages, bounds: BlockBoun
             yield CopyBlock(whole, rows)
         elif not messages.is_over:
             if not messages.kept:
-                _is_ready(descriptor, select.POLLIN)
+                _is_ready(messages.descriptor, select.POLLIN)
             yield NONE_YET
     if messages.is_broken:
         raise psycopg.OperationalError("a message of a COPY tells a length that none has")

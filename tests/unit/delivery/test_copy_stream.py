@@ -52,7 +52,7 @@ def received(kind: str, data: bytes, bounds: BlockBounds, pieces: list[int]) -> 
     with ours, ThreadPoolExecutor(1) as pool:
         ours.setblocking(False)
         sending = pool.submit(send)
-        blocks = [block for block in blocks_off_socket(ours.fileno(), KINDS[kind](ours), bounds) if block.rows]
+        blocks = [block for block in blocks_off_socket(KINDS[kind](ours), bounds) if block.rows]
         ours.settimeout(60)
         left = b""
         while more := ours.recv(RECEIVED_BYTES):
@@ -108,7 +108,7 @@ def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
     with ours, ThreadPoolExecutor(1) as pool:
         ours.setblocking(False)
         dribbling = pool.submit(dribble)
-        blocks = blocks_off_socket(ours.fileno(), KINDS[kind](ours), BlockBounds(1 << 20, 1 << 30))
+        blocks = blocks_off_socket(KINDS[kind](ours), BlockBounds(1 << 20, 1 << 30))
         first = next(blocks)
         is_told.set()
         dribbling.result()
