@@ -14,6 +14,7 @@ from setuptools.errors import BaseError, CCompilerError, CompileError
 # Modules with a .pxd beside the .py.
 KERNELS = [
     "tidemark.decode.batch_body",
+    "tidemark.decode.batch_columns",
     "tidemark.decode.catalog.run_index",
     "tidemark.decode.columns",
     "tidemark.decode.copy_fields",

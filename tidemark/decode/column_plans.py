@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from tidemark.decode.batch_body import BITS, OFFSETS, STEP, Way
+from tidemark.decode.batch_body import BITS, OFFSETS
+from tidemark.decode.batch_columns import STEP, Way
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.calendar import EPOCH_2000_DAYS, USECS_PER_DAY
 from tidemark.decode.codecs.codec import Codec, ColumnKind, without_escapes

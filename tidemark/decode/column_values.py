@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidemark.decode import batch_body, places, text_columns
-from tidemark.decode.batch_body import STEP, Stop, Way
+from tidemark.decode import batch_body, batch_columns, places, text_columns
+from tidemark.decode.batch_columns import STEP, Stop, Way
 from tidemark.decode.batch_message import MEMORY_POOL, BatchMessage, padded
 from tidemark.decode.codecs.arrays import ArrayCodec
 from tidemark.decode.codecs.codec import ArrowValue, Codec
@@ -76,7 +76,7 @@ def put(
     stack = array("q", bytes(8 * text_columns.STACK_INTEGERS)) if plan.has_jsonb else NO_STACK
     state = array("q", [message.at, 0])
     while True:
-        stop = batch_body.put_columns(
+        stop = batch_columns.put_columns(
             located.data,
             located.places,
             located.sizes,

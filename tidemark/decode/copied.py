@@ -11,13 +11,13 @@ import pyarrow as pa
 from tidemark.decode.batch_body import (
     META_BUFFERS,
     META_NODES,
-    STEP,
     UNCHANGED_BUFFER,
     UNCHANGED_NODE,
     put_buffer,
     put_node,
     put_nothing,
 )
+from tidemark.decode.batch_columns import STEP
 from tidemark.decode.batch_message import BatchMessage, padded
 from tidemark.decode.batch_shapes import batch_shape
 from tidemark.decode.codecs.codec import Dialect

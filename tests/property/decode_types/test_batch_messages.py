@@ -135,7 +135,7 @@ def test_more_text_than_offsets_reach_goes_into_further_batches(
     described: TypeDescription, payload: bytes, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = 12 if described is forms.MOOD else 40 if described is forms.UUID else 20
-    for kernel in (slow_batches.columns, slow_batches.body):
+    for kernel in (slow_batches.columns, slow_batches.put):
         monkeypatch.setattr(kernel, "TEXT_BYTES_MAX", bound)
     relation = forms.relation_of(described)
     packed = forms.form_tuple(relation.columns, [payload])

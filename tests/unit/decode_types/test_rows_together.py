@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import tuple_forms as forms
 from tests.support.spans import inserts
-from tidemark.decode.batch_body import ROWS_TOGETHER
+from tidemark.decode.batch_columns import ROWS_TOGETHER
 from tidemark.decode.batches import BatchBuilder, RowSpans
 from tidemark.decode.places import DONE, measure_arrays
 from tidemark.decode.varlena import BadDatum
