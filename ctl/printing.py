@@ -22,11 +22,11 @@ import pyarrow as pa
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
 from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.committed_run import CommittedRun, singly
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import DecodedRun, Decoder
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid

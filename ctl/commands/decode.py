@@ -22,8 +22,8 @@ from ctl.printing import FORMATS, Databases, Format, keep_what_is_printed, print
 from ctl.render import show
 from ctl.spill import spill_of_command
 from tidemark.decode.committed_run import singly
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.memory import keep_freed_memory

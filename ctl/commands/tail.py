@@ -20,7 +20,7 @@ from ctl.options import (
 )
 from ctl.printing import FORMATS, Databases, Format, Printer, keep_what_is_printed, printer
 from ctl.spill import spill_of_command
-from tidemark.decode.transactions import CommittedTransaction
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder

@@ -20,8 +20,8 @@ from scripts.bench.decode_workloads import Recording
 from tests.support.captures import config_for
 from tests.support.feeder import make_state
 from tests.support.postgres import SUPERUSER, Cluster
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.grouping import Grouper
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics

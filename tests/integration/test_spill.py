@@ -9,9 +9,9 @@ import pytest
 from tests.support.catalogs import Observed, flush_lsn, observe
 from tests.support.postgres import Cluster, database_in
 from tidemark.decode.catalog.databases import DatabaseMirrors
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.spill import SpillFailed, SpillFolder
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock

@@ -8,10 +8,10 @@ from tests.support.groups import DATABASE, TIMELINE
 from tests.support.wal import ForgedBlock
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import REGCLASS
+from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.itemlog import Item
 from tidemark.decode.ports import Catalog, DatabaseTurn, SpillPort
-from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Relation, RelFileLocator

@@ -21,10 +21,10 @@ from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import Cluster, sql
 from tests.support.server_order import in_wal_order
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn

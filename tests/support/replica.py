@@ -16,8 +16,8 @@ from tests.support.oracle import OTHER_TYPES, OurSide, emit_fence
 from tests.support.postgres import Cluster
 from tidemark.decode.codecs.codec import ArrowValue, Dialect
 from tidemark.decode.codecs.registry import column_codec, prints_names
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.grouping import Grouper
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.decode.tuples import missing_value
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import (

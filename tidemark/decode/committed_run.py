@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.itemlog import ItemLog
 from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.rowlog import RelationVersions, RowLog
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.model.change import LogicalMessage, TransactionEnd, TransactionEnds
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 

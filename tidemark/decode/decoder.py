@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tidemark.decode.committed_run import CommittedRun, singly
+from tidemark.decode.committed_transaction import CommittedTransaction, Ended
 from tidemark.decode.heap_changes import HeapChanges, Wants, tell_schema
 from tidemark.decode.itemlog import ITEM_OVERHEAD_BYTES
 from tidemark.decode.object_names import NameKeeper
+from tidemark.decode.open_transaction import OpenTransaction
 from tidemark.decode.ports import Catalog, Databases, DatabaseTurn, SpillPort
 from tidemark.decode.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
 from tidemark.decode.skim import Skimmer
-from tidemark.decode.transactions import CommittedTransaction, Ended, OpenTransaction, TransactionTable
+from tidemark.decode.transactions import TransactionTable
 from tidemark.decode.varlena import BadDatum
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage, TransactionEnd
 from tidemark.model.errors import CorruptWal, NodeUnfit

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from tidemark.decode.batch_costs import MetVersions
 from tidemark.decode.batches import RowSpans
 from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.committed_transaction import RowRun
 from tidemark.decode.row_entries import ENTRY_BYTES, arrange, has_wanted, put_runs, tally, tuple_bytes
 from tidemark.decode.rowlog import RelationVersions
-from tidemark.decode.transactions import RowRun
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Oid

@@ -16,6 +16,7 @@ from tidemark.decode.batch_costs import batch_bytes
 from tidemark.decode.batches import BatchBuilder
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.committed_run import CommittedRun, EndsInGroup
+from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.gathering import Arenas, GatheredRows
 from tidemark.decode.itemlog import Item
 from tidemark.decode.origins import kept_rows
@@ -24,7 +25,6 @@ from tidemark.decode.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
 from tidemark.decode.stream_order import in_stream_order
 from tidemark.decode.transaction_counts import TransactionCounts
-from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.model.change import (
     CAPTURE_PREFIXES,
     ChangeBatch,

@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 from tidemark.decode.codecs.registry import prints_names
 from tidemark.decode.object_names import NameKeeper, RowPlace
+from tidemark.decode.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
 from tidemark.decode.ports import Catalog, Databases
 from tidemark.decode.row_entries import ENTRY_BYTES
 from tidemark.decode.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
 from tidemark.decode.skim import Skimmer
 from tidemark.decode.toast import ToastChunks
-from tidemark.decode.transactions import OpenTransaction, SpeculativeKey, SpeculativeRow, TransactionTable
+from tidemark.decode.transactions import TransactionTable
 from tidemark.decode.tuples import TupleLayout
 from tidemark.model.change import BeforeKind, Op, Truncation
 from tidemark.model.errors import CorruptWal, NodeUnfit

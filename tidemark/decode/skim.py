@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tidemark.decode.committed_run import CommittedRun, SmallTransactions
+from tidemark.decode.committed_transaction import Ended
 from tidemark.decode.extract import FIRST_VERSION, KNOWN, NO_ROWS, NONE, ORDINARY, UNKNOWN, RowExtractor
 from tidemark.decode.held import (
     BYTE_ENDS,
@@ -27,9 +28,10 @@ from tidemark.decode.held import (
     SMALL_ROWS,
     HeldRows,
 )
+from tidemark.decode.open_transaction import OpenTransaction
 from tidemark.decode.ports import HeldTransaction
 from tidemark.decode.row_entries import ENTRY_BYTES
-from tidemark.decode.transactions import Ended, OpenTransaction, TransactionTable
+from tidemark.decode.transactions import TransactionTable
 from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.page import RecordBlock

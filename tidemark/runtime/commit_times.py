@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from tidemark.decode.committed_run import singly
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.history_files import NoBase
 from tidemark.model.commit_time import CommitTime

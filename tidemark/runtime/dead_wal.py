@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tidemark.decode.catalog.databases import MappedDialects
 from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import DecodedRun
 from tidemark.decode.grouping import Grouper
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.dead_branch import DeadBranch
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder

@@ -18,9 +18,9 @@ from enum import Enum
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.grouping import Grouper
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.engine.progress import Progress
 from tidemark.io.clock import SystemClock
 from tidemark.io.history_files import HistoryWriter

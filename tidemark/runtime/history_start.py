@@ -14,9 +14,10 @@ from pathlib import Path
 from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.history import Base
 from tidemark.decode.committed_run import CommittedRun
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun, Decoder
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.transactions import CommittedTransaction, TransactionTable
+from tidemark.decode.transactions import TransactionTable
 from tidemark.io.history_files import NoBase, base_for, load_catalogs
 from tidemark.io.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError

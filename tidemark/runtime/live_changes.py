@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.node import Node
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import Lsn

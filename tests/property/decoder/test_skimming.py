@@ -21,7 +21,7 @@ from tests.support.forged_records import (
 from tests.support.groups import DATABASE, relation
 from tests.support.twins import interpreted
 from tidemark.decode import extract, held, lookup, row_entries
-from tidemark.decode.transactions import CommittedTransaction, RowRun
+from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity

@@ -7,8 +7,8 @@ from tests.support.oracle import rendered, renderer_of
 from tests.support.oracle_rounds.evidence import Facts, read_facts, read_lines
 from tests.support.oracle_rounds.round import assert_equal
 from tidemark.decode.catalog.history import Base, load_base
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.node import NodeFacts
 from tidemark.model.lsn import Lsn, Oid

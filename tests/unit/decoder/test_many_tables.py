@@ -15,9 +15,9 @@ from tidemark.decode.batch_costs import batch_bytes
 from tidemark.decode.batches import BatchBuilder, RowSpans
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.committed_run import singly
+from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import DecodedRun
 from tidemark.decode.grouping import Grouper
-from tidemark.decode.transactions import CommittedTransaction
 from tidemark.model.change import ChangeBatch, ChangeGroup, RowsMessage
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation

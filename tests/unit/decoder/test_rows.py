@@ -7,9 +7,9 @@ import pytest
 
 from tests.support.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, told
 from tests.support.groups import relation
+from tidemark.decode.committed_transaction import RowRun
 from tidemark.decode.decoder import Decoder
 from tidemark.decode.heap_changes import RowNotLogged
-from tidemark.decode.transactions import RowRun
 from tidemark.decode.tuples import TupleLayout, deform
 from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.change import BeforeKind

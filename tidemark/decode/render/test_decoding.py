@@ -9,10 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from tidemark.decode.codecs.codec import Codec, Dialect
 from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.keywords import quote_identifier
 from tidemark.decode.object_names import NamesThen
 from tidemark.decode.rowlog import Row
-from tidemark.decode.transactions import CommittedTransaction, RowRun
 from tidemark.decode.tuples import Datum, TupleLayout, deform
 from tidemark.decode.varlena import ExternalPointer
 from tidemark.model.change import LogicalMessage, Op, Truncation
