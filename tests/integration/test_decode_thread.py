@@ -56,7 +56,7 @@ FULL_OF_SLICE = 2
 NUMBERS_FROM = 1000
 SLICES = 300
 START_LSN = Lsn(8192)
-DEADLINE_S = 10
+DEADLINE_S = 60
 
 
 class Numbering(WalReader):

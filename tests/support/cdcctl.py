@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidemark.model.errors import ExitCode
 
-RUN_S = 120.0
+RUN_S = 300.0  # a run that hangs; of Spark, 25 on an idle machine
 POLL_S = 0.02
 
 
