@@ -10,8 +10,10 @@ import pytest
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster, Session
+from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.io.copy_source import CopySource, SourceTable, TableChanging
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.seed import Answers, SeedSession
 from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
 
@@ -121,6 +123,28 @@ def test_rows_of_another_table_that_took_the_name_are_never_given_out(
                 _read_while_renamed(source, wanted, session)
             with source.held(wanted) as snapshot:
                 assert list(source.rows(snapshot.relation)) == []
+
+
+def test_no_table_is_held_while_the_catalogs_are_read(
+    cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take seconds where there are many tables, and an ALTER TABLE would wait for that long."""
+    cluster.sql("CREATE TABLE account (id int); INSERT INTO account VALUES (7)", database)
+    held: list[object] = []
+
+    class Watched(SeedSession):
+        def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
+            holders = "SELECT count(*) FROM pg_locks WHERE relation = 'account'::regclass"
+            held.extend(cluster.sql(holders, database))
+            return super().read(mirror, meanwhile)
+
+    monkeypatch.setattr("tidemark.io.copy_source.SeedSession", Watched)
+    number = int(str(cluster.sql("SHOW server_version_num")[0][0])) // 10_000
+    with closing(CopySource(cluster.dsn(database), database, wal_format(number))) as source:
+        (table,) = source.tables()
+        with source.held(table) as snapshot:
+            assert [block.lines for block in source.rows(snapshot.relation) if block.rows] == [b"7\n"]
+    assert held == [(0,)]
 
 
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:

@@ -179,7 +179,8 @@ class CopySource:
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
-        """Lock a table, take the snapshot, describe it."""
+        """Lock a table, take the snapshot, describe it: reading the catalogs takes its time, and comes before."""
+        self._learn(table.oid)
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
             yield TableSnapshot(self._describe(table), str(taken.snapshot), taken.time_us)
@@ -277,16 +278,21 @@ class CopySource:
         return self._look.timeline(), seen_lsn
 
     def _describe(self, table: SourceTable) -> Relation:
-        now = self.table(table.oid)
+        now = self._learn(table.oid)
         if now is None:
             raise TableChanging(f"{table.namespace}.{table.name} is gone")
-        if self._mirror is None or self._stamps.get(table.oid) != now.stamp:
-            self._refresh()
         assert self._mirror is not None
         relation = self._mirror.relation(table.oid)
         if relation is None or self._stamps.get(table.oid) != now.stamp:
             raise TableChanging(f"{table.namespace}.{table.name} changes under our lock")
         return relation
+
+    def _learn(self, oid: Oid) -> SourceTable | None:
+        """Return a table as it is now, or None; read the descriptions anew if it is not as they have it."""
+        now = self.table(oid)
+        if now is not None and (self._mirror is None or self._stamps.get(oid) != now.stamp):
+            self._refresh()
+        return now
 
     def _refresh(self) -> None:
         """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
