@@ -12,7 +12,7 @@ from tests.support.receiving import Receiver
 from tests.support.standby import promote, standby_of
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
-from tidemark.io.replication import WalStream
+from tidemark.io.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.network import LENT_BYTES_MAX
 from tidemark.runtime.source_thread import Link
@@ -182,7 +182,20 @@ def test_a_ring_that_fills_up_in_the_takers_hands_is_left_alone_until_there_is_r
     eventually(lambda: is_lent(cluster, ring))
 
 
-def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_to_the_next() -> None:
+def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_by_the_network_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The node's word why a stream is over may be long in coming, and the taker has a consumer to serve."""
+    followers: list[str] = []
+
+    class Followed(WalStream):
+        def read(self, timeout_s: float) -> StreamEvent | None:
+            event = super().read(timeout_s)
+            if isinstance(event, TimelineEnd):
+                followers.append(threading.current_thread().name)
+            return event
+
+    monkeypatch.setattr("tidemark.runtime.network.WalStream", Followed)
     with new_cluster() as primary, standby_of(primary) as standby:
         with WalStream(standby.dsn()) as stream:
             ring = Watched(first_page_lsn(stream.identify().flush_lsn))
@@ -195,6 +208,7 @@ def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_to_th
             eventually(lambda: is_lent(standby, ring))
             assert receiver.error is None
             assert ring.timelines == [1, 2]
+            assert followers == [NETWORK]
         finally:
             taker.stop()
             receiver.stop()

@@ -55,7 +55,8 @@ class TimelineEnd:
     next_start_lsn: Lsn
 
 
-StreamEvent = ReadSegment | Keepalive | TimelineEnd
+WalEvent = ReadSegment | Keepalive
+StreamEvent = WalEvent | TimelineEnd
 
 
 class WalStream:
@@ -68,6 +69,7 @@ class WalStream:
         self._received_lsn = Lsn(0)
         self._heard_s = time.monotonic()
         self._streaming = False
+        self._is_over = False
         self._readable = select.poll()
         # NB: `replication=true` is no database connection: pg_hba.conf needs a line for `replication`, not for one.
         options = f"-c wal_sender_timeout={WAL_SENDER_TIMEOUT_S * 1000}"
@@ -125,20 +127,32 @@ class WalStream:
             return None
         return self._timeline_end(result)
 
+    @property
+    def is_over(self) -> bool:
+        """Tell if the server has left COPY mode: `read` says why, which may take as long as a command's answer."""
+        return self._is_over
+
     def read(self, timeout_s: float) -> StreamEvent | None:
         """Return the next event, or None if there is none in `timeout_s`."""
+        event = self.receive_within(timeout_s)
+        return self._copy_ended() if self._is_over else event
+
+    def receive_within(self, timeout_s: float) -> WalEvent | None:
+        """Return the next event, or None if there is none in `timeout_s`; None at once where the stream is over."""
         event = self.receive()
         if event is not None:
             return event
         deadline = time.monotonic() + timeout_s
-        while event is None and (remaining_s := deadline - time.monotonic()) > 0:
+        while event is None and not self._is_over and (remaining_s := deadline - time.monotonic()) > 0:
             self._readable.poll(remaining_s * MS_PER_S)
             event = self.receive()
         return event
 
-    def receive(self) -> StreamEvent | None:
+    def receive(self) -> WalEvent | None:
         """Return the next event that is here already, without waiting; answers what wants an answer."""
         assert self._streaming, "start comes before receive"
+        if self._is_over:
+            return None
         try:
             count, message = self._conn.get_copy_data(1)
             if count == 0:
@@ -153,7 +167,8 @@ class WalStream:
             return None
         self._heard_s = now_s
         if count < 0:
-            return self._copy_ended()
+            self._is_over = True
+            return None
         parsed = parse_message(message)
         if isinstance(parsed, Keepalive):
             if parsed.reply_wanted:
@@ -183,7 +198,7 @@ class WalStream:
 
     def _copy_ended(self) -> TimelineEnd:
         """Tell why the server left COPY mode: the timeline's end, an error, or a shutdown."""
-        self._streaming = False
+        self._streaming = self._is_over = False
         result = self._result()
         if result is not None and result.status == pq.ExecStatus.COPY_IN:
             with self._broken():

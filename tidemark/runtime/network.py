@@ -9,7 +9,7 @@ shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` 
 In a quiet stream it *stands back*: whoever waits for changes (the taker) reads the socket by itself, so that no commit
 waits for one thread to wake another. The connection stays this thread's: it looks every `LOOK_S` whether the taker has
 come to the socket since, and goes on by itself if not, so that a consumer which takes its time holds up no WAL; at once
-where more comes than one reading takes, or anything but WAL.
+where more comes than one reading takes, and where the stream ends: why it does takes an answer of the node.
 """
 
 import threading
@@ -21,7 +21,7 @@ from tidemark.engine.ring import SLICE_BYTES_MAX
 from tidemark.io.clock import SystemClock
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
-from tidemark.io.replication import TimelineEnd, WalStream
+from tidemark.io.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.errors import Disposition, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
@@ -132,7 +132,7 @@ class NetworkThread(SourceThread):
         self._lent: WalStream | None = None
         self._is_wanted = False  # the taker waits, and would read by itself
         self._visits = 0  # the taker's, at the socket
-        self._met: TimelineEnd | TidemarkError | None = None  # by the taker, and not its business
+        self._met: TidemarkError | None = None  # by the taker, and not its business
         self._given_back = Signal()
 
     def bring(self, timeout_s: float) -> bool:
@@ -157,11 +157,8 @@ class NetworkThread(SourceThread):
         """Take what is there, and wait for the first of it; tell if that may go on so."""
         taken_bytes = 0
         try:
-            event = stream.read(timeout_s)
+            event = stream.receive_within(timeout_s)
             while event is not None:
-                if isinstance(event, TimelineEnd):
-                    self._met = event
-                    return False
                 taken_bytes += self._take_event(event)
                 if taken_bytes > LENT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
                     return False
@@ -169,10 +166,10 @@ class NetworkThread(SourceThread):
         except TidemarkError as error:
             self._met = error
             return False
-        return True
+        return not stream.is_over
 
-    def _stand_back(self, stream: WalStream) -> TimelineEnd | None:
-        """Leave the socket to the taker for as long as it comes back to it; return, or raise, what that met there."""
+    def _stand_back(self, stream: WalStream) -> None:
+        """Leave the socket to the taker for as long as it comes back to it; raise what that met there."""
         self._is_wanted = False
         self._lent, seen = stream, self._visits
         self._socket.release()
@@ -185,9 +182,8 @@ class NetworkThread(SourceThread):
         self._socket.acquire()  # NB: the taker calls nobody while it has it
         self._given_back.wait(0)
         met, self._met = self._met, None
-        if isinstance(met, TidemarkError):
+        if met is not None:
             raise met
-        return met
 
     def _work(self) -> None:
         while not self._stopping.is_set():
@@ -248,10 +244,10 @@ class NetworkThread(SourceThread):
                 self._link = Link.PAUSED
                 self._metrics.ring_full.inc()
                 return
-            event = stream.receive()
+            event: StreamEvent | None = stream.receive()
             if event is None:
-                if self._is_wanted and is_heard:
-                    ended = self._stand_back(stream)
+                if self._is_wanted and is_heard and not stream.is_over:
+                    self._stand_back(stream)
                     continue
                 event = stream.read(READ_S)
             if isinstance(event, TimelineEnd):
