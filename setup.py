@@ -34,16 +34,22 @@ KERNELS = [
 # What a kernel calls for each value takes buffers, of 200 bytes each: to hand them over costs more than what is done.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
 FLAGS = ["-O3", "-Wall", "-Wsign-compare", "-Wconversion"]
+SIDE_BY_SIDE_MAX = 8  # compilers; each takes 200 MB
 REQUIRED = bool(os.environ.get("REQUIRE_CYTHON"))
+
+
+def cpus() -> int:
+    """Return how many CPUs are ours to use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class AllKernelsOrNone(build_ext):
     """Kernels call each other past Python: one that is compiled cannot be imported beside one that is not."""
 
     def finalize_options(self) -> None:
-        """Build as many at once as there are CPUs: pip has no option for that."""
+        """Build as many at once as there are CPUs for us: pip has no option for that."""
         super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+        self.parallel = self.parallel or min(cpus(), SIDE_BY_SIDE_MAX)
 
     def build_extensions(self) -> None:
         """Build all, or leave none, nor one of an earlier build in the tree, and let them run interpreted."""

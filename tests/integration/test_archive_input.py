@@ -18,7 +18,7 @@ from tidemark.io.archive import ArchiveFolder, Hole
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.runtime.archive_input import ArchiveInput
+from tidemark.runtime.archive_input import LOOK_S, ArchiveInput
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.offline import ForeignArchive
 from tidemark.runtime.signal import Signal
@@ -138,6 +138,26 @@ def test_a_folder_without_wal_yet_is_waited_for_and_a_partial_segment_is_not_rea
         partial.rename(empty / segments[0].name)
         drained.until(lambda: len(drained.content) >= MB)
         assert drained.content == segments[0].read_bytes()
+
+
+def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mtime tells nothing yet; where a primary archives a segment a second it never does."""
+    listed: list[Path] = []
+
+    def listing(folder: Path, *, whole_only: bool, of: SystemIdentifier) -> ArchiveFolder:
+        listed.append(folder)
+        return ArchiveFolder(folder, whole_only=whole_only, of=of)
+
+    monkeypatch.setattr("tidemark.runtime.archive_input.ArchiveFolder", listing)
+    archive, content = ArchiveFolder(copy), whole(copy)
+    begun_s = time.monotonic()
+    (copy / "some.backup").touch()
+    with following(copy, archive.first_lsn(), archive.system_identifier) as drained:
+        drained.until(lambda: len(drained.content) == len(content))
+        time.sleep(3 * LOOK_S)
+        assert 2 <= len(listed) <= 2 + (time.monotonic() - begun_s) / LOOK_S
 
 
 @pytest.mark.feature("I28")

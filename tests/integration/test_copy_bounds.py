@@ -11,9 +11,10 @@ from tests.integration.test_first_copy import fill, newest_generation, source_ro
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster, Session
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.io.copy_source import CopySource, SourceTable, TableChanging
+from tidemark.io.copy_source import CopySource, TableChanging
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.seed import Answers, SeedSession
+from tidemark.io.source_tables import SourceTable
 from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
 

@@ -76,6 +76,19 @@ def test_a_copy_that_is_left_waits_no_longer_than_so_for_a_server_that_has_gone_
             session.close()
 
 
+def test_a_copy_that_is_left_is_taken_no_longer_than_so_where_its_cancel_is_lost(
+    cluster: Cluster, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_stream, "CANCEL_S", 1.0)
+    monkeypatch.setattr(psycopg.Connection, "cancel_safe", lambda *_, **__: None)  # a pooler's, say
+    with psycopg.connect(cluster.dsn(database)) as session:
+        copy = sql.SQL("COPY (SELECT repeat('x', 50) FROM generate_series(1, 30000000)) TO STDOUT").format()
+        blocks = copied_blocks(session, copy, BlockBounds(500, 1 << 20))
+        assert next(block for block in blocks if block.rows)
+        blocks.close()
+        assert session.closed
+
+
 def given(sidecar: Sidecar) -> list[GroupItem]:
     with OutboxReader.open(sidecar.folder) as reader:
         return list(sidecar.items(reader, reader.ledger().trimmed, reader.head()))

@@ -362,13 +362,18 @@ def test_an_archiver_lets_go_of_a_record_that_the_last_segment_of_a_lost_primary
     with archiving_node() as archiving:
         node = archiving.node
         node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
-        with copy_of(node) as restored, paired(archiving, tmp_path) as pair:
+        # A segment that the archiver has switched ends with a whole record.
+        unswitched = {"TIDEMARK_ARCHIVE__SWITCH_S": "3600"}
+        with copy_of(node) as restored, paired(archiving, tmp_path, options=unswitched) as pair:
             pair.insert(1)
             pair.catch_up()
             pair.switch_off()
             pair.sidecar.stop()
             with closing(node.connect(autocommit=False)) as lost:
                 sql(lost, "INSERT INTO account SELECT n, repeat('x', 300) FROM generate_series(1001, 16000) n")
+                # Longer than three segments: in the last of them that is full its record has not ended.
+                sql(lost, f"SELECT pg_logical_emit_message(true, 'test', repeat('x', {3 * MB}))")
+                node.sql("CREATE TABLE flushed ()")  # and all before it: later no segment is full
                 archiving.wait_until_archived()
                 last = max(path.name for path in archiving.spool.folder.iterdir() if len(path.name) == 24)
                 key = parse_segment_name(last, MB)

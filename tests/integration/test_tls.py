@@ -1,14 +1,18 @@
 """TLS to the node by libpq's own options: a certificate that is checked, for SQL and for the stream alike."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import Cluster
 from tests.support.tls import CERTIFICATE, certificate, tls_cluster, tls_dsn
+from tidemark.io.copy_stream import QUIET_S, BlockBounds, copied_blocks
 from tidemark.model.errors import ExitCode
 
 
@@ -58,3 +62,13 @@ def test_a_verified_connection_carries_seed_and_stream_and_nothing_else_gets_thr
         assert encrypted == [(True,)]
     finally:
         sidecar.close()
+
+
+def test_rows_that_come_by_tls_are_told_in_whole_blocks(node: Cluster) -> None:
+    copy = sql.SQL("COPY (SELECT n, 'note ' || n FROM generate_series(1, 300000) n) TO STDOUT").format()
+    with psycopg.connect(tls_dsn(node, "postgres", "sslmode=require")) as session:
+        begun_s = time.monotonic()
+        blocks = list(copied_blocks(session, copy, BlockBounds(50_000, 16 << 20)))
+        quiet = 1 + (time.monotonic() - begun_s) / QUIET_S
+    assert [block.rows for block in blocks if block.rows] == [50_000] * 6
+    assert sum(not block.rows for block in blocks) <= quiet

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from psycopg import sql
-from psycopg.rows import TupleRow
 
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.decode.codecs.codec import Dialect, without_escapes
+from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
+from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
@@ -30,30 +30,6 @@ from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, pars
 from tidemark.wal.versions import WalFormat
 
 SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
-PARTITIONED = "p"  # pg_class.relkind
-_FIRST_USER_OID = 16384  # FirstNormalObjectId
-_STAMP = """
-    SELECT c.oid::int8, pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
-        pg_catalog.convert_to(c.relname::text, pg_catalog.getdatabaseencoding()),
-        pg_catalog.has_table_privilege(c.oid, 'SELECT'),
-        pg_catalog.concat_ws(' ', c.xmin, n.xmin,
-            (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
-             FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
-            (SELECT pg_catalog.string_agg(pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid)
-             FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid),
-            (WITH RECURSIVE below (oid, made) AS (
-                SELECT i.inhrelid, i.xmin FROM pg_catalog.pg_inherits i WHERE c.relkind = 'p' AND i.inhparent = c.oid
-                UNION ALL SELECT i.inhrelid, i.xmin FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid)
-             SELECT pg_catalog.string_agg(pg_catalog.concat(oid, ':', made), ',' ORDER BY oid) FROM below)),
-        pg_catalog.getdatabaseencoding()::text, c.relkind::text,
-        ARRAY(SELECT ARRAY[pg_catalog.convert_to(an.nspname::text, pg_catalog.getdatabaseencoding()),
-                pg_catalog.convert_to(ac.relname::text, pg_catalog.getdatabaseencoding())]
-            FROM pg_catalog.pg_partition_ancestors(c.oid) WITH ORDINALITY AS a (relid, level)
-            JOIN pg_catalog.pg_class ac ON ac.oid = a.relid JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace
-            WHERE a.relid <> c.oid ORDER BY a.level)
-    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
-"""
 
 
 class CopyDenied(NodeUnfit):
@@ -70,19 +46,6 @@ class SnapshotUnclear(NodeUnreachable):
     """A standby that commits so fast that of no snapshot is known what it shows; tried again."""
 
     hint = "let copy the primary (capture.dsn), or at a quieter time"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table as SQL shows it; `stamp` changes whenever its description does, or its set of partitions."""
-
-    oid: Oid
-    namespace: str
-    name: str
-    readable: bool
-    stamp: str
-    is_partitioned: bool = False
-    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +82,7 @@ class CopySource:
         self._format = fmt
         self._sessions: _Sessions | None = None
         self._mirror: CatalogMirror | None = None
-        self._stamps: dict[Oid, str] = {}
+        self._described: dict[Oid, SourceTable] = {}  # the tables as they were when the mirror was read
         self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
 
     def close(self) -> None:
@@ -150,8 +113,7 @@ class CopySource:
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
-        rows = self._look.query(f"{_STAMP} AND c.oid >= {_FIRST_USER_OID} ORDER BY c.oid".encode())
-        return [self._table(row) for row in rows]
+        return source_tables(self._look, self._format.major)
 
     def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
         """Return the mirror that described the table."""
@@ -160,27 +122,12 @@ class CopySource:
 
     def table(self, oid: Oid) -> SourceTable | None:
         """Return one table, as it is now."""
-        rows = self._look.query(f"{_STAMP} AND c.oid = {oid}".encode())
-        return next((self._table(row) for row in rows), None)
-
-    def _table(self, row: TupleRow) -> SourceTable:
-        oid, namespace, name, readable, stamp, encoding, kind, lineage = row
-        # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
-        dialect = Dialect.of(encoding, self._format.major)
-        return SourceTable(
-            Oid(oid),
-            dialect.decode(namespace),
-            dialect.decode(name),
-            readable,
-            stamp,
-            is_partitioned=kind == PARTITIONED,
-            ancestors=tuple((dialect.decode(above), dialect.decode(named)) for above, named in lineage),
-        )
+        return next(iter(source_tables(self._look, self._format.major, oid)), None)
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
         """Lock a table, take the snapshot, describe it: reading the catalogs takes its time, and comes before."""
-        self._learn(table.oid)
+        self._learn(table)
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
             yield TableSnapshot(self._describe(table), str(taken.snapshot), taken.time_us)
@@ -234,7 +181,7 @@ class CopySource:
         """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
 
         Raises `TableChanging` before the first one, and again behind the last one, where they are another table's or
-        other partitions'. An empty block tells that nothing came for a while.
+        other partitions'. An empty block says that there is none yet.
         """
         assert self._mirror is not None, relation
         columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
@@ -264,12 +211,12 @@ class CopySource:
             " WHERE l.pid = %s AND l.locktype = 'relation' AND d.datname = pg_catalog.current_database()"
             " AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
             " AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a (relid) WHERE a.relid = %s)",
-            (self._holding_pid, _FIRST_USER_OID, relation.oid, relation.oid),
+            (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid),
         )
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
         now = self.table(relation.oid) if relation.gathers_partitions else None
-        if now is not None and now.stamp != self._stamps.get(relation.oid):
+        if now is not None and now.partitions != self._described[now.oid].partitions:
             raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")
 
     def flush(self) -> tuple[TimelineId, Lsn]:
@@ -278,25 +225,24 @@ class CopySource:
         return self._look.timeline(), seen_lsn
 
     def _describe(self, table: SourceTable) -> Relation:
-        now = self._learn(table.oid)
+        now = self.table(table.oid)
         if now is None:
             raise TableChanging(f"{table.namespace}.{table.name} is gone")
+        self._learn(now)
         assert self._mirror is not None
         relation = self._mirror.relation(table.oid)
-        if relation is None or self._stamps.get(table.oid) != now.stamp:
+        if relation is None or self._described.get(table.oid) != now:
             raise TableChanging(f"{table.namespace}.{table.name} changes under our lock")
         return relation
 
-    def _learn(self, oid: Oid) -> SourceTable | None:
-        """Return a table as it is now, or None; read the descriptions anew if it is not as they have it."""
-        now = self.table(oid)
-        if now is not None and (self._mirror is None or self._stamps.get(oid) != now.stamp):
+    def _learn(self, table: SourceTable) -> None:
+        """Read the descriptions anew if the table is not as they have it."""
+        if self._mirror is None or self._described.get(table.oid) != table:
             self._refresh()
-        return now
 
     def _refresh(self) -> None:
         """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
-        self._stamps = {table.oid: table.stamp for table in self.tables()}
+        self._described = {table.oid: table for table in self.tables()}
         session = SeedSession(self._look)
         mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
         seed.merge(mirror, session.read(mirror, _nothing))

@@ -81,8 +81,8 @@ def copied_blocks(
 def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -> None:
     """Let go of what still comes of a COPY that was cancelled; close the connection where that takes too long."""
     until_s = time.monotonic() + CANCEL_S
-    for block in blocks:
-        if block is NONE_YET and time.monotonic() > until_s:
+    for _ in blocks:
+        if time.monotonic() > until_s:
             session.close()
             return
     _end(session.pgconn)
@@ -137,17 +137,20 @@ def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBl
         return
     lines: list[bytes] = []
     size = 0
+    told_s = time.monotonic()
     while (found := connection.get_copy_data(1))[0] != END:
         length, line = found
         if length == 0:
             _take_in(connection)
-            yield NONE_YET
+            if time.monotonic() - told_s >= QUIET_S:  # it comes by a packet at a time
+                yield NONE_YET
+                told_s = time.monotonic()
             continue
         lines.append(bytes(line))
         size += length
         if len(lines) == bounds.rows_max or size >= bounds.bytes_max:
             yield CopyBlock(b"".join(lines), len(lines))
-            lines, size = [], 0
+            lines, size, told_s = [], 0, time.monotonic()
     if lines:
         yield CopyBlock(b"".join(lines), len(lines))
 

@@ -95,7 +95,8 @@ def compare_table(source: CopySource, table: TablePosition, lake: Path, types: T
     with source.held(known) as snapshot:
         relation = as_target(snapshot.relation) if known.is_partitioned else alone(snapshot.relation)
         builder = CopyBatchBuilder(table.database, relation, source.dialect_of(snapshot).dialect.mapped(types))
-        batches = [builder.build(*block, _NOWHERE, 0).rows.column(AFTER) for block in source.rows(relation)]
+        blocks = (block for block in source.rows(relation) if block.rows)
+        batches = [builder.build(*block, _NOWHERE, 0).rows.column(AFTER) for block in blocks]
     expected = _source_table(relation, batches, builder)
     found = pa.table(LakeTable(f"{lake.absolute()}/{table.folder}/replica", "").scan().read_all())
     return Compared(

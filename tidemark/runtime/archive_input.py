@@ -53,6 +53,7 @@ class ArchiveInput(SourceThread):
         self._system_identifier = system_identifier
         self._timeline = timeline
         self._delivered = Reached.by_delivering(delivered)
+        self._told = timeline  # the latest one, in the log
         self._is_behind = False  # the archive: it does not hold the delivered timeline yet
         self._progress = progress
         self._metrics = metrics
@@ -69,10 +70,13 @@ class ArchiveInput(SourceThread):
                 continue
             self._check_timeline(archive)
             self._link = Link.STREAMING
+            end_lsn = self._ring.write_lsn
             try:
-                for piece in archive.read_what_is_there(self._ring.write_lsn):
+                for piece in archive.read_what_is_there(end_lsn):
                     if not self._put(piece):
                         return
+                if self._ring.write_lsn == end_lsn:
+                    self._stopping.wait(LOOK_S)
             except (Hole, BadSegment, DamagedFile):
                 if self._is_lasting():
                     raise
@@ -119,7 +123,8 @@ class ArchiveInput(SourceThread):
             )
             error.fork_lsn = left_lsn if reached == received else None
             raise error
-        if latest != self._timeline:
+        if latest not in (self._timeline, self._told):
+            self._told = latest
             self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
     def _put(self, piece: ReadSegment) -> bool:

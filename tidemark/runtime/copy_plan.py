@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.selection import Selection
 from tidemark.io.config import Config
-from tidemark.io.copy_source import CopyDenied, CopySource, SourceTable
+from tidemark.io.copy_source import CopyDenied, CopySource
 from tidemark.io.node import Node
+from tidemark.io.source_tables import SourceTable
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.wal.versions import wal_format

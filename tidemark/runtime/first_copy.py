@@ -28,13 +28,14 @@ from tidemark.decode.partitions import ROUTED_KIND, under_own_name
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
 from tidemark.io.config import Config
-from tidemark.io.copy_source import CopySource, SourceTable, TableSnapshot
+from tidemark.io.copy_source import CopySource, TableSnapshot
 from tidemark.io.copy_spool import CopySpool
 from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
 from tidemark.io.node_errors import RecoveryConflict
+from tidemark.io.source_tables import SourceTable
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
 from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError

@@ -1,0 +1,78 @@
+"""The description that a first copy goes by is of after the lock, whatever committed while it was waited for."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from tests.support.postgres import Cluster, Session, sql
+from tidemark.io.copy_source import CopySource
+from tidemark.model.relation import Relation
+from tidemark.wal.versions import wal_format
+
+ENUM = "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TABLE t (id int, m mood)"
+ENUMS = "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TABLE t (id int, m mood[])"
+PAIR = "CREATE TYPE pair AS (x int, y int); CREATE TABLE t (id int, m pair)"
+DOMAIN = "CREATE TYPE pair AS (x int); CREATE DOMAIN few AS pair; CREATE TABLE t (id int, m few)"
+SPAN = "CREATE DOMAIN day AS date; CREATE TYPE span AS RANGE (subtype = day); CREATE TABLE t (id int, m span)"
+PARTITION = (
+    "CREATE SCHEMA above; CREATE TABLE above.parent (id int, m int) PARTITION BY LIST (id);"
+    " CREATE TABLE t PARTITION OF above.parent FOR VALUES IN (1);"
+    " CREATE TABLE grandparent (id int, m int) PARTITION BY LIST (id)"
+)
+CHANGES = [
+    (ENUM, "ALTER TYPE mood RENAME TO humour"),
+    (ENUM, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    (ENUM, "ALTER TYPE mood ADD VALUE 'mad'"),
+    (ENUM, "CREATE SCHEMA types; ALTER TYPE mood SET SCHEMA types"),
+    (ENUMS, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    (PAIR, "ALTER TYPE pair ADD ATTRIBUTE z int"),
+    (PAIR, "ALTER TYPE pair RENAME ATTRIBUTE x TO xx"),
+    (PAIR, "ALTER TYPE pair DROP ATTRIBUTE x"),
+    (DOMAIN, "ALTER TYPE pair ADD ATTRIBUTE z int"),
+    (DOMAIN, "ALTER DOMAIN few RENAME TO many"),
+    (SPAN, "ALTER DOMAIN day RENAME TO date_of"),
+    (PARTITION, "ALTER TABLE above.parent RENAME TO other"),
+    (PARTITION, "ALTER SCHEMA above RENAME TO higher"),
+    (PARTITION, "ALTER TABLE grandparent ATTACH PARTITION above.parent FOR VALUES IN (1)"),
+]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
+@pytest.mark.parametrize(("made", "changed"), CHANGES, ids=[changed for _, changed in CHANGES])
+def test_what_commits_while_the_lock_is_waited_for_is_in_the_description(
+    cluster: Cluster, database: str, made: str, changed: str, *, is_first: bool
+) -> None:
+    cluster.sql(f"{made}; CREATE TABLE another (id int)", database)
+    with closing(source_of(cluster, database)) as source:
+        before = described(source, "t")
+    with closing(source_of(cluster, database)) as source:
+        if not is_first:
+            described(source, "another")
+        with cluster.connect(database, autocommit=False) as owner, ThreadPoolExecutor(1) as pool:
+            owner.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            found = pool.submit(described, source, "t")
+            wait_for_a_waiter(owner)
+            owner.execute(changed.encode())
+            owner.commit()
+            relation = found.result()
+    with closing(source_of(cluster, database)) as fresh:
+        assert described(fresh, "t") == relation != before
+
+
+def source_of(cluster: Cluster, database: str) -> CopySource:
+    number = int(str(cluster.sql("SHOW server_version_num")[0][0])) // 10_000
+    return CopySource(cluster.dsn(database), database, wal_format(number))
+
+
+def described(source: CopySource, name: str) -> Relation:
+    """Hold a table as the first copy does; return its description."""
+    (table,) = (table for table in source.tables() if table.name == name)
+    with source.held(table) as snapshot:
+        return snapshot.relation
+
+
+def wait_for_a_waiter(owner: Session) -> None:
+    waiting = "SELECT count(*), pg_sleep(0.02) FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
+    while sql(owner, waiting)[0][0] == 0:
+        pass

@@ -1,0 +1,112 @@
+"""The tables of one database as SQL shows them, each with a stamp of its description.
+
+A stamp is made of the xmin of all rows of the catalogs that a description comes from: the table's, its columns' and
+indexes', those of what it is a partition of, and of all types that its columns lead to. Types that came with the server
+do not change. What shows that anything was changed, not what: whoever sees another stamp reads the catalogs anew.
+"""
+
+from dataclasses import dataclass
+
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.io.node import Node
+from tidemark.model.lsn import Oid
+
+FIRST_USER_OID = 16384  # FirstNormalObjectId
+PARTITIONED = "p"  # pg_class.relkind
+_NAMES = """
+    pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
+    pg_catalog.convert_to(c.relname::text, pg_catalog.getdatabaseencoding())
+"""
+_COLUMNS = """
+    SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+"""
+_INDEXES = """
+    SELECT pg_catalog.string_agg(pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid)
+    FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid
+"""
+_ANCESTORS = """
+    pg_catalog.pg_partition_ancestors(c.oid) WITH ORDINALITY AS a (relid, level)
+    JOIN pg_catalog.pg_class ac ON ac.oid = a.relid JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace
+"""
+_LINEAGE = f"""
+    SELECT pg_catalog.string_agg(pg_catalog.concat(a.relid, ':', ac.xmin, ':', an.xmin), ',' ORDER BY a.level)
+    FROM {_ANCESTORS}
+"""  # noqa: S608 - a constant of ours
+# Elements, base types, attributes and subtypes, as deep as they go; then each with its labels and attributes.
+_TYPES = f"""
+    WITH RECURSIVE used (oid) AS (
+        SELECT a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= {FIRST_USER_OID}
+        UNION SELECT part.oid FROM used, LATERAL (
+            SELECT t.typelem FROM pg_catalog.pg_type t WHERE t.oid = used.oid
+            UNION ALL SELECT t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = used.oid
+            UNION ALL SELECT a.atttypid FROM pg_catalog.pg_type t
+            JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 WHERE t.oid = used.oid
+            UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = used.oid
+            UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = used.oid
+        ) part (oid) WHERE part.oid >= {FIRST_USER_OID})
+    SELECT pg_catalog.string_agg(pg_catalog.concat_ws(':', t.oid, t.xmin, n.xmin,
+        (SELECT pg_catalog.string_agg(pg_catalog.concat(e.oid, ' ', e.xmin), ';' ORDER BY e.oid)
+         FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
+        (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ' ', a.xmin), ';' ORDER BY a.attnum)
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0)), ',' ORDER BY t.oid)
+    FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+"""  # noqa: S608 - a constant of ours
+_PARTITIONS = """
+    WITH RECURSIVE below (oid, made) AS (
+        SELECT i.inhrelid, i.xmin FROM pg_catalog.pg_inherits i WHERE c.relkind = 'p' AND i.inhparent = c.oid
+        UNION ALL SELECT i.inhrelid, i.xmin FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid)
+    SELECT pg_catalog.concat(pg_catalog.string_agg(pg_catalog.concat(oid, ':', made), ',' ORDER BY oid)) FROM below
+"""
+_ANCESTOR_NAMES = f"""
+    SELECT ARRAY[pg_catalog.convert_to(an.nspname::text, pg_catalog.getdatabaseencoding()),
+        pg_catalog.convert_to(ac.relname::text, pg_catalog.getdatabaseencoding())]
+    FROM {_ANCESTORS} WHERE a.relid <> c.oid ORDER BY a.level
+"""  # noqa: S608 - a constant of ours
+_QUERY = f"""
+    SELECT c.oid::int8, {_NAMES}, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+        pg_catalog.sha256(pg_catalog.convert_to(
+            pg_catalog.concat_ws('/', c.xmin, n.xmin, ({_COLUMNS}), ({_INDEXES}), ({_LINEAGE}), ({_TYPES})),
+            pg_catalog.getdatabaseencoding())),
+        ({_PARTITIONS}), pg_catalog.getdatabaseencoding()::text, c.relkind::text, ARRAY({_ANCESTOR_NAMES})
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
+"""  # noqa: S608 - constants of ours
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as SQL shows it; `stamp` changes whenever its description does, that of its types included."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    readable: bool
+    stamp: bytes
+    partitions: str  # changes whenever their set does, below a partitioned one
+    is_partitioned: bool = False
+    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
+
+
+def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[SourceTable]:
+    """Return the tables of users that there are, or the one of that OID, if there is one."""
+    chosen = f"c.oid >= {FIRST_USER_OID} ORDER BY c.oid" if oid is None else f"c.oid = {oid}"
+    tables = []
+    for row in node.query(f"{_QUERY} AND {chosen}".encode()):
+        table, namespace, name, readable, stamp, partitions, encoding, kind, lineage = row
+        # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
+        dialect = Dialect.of(encoding, major)
+        tables.append(
+            SourceTable(
+                Oid(table),
+                dialect.decode(namespace),
+                dialect.decode(name),
+                readable,
+                stamp,
+                partitions,
+                is_partitioned=kind == PARTITIONED,
+                ancestors=tuple((dialect.decode(above), dialect.decode(named)) for above, named in lineage),
+            )
+        )
+    return tables
