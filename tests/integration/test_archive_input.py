@@ -31,7 +31,7 @@ DEADLINE_S = 120
 @pytest.fixture(scope="module")
 def archive() -> Iterator[Archiving]:
     with tempfile.TemporaryDirectory(prefix="tm-") as folder, archiving(Path(folder)) as made:
-        made.switch(2)
+        made.switch(4)
         made.wait_until_archived()
         yield made
 
