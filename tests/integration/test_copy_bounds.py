@@ -117,8 +117,7 @@ def test_rows_of_another_table_that_took_the_name_are_never_given_out(
         session.execute("CREATE TABLE twin.rows (id int); INSERT INTO twin.rows VALUES (13)")
         rename = "ALTER TABLE twin.rows RENAME TO account"
         session.execute(rename if kind == "table" else "CREATE VIEW twin.account AS TABLE twin.rows")
-        number = session.info.server_version // 10_000
-        with closing(CopySource(cluster.dsn(database), database, wal_format(number))) as source:
+        with closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source:
             (wanted,) = (table for table in source.tables() if table.namespace == "app")
             with pytest.raises(TableChanging):
                 _read_while_renamed(source, wanted, session)
@@ -140,8 +139,7 @@ def test_no_table_is_held_while_the_catalogs_are_read(
             return super().read(mirror, meanwhile)
 
     monkeypatch.setattr("tidemark.io.copy_source.SeedSession", Watched)
-    number = int(str(cluster.sql("SHOW server_version_num")[0][0])) // 10_000
-    with closing(CopySource(cluster.dsn(database), database, wal_format(number))) as source:
+    with closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source:
         (table,) = source.tables()
         with source.held(table) as snapshot:
             assert [block.lines for block in source.rows(snapshot.relation) if block.rows] == [b"7\n"]

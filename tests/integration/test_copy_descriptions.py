@@ -61,8 +61,7 @@ def test_what_commits_while_the_lock_is_waited_for_is_in_the_description(
 
 
 def source_of(cluster: Cluster, database: str) -> CopySource:
-    number = int(str(cluster.sql("SHOW server_version_num")[0][0])) // 10_000
-    return CopySource(cluster.dsn(database), database, wal_format(number))
+    return CopySource(cluster.dsn(database), database, wal_format(cluster.major))
 
 
 def described(source: CopySource, name: str) -> Relation:

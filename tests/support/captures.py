@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+from psycopg.rows import TupleRow
 
 from tests.support.postgres import Cluster
 from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
@@ -165,6 +166,17 @@ class Sidecar:
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come\n{self.log_path.read_text()[-4000:]}"
             time.sleep(POLL_S)
+
+    def walsenders(self, query: str) -> list[TupleRow]:
+        """Return what `query` tells of walsenders, once there is one: behind the first copy we connect once more."""
+        told: list[TupleRow] = []
+
+        def is_connected() -> bool:
+            told[:] = self.cluster.sql(query)
+            return bool(told)
+
+        self.wait_until(is_connected, "a walsender")
+        return told
 
     def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
         """Wait until the log has an event of that name and these fields; return the first one."""
