@@ -1,4 +1,8 @@
-"""The description that a first copy goes by is of after the lock, whatever committed while it was waited for."""
+"""The description that a first copy goes by is of after the lock, whatever committed while it was waited for.
+
+Rows print as their types are when they are printed, not as the snapshot has them: a table is copied again where a type
+took another form in between. What the stream tells of that would be done to rows that have it already.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -6,7 +10,9 @@ from contextlib import closing
 import pytest
 
 from tests.support.postgres import Cluster, Session, sql
-from tidemark.io.copy_source import CopySource
+from tidemark.io.copy_source import CopySource, TableChanging
+from tidemark.io.copy_stream import BlockBounds
+from tidemark.io.source_tables import SourceTable
 from tidemark.model.relation import Relation
 from tidemark.wal.versions import wal_format
 
@@ -15,6 +21,7 @@ ENUMS = "CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TABLE t (id int, m moo
 PAIR = "CREATE TYPE pair AS (x int, y int); CREATE TABLE t (id int, m pair)"
 DOMAIN = "CREATE TYPE pair AS (x int); CREATE DOMAIN few AS pair; CREATE TABLE t (id int, m few)"
 SPAN = "CREATE DOMAIN day AS date; CREATE TYPE span AS RANGE (subtype = day); CREATE TABLE t (id int, m span)"
+OF_ROW = "CREATE TABLE other (x int, y int); CREATE TABLE t (id int, m other[])"
 PARTITION = (
     "CREATE SCHEMA above; CREATE TABLE above.parent (id int, m int) PARTITION BY LIST (id);"
     " CREATE TABLE t PARTITION OF above.parent FOR VALUES IN (1);"
@@ -36,6 +43,29 @@ CHANGES = [
     (PARTITION, "ALTER SCHEMA above RENAME TO higher"),
     (PARTITION, "ALTER TABLE grandparent ATTACH PARTITION above.parent FOR VALUES IN (1)"),
 ]
+FILLED = {
+    ENUM: "INSERT INTO t SELECT n, 'sad' FROM generate_series(1, 4) n",
+    ENUMS: "INSERT INTO t SELECT n, '{sad}' FROM generate_series(1, 4) n",
+    PAIR: "INSERT INTO t SELECT n, ROW(n, n)::pair FROM generate_series(1, 4) n",
+    DOMAIN: "INSERT INTO t SELECT n, ROW(n)::pair FROM generate_series(1, 4) n",
+    OF_ROW: "INSERT INTO t SELECT n, ARRAY[ROW(n, n)::other] FROM generate_series(1, 4) n",
+}
+OTHER_FORMS = [
+    (ENUM, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    (ENUMS, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'"),
+    (PAIR, "ALTER TYPE pair DROP ATTRIBUTE x"),
+    (PAIR, "ALTER TYPE pair DROP ATTRIBUTE x, ADD ATTRIBUTE z int"),
+    (DOMAIN, "ALTER TYPE pair ADD ATTRIBUTE z int"),
+    (OF_ROW, "ALTER TABLE other DROP COLUMN x"),
+]
+SAME_FORMS = [
+    (ENUM, "ALTER TYPE mood ADD VALUE 'mad'"),
+    (ENUM, "ALTER TYPE mood RENAME TO humour"),
+    (PAIR, "ALTER TYPE pair RENAME ATTRIBUTE x TO xx"),
+    (OF_ROW, "ALTER TABLE other ALTER x SET NOT NULL"),
+    (OF_ROW, "CREATE INDEX ON t (id)"),
+]
+ROW_BY_ROW = BlockBounds(1, 1 << 20)
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "second"])
@@ -60,18 +90,72 @@ def test_what_commits_while_the_lock_is_waited_for_is_in_the_description(
         assert described(fresh, "t") == relation != before
 
 
+@pytest.mark.parametrize("rows_before", [0, 2])
+@pytest.mark.parametrize(("made", "changed"), OTHER_FORMS, ids=[changed for _, changed in OTHER_FORMS])
+def test_a_table_is_copied_again_if_a_type_of_its_values_took_another_form_behind_the_snapshot(
+    cluster: Cluster, database: str, made: str, changed: str, rows_before: int
+) -> None:
+    cluster.sql(f"{made}; {FILLED[made]}", database)
+    with closing(source_of(cluster, database)) as source:
+        with source.held(table_of(source, "t")) as snapshot:
+            rows = source.rows(snapshot.relation, ROW_BY_ROW)
+            for _ in range(rows_before):
+                next(rows)
+            cluster.sql(changed, database)
+            with pytest.raises(TableChanging):
+                list(rows)
+        assert copied_ids(source) == list("1234")
+
+
+def test_a_table_is_copied_again_if_the_change_of_a_type_was_open_at_the_snapshot(
+    cluster: Cluster, database: str
+) -> None:
+    """The server prints no value of the type before the change has ended, and then in the new form."""
+    cluster.sql(f"{PAIR}; {FILLED[PAIR]}", database)
+    with closing(source_of(cluster, database)) as source:
+        with cluster.connect(database, autocommit=False) as owner, ThreadPoolExecutor(1) as pool:
+            owner.execute("ALTER TYPE pair DROP ATTRIBUTE x")
+            copied = pool.submit(copied_ids, source)
+            wait_for_a_waiter(owner, "pair")
+            owner.commit()
+            with pytest.raises(TableChanging):
+                copied.result()
+        assert copied_ids(source) == list("1234")
+
+
+@pytest.mark.parametrize(("made", "changed"), SAME_FORMS, ids=[changed for _, changed in SAME_FORMS])
+def test_a_copy_goes_on_where_no_value_prints_otherwise(
+    cluster: Cluster, database: str, made: str, changed: str
+) -> None:
+    cluster.sql(f"{made}; {FILLED[made]}", database)
+    with closing(source_of(cluster, database)) as source, source.held(table_of(source, "t")) as snapshot:
+        cluster.sql(changed, database)
+        assert len([block for block in source.rows(snapshot.relation, ROW_BY_ROW) if block.rows]) == 4
+
+
 def source_of(cluster: Cluster, database: str) -> CopySource:
     return CopySource(cluster.dsn(database), database, wal_format(cluster.major))
 
 
 def described(source: CopySource, name: str) -> Relation:
     """Hold a table as the first copy does; return its description."""
-    (table,) = (table for table in source.tables() if table.name == name)
-    with source.held(table) as snapshot:
+    with source.held(table_of(source, name)) as snapshot:
         return snapshot.relation
 
 
-def wait_for_a_waiter(owner: Session) -> None:
-    waiting = "SELECT count(*), pg_sleep(0.02) FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
+def table_of(source: CopySource, name: str) -> SourceTable:
+    (table,) = (table for table in source.tables() if table.name == name)
+    return table
+
+
+def copied_ids(source: CopySource) -> list[str]:
+    """Copy the table; return the first field of each row."""
+    with source.held(table_of(source, "t")) as snapshot:
+        lines = b"".join(block.lines for block in source.rows(snapshot.relation)).decode().splitlines()
+    return [line.split("\t")[0] for line in lines]
+
+
+def wait_for_a_waiter(owner: Session, name: str = "t") -> None:
+    waiting = f"SELECT count(*), pg_sleep(0.02) FROM pg_locks WHERE relation = '{name}'::regclass AND NOT granted"
     while sql(owner, waiting)[0][0] == 0:
         pass

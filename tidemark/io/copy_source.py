@@ -3,6 +3,9 @@
 A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
 COPY return nothing, and while the lock is held its columns stay as they are described. SQL knows no COPY of an OID, and
 ALTER SCHEMA RENAME locks no table: that the rows were those of the right table is told by what the transaction locked.
+Nor does the lock hold the types of its values, and those print as their types are by then, whatever the snapshot shows:
+of a label that was renamed, or a row type that took other columns, behind the snapshot the stream tells, and whoever
+follows it would change the values once more. So the table is copied again then.
 On a standby a snapshot is taken again until it is known what it shows (`tidemark.io.standby_snapshot`).
 SELECT on the tables is needed here, and only here.
 """
@@ -21,7 +24,7 @@ from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
-from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables
+from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables, value_forms
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
@@ -83,6 +86,7 @@ class CopySource:
         self._sessions: _Sessions | None = None
         self._mirror: CatalogMirror | None = None
         self._described: dict[Oid, SourceTable] = {}  # the tables as they were when the mirror was read
+        self._forms: frozenset[str] = frozenset()  # of the values of the table that is held, by its snapshot
         self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
 
     def close(self) -> None:
@@ -130,6 +134,7 @@ class CopySource:
         self._learn(table)
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
+            self._forms = value_forms(self._node, table.oid)
             yield TableSnapshot(self._describe(table), str(taken.snapshot), taken.time_us)
 
     def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
@@ -181,7 +186,7 @@ class CopySource:
         """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
 
         Raises `TableChanging` before the first one, and again behind the last one, where they are another table's or
-        other partitions'. An empty block says that there is none yet.
+        other partitions', or print otherwise than by the snapshot. An empty block says that there is none yet.
         """
         assert self._mirror is not None, relation
         columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
@@ -203,7 +208,10 @@ class CopySource:
         self._check_locked(relation)
 
     def _check_locked(self, relation: Relation) -> None:
-        """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked."""
+        """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked.
+
+        So it does where values may not have been printed as the snapshot has their types.
+        """
         # NB: by the other session, since pg_class under the snapshot does not have what is newer.
         others = self._look.query(
             "SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation"
@@ -215,6 +223,8 @@ class CopySource:
         )
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
+        if self._forms and not self._forms <= value_forms(self._look, relation.oid):
+            raise TableChanging(f"a type in {relation.qualified_name} took another form while it was copied")
         now = self.table(relation.oid) if relation.gathers_partitions else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
             raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")

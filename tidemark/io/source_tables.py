@@ -33,8 +33,8 @@ _LINEAGE = f"""
     SELECT pg_catalog.string_agg(pg_catalog.concat(a.relid, ':', ac.xmin, ':', an.xmin), ',' ORDER BY a.level)
     FROM {_ANCESTORS}
 """  # noqa: S608 - a constant of ours
-# Elements, base types, attributes and subtypes, as deep as they go; then each with its labels and attributes.
-_TYPES = f"""
+# Elements, base types, attributes and subtypes, as deep as they go.
+_USED = f"""
     WITH RECURSIVE used (oid) AS (
         SELECT a.atttypid FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= {FIRST_USER_OID}
@@ -46,6 +46,10 @@ _TYPES = f"""
             UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = used.oid
             UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = used.oid
         ) part (oid) WHERE part.oid >= {FIRST_USER_OID})
+"""  # noqa: S608 - a constant of ours
+# Each with its labels and attributes.
+_TYPES = f"""
+    {_USED}
     SELECT pg_catalog.string_agg(pg_catalog.concat_ws(':', t.oid, t.xmin, n.xmin,
         (SELECT pg_catalog.string_agg(pg_catalog.concat(e.oid, ' ', e.xmin), ';' ORDER BY e.oid)
          FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
@@ -53,6 +57,14 @@ _TYPES = f"""
          FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0)), ',' ORDER BY t.oid)
     FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 """  # noqa: S608 - a constant of ours
+_FORMS = f"""
+    {_USED}
+    SELECT pg_catalog.concat(e.oid, ' ', e.xmin) FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid
+    UNION ALL SELECT pg_catalog.concat(t.oid, ':', (
+        SELECT pg_catalog.string_agg(a.attnum::text, ',' ORDER BY a.attnum)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped))
+    FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid WHERE t.typrelid <> 0
+"""  # noqa: S608 - constants of ours
 _PARTITIONS = """
     WITH RECURSIVE below (oid, made) AS (
         SELECT i.inhrelid, i.xmin FROM pg_catalog.pg_inherits i WHERE c.relkind = 'p' AND i.inhparent = c.oid
@@ -110,3 +122,12 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
             )
         )
     return tables
+
+
+def value_forms(node: Node, oid: Oid) -> frozenset[str]:
+    """Return what decides how the values of a table print: of each label who wrote it, of each row type its columns.
+
+    As long as nothing is gone of that, values print as they did: a label that is new to an enum is in none of them.
+    """
+    of_table = f"SELECT form FROM (VALUES ({oid}::oid)) c (oid), LATERAL ({_FORMS}) f (form)"  # noqa: S608 - a number
+    return frozenset(str(form) for (form,) in node.query(of_table.encode()))
