@@ -12,7 +12,8 @@ import pytest
 from tests.support.postgres import Cluster, Session, sql
 from tidemark.io.copy_source import CopySource, TableChanging
 from tidemark.io.copy_stream import BlockBounds
-from tidemark.io.source_tables import SourceTable
+from tidemark.io.node import Node
+from tidemark.io.source_tables import SourceTable, source_tables
 from tidemark.model.relation import Relation
 from tidemark.wal.versions import wal_format
 
@@ -131,6 +132,15 @@ def test_a_copy_goes_on_where_no_value_prints_otherwise(
     with closing(source_of(cluster, database)) as source, source.held(table_of(source, "t")) as snapshot:
         cluster.sql(changed, database)
         assert len([block for block in source.rows(snapshot.relation, ROW_BY_ROW) if block.rows]) == 4
+
+
+def test_a_table_that_is_dropped_while_tables_are_listed_is_none_of_them(cluster: Cluster, database: str) -> None:
+    """The server tells of no privilege on what is gone by then: that is not one that is wanting."""
+    cluster.sql("CREATE TABLE gone (id int); CREATE TABLE stays (id int)", database)
+    with Node(cluster.dsn(database)) as node, node.repeatable_read():
+        node.snapshot()
+        cluster.sql("DROP TABLE gone", database)
+        assert [(table.name, table.readable) for table in source_tables(node, cluster.major)] == [("stays", True)]
 
 
 def source_of(cluster: Cluster, database: str) -> CopySource:

@@ -107,6 +107,8 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
     tables = []
     for row in node.query(f"{_QUERY} AND {chosen}".encode()):
         table, namespace, name, readable, stamp, partitions, encoding, kind, lineage = row
+        if readable is None:
+            continue  # dropped since the statement began: privileges are looked up as they are now
         # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
         dialect = Dialect.of(encoding, major)
         tables.append(
