@@ -23,6 +23,7 @@ from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
+from tidemark.io.node_errors import DatabaseMissing
 from tidemark.io.seed import SeedSession
 from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables, value_forms
 from tidemark.io.standby_snapshot import ReplayWindow
@@ -106,14 +107,27 @@ class CopySource:
     def _connected(self) -> _Sessions:
         if self._sessions is None:
             with ExitStack() as stack:
-                looking = Node(self._dsn, self._database)
+                looking = self._connection()
                 stack.callback(looking.close)
                 found = looking.facts().database_oid
                 if self._oid not in (None, found):
                     raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
-                self._sessions = _Sessions(Node(self._dsn, self._database), looking)
+                self._sessions = _Sessions(self._connection(), looking)
                 stack.pop_all()
         return self._sessions
+
+    def _connection(self) -> Node:
+        try:
+            return Node(self._dsn, self._database)
+        except DatabaseMissing as error:
+            if self._oid is None or self._is_called_so(self._oid):
+                raise
+            raise TableChanging(f"the database {self._database} is gone, or has another name now") from error
+
+    def _is_called_so(self, oid: Oid) -> bool:
+        with Node(self._dsn) as node:
+            found = node.query("SELECT datname::text FROM pg_catalog.pg_database WHERE oid = %s", (oid,))
+        return found == [(self._database,)]
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
@@ -231,8 +245,7 @@ class CopySource:
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
-        seen_lsn = self._look.flush_all()
-        return self._look.timeline(), seen_lsn
+        return self._look.flushed()
 
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)

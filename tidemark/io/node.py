@@ -248,6 +248,11 @@ class Node:
         self.query("SELECT pg_logical_emit_message(true, %s, '')", (MARKER_PREFIX,))
         return self.flush_lsn()
 
+    def flushed(self) -> tuple[TimelineId, Lsn]:
+        """Have everything flushed that anybody can see by now; return on which timeline, and up to where."""
+        lsn = self.flush_all()
+        return self.timeline(), lsn
+
     def timeline(self) -> TimelineId:
         """Return the timeline that the node writes; on a standby the latest of which it has replayed WAL.
 

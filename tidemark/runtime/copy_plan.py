@@ -6,7 +6,7 @@ by configuration, by RENAME or by SET SCHEMA, has changes that nobody was given,
 What the stream tells of that is noted with the group that tells it (`tidemark.runtime.whole_tables`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Container
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,6 @@ class CopyTask:
     """A table to be copied."""
 
     database: Oid
-    database_name: str
     relation: Oid
 
 
@@ -72,8 +71,7 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
     vanished = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
-    names = _names(node, view.beginning.databases)
-    for database, name in names.items():
+    for database, name in database_names(node, view.beginning.databases).items():
         if not config.select.selection().selects_database(name):
             left = {key: copy for key, copy in view.copies.items() if key[0] == database}
             moves |= {key: replace(copy, phase=CopyPhase.LEFT) for key, copy in left.items()}
@@ -92,7 +90,7 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
                 if move.is_due(_delivered_lsn(view)):
                     due.append(table)
         _check_readable(name, due)
-        tasks += [CopyTask(database, name, table.oid) for table in due]
+        tasks += [CopyTask(database, table.oid) for table in due]
     for key in vanished:  # dropped, or their database is: the stream says so
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
     return CopyPlan(tasks, moves, is_changed)
@@ -123,7 +121,7 @@ def _delivered_lsn(view: StateView) -> Lsn:
     return view.delivered.pointer.position.commit_lsn if view.delivered is not None else INVALID_LSN
 
 
-def _names(node: Node, databases: Mapping[Oid, str]) -> dict[Oid, str]:
+def database_names(node: Node, databases: Container[Oid]) -> dict[Oid, str]:
     """Return the present names of those databases that there are: not those of a DROP DATABASE that broke off."""
     query = f"SELECT oid::int8, datname::text FROM pg_catalog.pg_database WHERE datconnlimit <> {HALF_DROPPED}"  # noqa: S608 - a constant of ours
     rows = node.query(query)

@@ -42,7 +42,7 @@ from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
-from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
+from tidemark.runtime.copy_plan import CopyTask, TableKey, database_names, plan_copies, selection_told
 from tidemark.runtime.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
@@ -125,7 +125,7 @@ class FirstCopy:
             self._wait_for(node, self._beginning.complete_from)
             view = self._store.view()
             plan = plan_copies(self._config, view, node)
-            seen_lsn, timeline = node.flush_all(), node.timeline()
+            timeline, seen_lsn = node.flushed()
         moves = {
             # NB: one that is open is still to have its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
@@ -147,19 +147,32 @@ class FirstCopy:
             node.check_same_node(self._store.identity.system_identifier)
             timeline = node.timeline()
             lx = self._wait_for_older(node)
+            names = self._leave_databases(node, tasks)
         with ExitStack() as stack:
             sources: dict[Oid, CopySource] = {}
             while tasks:
                 task = tasks[0]
                 if task.database not in sources:
-                    fmt = wal_format(facts.major)
-                    source = CopySource(self._config.capture.dsn, task.database_name, fmt, task.database)
+                    fmt, name = wal_format(facts.major), names[task.database]
+                    source = CopySource(self._config.capture.dsn, name, fmt, task.database)
                     stack.callback(source.close)
                     sources[task.database] = source
                 self._copy(sources[task.database], task, timeline, lx)
                 tasks.pop(0)
                 self._conflicts = 0
                 self._metrics.copy_tables_left.set(len(tasks))
+
+    def _leave_databases(self, node: Node, tasks: list[CopyTask]) -> dict[Oid, str]:
+        """Return the databases' present names; take tables of those that are gone, or not selected, out of `tasks`."""
+        names = database_names(node, {task.database for task in tasks})
+        for task in list(tasks):
+            name = names.get(task.database)
+            if name is None or not self._config.select.selection().selects_database(name):
+                phase = CopyPhase.DONE if name is None else CopyPhase.LEFT
+                key = (task.database, task.relation)
+                self._finish(key, node.flushed(), replace(self._noted(key), phase=phase))
+                tasks.remove(task)
+        return names
 
     def _wait_for_older(self, node: Node) -> Lsn:
         lx = node.flush_lsn()
@@ -182,17 +195,16 @@ class FirstCopy:
 
     def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
         key = (task.database, task.relation)
-        before = self._store.copy(*key)
-        assert before is not None, "noted when it was planned"
+        before = self._noted(key)
         table = source.table(task.relation)
         if table is None:  # dropped meanwhile: the stream says so
-            self._finish(key, source, replace(before, phase=CopyPhase.DONE))
+            self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
             return
         with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as held:
             snapshot = self._held(source, table, held)
             if snapshot is None:
                 held.close()
-                self._finish(key, source, replace(before, phase=CopyPhase.LEFT))
+                self._finish(key, source.flush(), replace(before, phase=CopyPhase.LEFT))
                 return
             dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
             builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
@@ -287,7 +299,12 @@ class FirstCopy:
         # The restart LSN is the stream's: a copied row is never where a restart begins.
         self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
 
-    def _finish(self, key: TableKey, source: CopySource, progress: CopyProgress) -> None:
-        timeline, seen_lsn = source.flush()
+    def _noted(self, key: TableKey) -> CopyProgress:
+        progress = self._store.copy(*key)
+        assert progress is not None, "noted when it was planned"
+        return progress
+
+    def _finish(self, key: TableKey, flushed: tuple[TimelineId, Lsn], progress: CopyProgress) -> None:
+        timeline, seen_lsn = flushed
         with self._store.transaction(self._epoch) as moving:
             moving.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
