@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from psycopg.errors import QueryCanceled
 
 from tests.support.captures import Sidecar, running
 from tests.support.cdcctl import cdcctl, succeeded
@@ -140,3 +142,26 @@ def _names(events: list[SchemaEvent | PartitionEvent]) -> list[str]:
     """Return the tables of schema events."""
     tables = [event.after or event.before for event in events if isinstance(event, SchemaEvent)]
     return [table.name for table in tables if table is not None]
+
+
+def test_a_root_is_copied_without_a_partition_whose_detaching_was_broken_off(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """It stays so until FINALIZE. LOCK takes such a partition, too; SELECT does not read it."""
+    lake = tmp_path / "lake"
+    pending = "SELECT pg_sleep(0.02) FROM pg_inherits WHERE inhrelid = 'leaf_y'::regclass AND NOT inhdetachpending"
+    with cluster.connect(database, autocommit=False) as reader, cluster.connect(database) as owner:
+        reader.execute("TABLE root")
+        with ThreadPoolExecutor(1) as pool:
+            detaching = pool.submit(owner.execute, "ALTER TABLE root DETACH PARTITION leaf_y CONCURRENTLY")
+            while cluster.sql(pending, database):
+                pass
+            owner.cancel_safe()
+            with pytest.raises(QueryCanceled):
+                detaching.result()
+    with running(cluster, database, tmp_path, copy=True, TIDEMARK_SELECT__PARTITION_ROOTS="ro*") as sidecar:
+        sidecar.wait_for_event("first copy done")
+        sidecar.catch_up()
+        feed_by_hand(sidecar.folder, lake, "lake")
+        assert lake_rows(lake, "root") == source_rows(cluster, database, "root")
+        assert len(lake_rows(lake, "leaf_y")) == 100

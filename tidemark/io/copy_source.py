@@ -33,6 +33,19 @@ from tidemark.model.relation import Column, Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat
 
+# What a process has locked beside a table and its partitions. NB: also one whose DETACH CONCURRENTLY is not finished:
+# LOCK takes it, and SELECT reads it where the snapshot does not have that yet; pg_partition_ancestors knows it no more.
+_LOCKED_BESIDE = """
+    SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation
+    JOIN pg_catalog.pg_database d ON d.oid = l.database
+    WHERE l.pid = %s AND l.locktype = 'relation' AND d.datname = pg_catalog.current_database()
+      AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND NOT (c.relispartition AND EXISTS (
+        WITH RECURSIVE above (oid) AS (
+            SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid
+            UNION ALL SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid)
+        SELECT FROM above WHERE above.oid = %s))
+"""
 SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
 
 
@@ -227,14 +240,8 @@ class CopySource:
         So it does where values may not have been printed as the snapshot has their types.
         """
         # NB: by the other session, since pg_class under the snapshot does not have what is newer.
-        others = self._look.query(
-            "SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation"
-            " JOIN pg_catalog.pg_database d ON d.oid = l.database"
-            " WHERE l.pid = %s AND l.locktype = 'relation' AND d.datname = pg_catalog.current_database()"
-            " AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
-            " AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(c.oid) a (relid) WHERE a.relid = %s)",
-            (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid),
-        )
+        locked = (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid)
+        others = self._look.query(_LOCKED_BESIDE, locked)
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
         if self._forms and not self._forms <= value_forms(self._look, relation.oid):
