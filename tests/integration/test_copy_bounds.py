@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import NewCluster
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
 from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.postgres import Cluster, Session
+from tests.support.postgres import Cluster, Session, database_in
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.io.copy_source import CopySource, TableChanging
+from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.seed import Answers, SeedSession
 from tidemark.io.source_tables import SourceTable
@@ -144,6 +146,25 @@ def test_no_table_is_held_while_the_catalogs_are_read(
         with source.held(table) as snapshot:
             assert [block.lines for block in source.rows(snapshot.relation) if block.rows] == [b"7\n"]
     assert held == [(0,)]
+
+
+TIMEOUTS = ("idle_in_transaction_session_timeout", "idle_session_timeout", "statement_timeout", "transaction_timeout")
+
+
+def test_a_copy_takes_its_time_whatever_time_the_server_gives_a_session(new_cluster: NewCluster) -> None:
+    """One session is in a transaction all the while, the other idle: what breaks one copy off would do so with each."""
+    made = new_cluster(18)
+    with database_in(made, "patient", "CREATE TABLE account AS SELECT generate_series(1, 100000) AS id") as database:
+        for name in TIMEOUTS:
+            made.sql(f"ALTER DATABASE {database} SET {name} = '700ms'")
+        with closing(CopySource(made.dsn(database), database, wal_format(made.major))) as source:
+            (table,) = source.tables()
+            with source.held(table) as snapshot:
+                made.sql("SELECT pg_sleep(1)")
+                blocks = source.rows(snapshot.relation, BlockBounds(1000, 1 << 20))
+                rows = next(blocks).rows
+                made.sql("SELECT pg_sleep(1)")
+                assert rows + sum(block.rows for block in blocks) == 100_000
 
 
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:

@@ -23,6 +23,7 @@ from tidemark.wal.versions import PAGE_BYTES, wal_format
 
 STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
+TRANSACTION_TIMEOUT_SINCE = 17_00_00
 _XID_MASK = 0xFFFFFFFF
 TCP_USER_TIMEOUT_S = 30  # a node that vanished without a word is noticed by then
 
@@ -117,7 +118,9 @@ class Node:
 
     def __init__(self, dsn: str, database: str | None = None) -> None:
         """Connect; raise what is wrong by name."""
-        options = f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={LOCK_TIMEOUT_S}s"
+        options = (
+            f"-c statement_timeout={STATEMENT_TIMEOUT_S}s -c lock_timeout={LOCK_TIMEOUT_S}s -c idle_session_timeout=0"
+        )
         complete = complete_dsn(dsn, database=database, options=options, tcp_user_timeout=TCP_USER_TIMEOUT_S * 1000)
         self.where = describe_dsn(complete)
         try:
@@ -127,6 +130,8 @@ class Node:
         self._session.prepare_threshold = None  # poolers in between do not know prepared statements
         for setting in REFERENCE_SETTINGS:
             self.query(setting)
+        if self._session.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
+            self.query("SET transaction_timeout = 0")  # a seed and a copy take as long as there are rows
 
     def __enter__(self) -> Self:
         return self
