@@ -161,8 +161,9 @@ class CopySource:
         self._learn(table)
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
-            self._forms = value_forms(self._node, table.oid)
-            yield TableSnapshot(self._describe(table), str(taken.snapshot), taken.time_us)
+            relation = self._describe(table)
+            self._forms = value_forms(self._node, table.oid) if _has_types_of_users(relation) else frozenset()
+            yield TableSnapshot(relation, str(taken.snapshot), taken.time_us)
 
     def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
         """Enter the transaction of a snapshot into `stack`, of which is known what it shows."""
@@ -277,6 +278,10 @@ class CopySource:
         mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
         seed.merge(mirror, session.read(mirror, _nothing))
         self._mirror = mirror
+
+
+def _has_types_of_users(relation: Relation) -> bool:
+    return any(column.type is not None and column.type.oid >= FIRST_USER_OID for column in relation.live_columns)
 
 
 def _selected(column: Column) -> sql.Composable:
