@@ -6,8 +6,9 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
+from tests.conftest import NewCluster
 from tests.support.heap_pages import describe_relation, load_values, packed_tuples
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, database_in
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES
 from tidemark.decode.batches import BatchBuilder
@@ -57,3 +58,20 @@ def test_names_are_copied_as_the_oids_that_they_stand_for(
     assert copied.rows.column("_after").equals(streamed.rows.column("_after"))
     first, second = copied.rows.column("_after").to_pylist()
     assert (first["a"], first["b"], first["e"], second["a"]) == (1259, 23, 10, 0)
+
+
+def test_a_virtual_column_is_copied_as_it_is_streamed_and_not_computed(new_cluster: NewCluster) -> None:
+    """It stands in no tuple; for some rows it may be that it cannot be computed."""
+    made = new_cluster(18)
+    script = (
+        "CREATE TABLE ratio (id int, x int, v int GENERATED ALWAYS AS (10 / x) VIRTUAL,"
+        " s int GENERATED ALWAYS AS (x * 2) STORED); INSERT INTO ratio (id, x) VALUES (1, 5), (2, 0)"
+    )
+    with (
+        database_in(made, "virtual", script) as database,
+        closing(CopySource(made.dsn(database), database, wal_format(made.major))) as source,
+    ):
+        (table,) = source.tables()
+        with source.held(table) as snapshot:
+            lines = b"".join(block.lines for block in source.rows(snapshot.relation))
+    assert lines == b"1\t5\t\\N\t10\n2\t0\t\\N\t0\n"

@@ -286,6 +286,8 @@ def _has_types_of_users(relation: Relation) -> bool:
 
 def _selected(column: Column) -> sql.Composable:
     """Return what is selected for a column: its OIDs where the server would print names."""
+    if column.is_virtual:
+        return sql.NULL  # as in the stream; to compute it may fail
     name = _identifier(column.name)
     if not holds_oids(column):
         return name

@@ -113,6 +113,11 @@ class Column:
     generated: str = ""  # "", "s" stored, "v" virtual (18)
     missing: bytes | None = None  # attmissingval: the on-disk array datum of one element, header included
 
+    @property
+    def is_virtual(self) -> bool:
+        """Tell if it is computed when it is read: NULL stands for it in tuples."""
+        return self.generated == "v"
+
 
 class _Hashed:
     """Keeps a hash that is no field: it is of one process only."""

@@ -69,8 +69,8 @@ def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
     taken: set[str] = set()
     columns = []
     for place, column in enumerate(relation.live_columns):
-        if column.generated == "v":
-            continue  # a virtual column stands in no tuple
+        if column.is_virtual:
+            continue
         name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
         while name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
             name = f"{name}_{column.number}"
