@@ -75,3 +75,28 @@ def test_a_virtual_column_is_copied_as_it_is_streamed_and_not_computed(new_clust
         with source.held(table) as snapshot:
             lines = b"".join(block.lines for block in source.rows(snapshot.relation))
     assert lines == b"1\t5\t\\N\t10\n2\t0\t\\N\t0\n"
+
+
+@pytest.mark.parametrize(("encoding", "code"), [("WIN1252", "201"), ("LATIN3", "245"), ("EUC_JP", "251\\241")])
+def test_bytes_that_are_no_character_of_the_encoding_hold_up_no_copy(
+    cluster: Cluster, encoding: str, code: str
+) -> None:
+    """The server gives no such text out as UTF-8, nor what stands behind it; the stream has a mark in its place."""
+    script = f"CREATE TABLE odd (a text, b text[]); INSERT INTO odd VALUES (E'x\\302\\261\\{code}', '{{a b}}')"
+    options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with (
+        database_in(cluster, "other_bytes", options=options) as database,
+        cluster.connect(database) as session,
+        closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source,
+    ):
+        session.execute(script.encode())
+        (table,) = source.tables()
+        with source.held(table) as snapshot:
+            relation, lines = snapshot.relation, b"".join(block.lines for block in source.rows(snapshot.relation))
+        dialect = source.dialect_of(snapshot).dialect
+        copied = CopyBatchBuilder(Oid(1), relation, dialect).build(lines, lines.count(b"\n"), PLACE, 123)
+        (streamed,) = BatchBuilder(Oid(1), relation, dialect).build(
+            inserts(packed_tuples(cluster.data, session, "odd"))
+        )
+    assert copied.rows.column("_after").equals(streamed.rows.column("_after"))
+    assert "\ufffd" in copied.rows.column("_after")[0]["a"].as_py()

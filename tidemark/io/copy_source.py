@@ -19,7 +19,7 @@ from psycopg import sql
 
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.decode.codecs.codec import without_escapes
+from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
@@ -219,8 +219,8 @@ class CopySource:
         assert self._mirror is not None, relation
         columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
         name = _identifier(relation.namespace, relation.name)
-        # Text of SQL_ASCII comes as it is: the server would refuse to give out what is no UTF-8.
-        encoding = sql.Literal("SQL_ASCII" if self._mirror.encoding == "SQL_ASCII" else "UTF8")
+        # Text comes in the database's encoding: the server would refuse to give out what has no UTF-8.
+        encoding, dialect = sql.Literal(self._mirror.encoding), self._mirror.dialect
         # A SELECT, not the table: generated columns are columns here, too.
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
@@ -232,7 +232,7 @@ class CopySource:
                     if block.rows and not is_checked:  # rows come: by now COPY holds its locks
                         self._check_locked(relation)
                         is_checked = True
-                    yield block
+                    yield block if dialect.encoding == "utf-8" else _in_utf8(block, dialect)
         self._check_locked(relation)
 
     def _check_locked(self, relation: Relation) -> None:
@@ -293,6 +293,11 @@ def _selected(column: Column) -> sql.Composable:
         return name
     is_array = column.type is not None and column.type.ultimate().element is not None
     return sql.SQL("{}::pg_catalog.oid{}").format(name, sql.SQL("[]" if is_array else ""))
+
+
+def _in_utf8(block: CopyBlock, dialect: Dialect) -> CopyBlock:
+    """Return a block of another encoding in UTF-8: what is no character stays as it is, and is replaced like that."""
+    return block._replace(lines=dialect.decode(bytes(block.lines)).encode("utf-8", "surrogateescape"))
 
 
 def _identifier(*names: str) -> sql.Identifier:
