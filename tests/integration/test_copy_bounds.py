@@ -167,6 +167,29 @@ def test_a_copy_takes_its_time_whatever_time_the_server_gives_a_session(new_clus
                 assert rows + sum(block.rows for block in blocks) == 100_000
 
 
+def test_a_table_that_the_node_itself_cannot_read_is_refused_by_name_and_not_tried_for_ever(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    made = new_cluster(15)
+    script = (
+        "CREATE TABLE account (id int PRIMARY KEY, note text); ALTER TABLE account ALTER note SET STORAGE EXTERNAL;"
+        " INSERT INTO account VALUES (1, repeat('note', 1000))"
+    )
+    with database_in(made, "damaged", script) as database:
+        toast = "SELECT pg_relation_filepath(reltoastrelid) FROM pg_class WHERE relname = 'account'"
+        ((path,),) = made.sql(toast, database)
+        made.stop()
+        (made.data / str(path)).write_bytes(b"")
+        made.start()
+        retries = {"TIDEMARK_RETRY__FIRST_S": "0.05", "TIDEMARK_RETRY__MAX_S": "0.1"}
+        sidecar = Sidecar(made, database, tmp_path, copy=True, **retries)
+        sidecar.init()
+        try:
+            sidecar.refuses(ExitCode.NODE_UNFIT, "public.account", "read only 0 of 8192 bytes")
+        finally:
+            sidecar.close()
+
+
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:
     with source.held(table) as snapshot:
         session.execute("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA twin RENAME TO app")

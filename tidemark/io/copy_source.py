@@ -23,7 +23,7 @@ from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
-from tidemark.io.node_errors import DatabaseMissing
+from tidemark.io.node_errors import DatabaseMissing, DataUnreadable
 from tidemark.io.seed import SeedSession
 from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables, value_forms
 from tidemark.io.standby_snapshot import ReplayWindow
@@ -225,7 +225,7 @@ class CopySource:
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
-        with self._node.translated() as session:
+        with self._naming(relation), self._node.translated() as session:
             is_checked = False
             with closing(copied_blocks(session, statement, bounds)) as blocks:
                 for block in blocks:
@@ -234,6 +234,14 @@ class CopySource:
                         is_checked = True
                     yield block if dialect.encoding == "utf-8" else _in_utf8(block, dialect)
         self._check_locked(relation)
+
+    @contextmanager
+    def _naming(self, relation: Relation) -> Iterator[None]:
+        """Tell of which table it is that the server cannot read the rows."""
+        try:
+            yield
+        except DataUnreadable as error:
+            raise DataUnreadable(f"the rows of {relation.qualified_name}: {error}") from error
 
     def _check_locked(self, relation: Relation) -> None:
         """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked.

@@ -83,6 +83,12 @@ class RecoveryConflict(NodeUnreachable):
     hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay"
 
 
+class DataUnreadable(NodeUnreachable):
+    """A value or a page that the server itself cannot read, or not give out; tried again, as it may be on its way."""
+
+    hint = "see the node's log; mend the row, or exclude its table"
+
+
 class WalRemoved(WalGap):
     """The node has recycled WAL that we need."""
 
@@ -128,6 +134,7 @@ _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
     ("53", NoFreeConnection),
     ("08", NodeUnreachable),
 )
+_OF_DATA = ("22", "54", "XX")  # data exceptions, limits exceeded (a value over 1 GB as text), corruption
 _REFUSED_START: tuple[tuple[str, type[TidemarkError]], ...] = (
     (r"ahead of the WAL flush position", AheadOfNode),
     (r"not in this server's history|timeline", TimelineUnknown),
@@ -147,7 +154,8 @@ def connection_error(message: str, where: str) -> TidemarkError:
 
 def query_error(error: psycopg.Error, where: str) -> TidemarkError:
     """Return the error that `error` of a statement on `where` means."""
-    return _by_sqlstate(error.sqlstate, str(error), where) or NodeUnreachable(f"{where}: {_line(str(error))}")
+    kind = DataUnreadable if (error.sqlstate or "").startswith(_OF_DATA) else NodeUnreachable
+    return _by_sqlstate(error.sqlstate, str(error), where) or kind(f"{where}: {_line(str(error))}")
 
 
 def replication_error(result: pq.abc.PGresult, where: str, doing: str) -> TidemarkError:

@@ -34,7 +34,7 @@ from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import Metrics
 from tidemark.io.node import Blocker, Node
-from tidemark.io.node_errors import RecoveryConflict
+from tidemark.io.node_errors import DataUnreadable, RecoveryConflict
 from tidemark.io.source_tables import SourceTable
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
@@ -50,6 +50,7 @@ from tidemark.wal.versions import wal_format
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
 
 CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
+FAILURES_MAX = 10  # of the node's at a table's rows, in the same way
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 WAIT_LOOK_S = 0.1
 Result = TypeVar("Result")
@@ -59,6 +60,12 @@ class CopyConflicts(NodeUnfit):
     """A standby ends the reading of a table again and again, to go on with its replay."""
 
     hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay, for the copy"
+
+
+class TableUnreadable(NodeUnfit):
+    """A table whose rows the node itself cannot give out, however often it is asked."""
+
+    hint = "see the node's log; mend the row, exclude the table, or set copy.enabled = false"
 
 
 Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
@@ -88,7 +95,7 @@ class FirstCopy:
         self._log = log
         self._stopping = stopping
         self._clock = SystemClock()
-        self._conflicts = 0  # since the last table that was copied
+        self._conflicts = self._failures = 0  # since the last table that was copied
 
     def run(self) -> None:
         """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
@@ -106,16 +113,20 @@ class FirstCopy:
             except TidemarkError as error:
                 if error.disposition is not Disposition.RETRY:
                     raise
-                self._count_conflict(error)
+                self._count(error)
                 delay_s = backoff.failed(self._clock.monotonic_s())
                 self._log.warning("first copy interrupted", retry_s=delay_s, **describe_error(error))
                 if self._stopping.wait(delay_s):
                     raise Stopped from error
 
-    def _count_conflict(self, error: TidemarkError) -> None:
+    def _count(self, error: TidemarkError) -> None:
+        """Raise what has come so often that another attempt helps nobody."""
         self._conflicts += isinstance(error, RecoveryConflict)
+        self._failures += isinstance(error, DataUnreadable)
         if self._conflicts > CONFLICTS_MAX:
             raise CopyConflicts(f"{CONFLICTS_MAX} readings of a table were ended by the standby: {error}") from error
+        if self._failures > FAILURES_MAX:
+            raise TableUnreadable(f"{FAILURES_MAX} readings of a table failed: {error}") from error
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
@@ -159,7 +170,7 @@ class FirstCopy:
                     sources[task.database] = source
                 self._copy(sources[task.database], task, timeline, lx)
                 tasks.pop(0)
-                self._conflicts = 0
+                self._conflicts = self._failures = 0
                 self._metrics.copy_tables_left.set(len(tasks))
 
     def _leave_databases(self, node: Node, tasks: list[CopyTask]) -> dict[Oid, str]:
