@@ -133,10 +133,10 @@ def test_no_table_is_held_while_the_catalogs_are_read(
     held: list[object] = []
 
     class Watched(SeedSession):
-        def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
+        def read_tables(self, mirror: CatalogMirror) -> Answers:
             holders = "SELECT count(*) FROM pg_locks WHERE relation = 'account'::regclass"
             held.extend(cluster.sql(holders, database))
-            return super().read(mirror, meanwhile)
+            return super().read_tables(mirror)
 
     monkeypatch.setattr("tidemark.io.copy_source.SeedSession", Watched)
     with closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from psycopg import sql
 
 from tidemark.decode.catalog import seed
-from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
-from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables
+from tidemark.io.source_tables import SourceTable, source_tables
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
@@ -245,7 +245,7 @@ class CopySource:
         self._described = {table.oid: table for table in self.tables()}
         session = SeedSession(self._look)
         mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
-        seed.merge(mirror, session.read(mirror, _nothing))
+        seed.merge(mirror, session.read_tables(mirror))
         self._mirror = mirror
 
 
@@ -269,7 +269,3 @@ def _identifier(*names: str) -> sql.Identifier:
             hint="rename it, exclude the table, or set copy.enabled = false",
         ) from error
     return sql.Identifier(*names)
-
-
-def _nothing() -> None:
-    """Keep no stream alive: there is none here."""
