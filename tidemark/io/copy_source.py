@@ -64,15 +64,8 @@ class _Taken(NamedTuple):
     time_us: int
 
 
-class _Sessions(NamedTuple):
-    """Two sessions in one database: one holds lock and snapshot, one looks at catalogs meanwhile."""
-
-    holding: Node
-    looking: Node
-
-
 class CopySource:
-    """One database of the node, for copying."""
+    """One database of the node, for copying: one session holds lock and snapshot, one looks at catalogs meanwhile."""
 
     def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
         """Connect when first used. `oid`: the database that it has to be, for names change hands."""
@@ -80,40 +73,49 @@ class CopySource:
         self._database = database
         self._oid = oid
         self._format = fmt
-        self._sessions: _Sessions | None = None
+        self._holding: Node | None = None
+        self._looking: Node | None = None
         self._mirror: CatalogMirror | None = None
+        self._seen: dict[Oid, SourceTable] = {}  # the tables when they were looked at last
         self._described: dict[Oid, SourceTable] = {}  # the tables as they were when the mirror was read
         self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
 
     def close(self) -> None:
         """Close the sessions; what is asked for next connects anew."""
-        sessions, self._sessions = self._sessions, None
-        for session in sessions or ():
-            session.close()
-
-    @property
-    def _node(self) -> Node:
-        return self._connected().holding
+        sessions = (self._holding, self._looking)
+        self._holding = self._looking = None
+        for session in sessions:
+            if session is not None:
+                session.close()
 
     @property
     def _look(self) -> Node:
-        return self._connected().looking
+        return self._enter()
 
-    def _connected(self) -> _Sessions:
-        if self._sessions is None:
+    def _enter(self) -> Node:
+        """Connect to the database that it has to be."""
+        if self._looking is None:
             with ExitStack() as stack:
-                looking = Node(self._dsn, self._database)
-                stack.callback(looking.close)
+                looking = stack.enter_context(Node(self._dsn, self._database))
                 found = looking.facts().database_oid
                 if self._oid not in (None, found):
                     raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
-                self._sessions = _Sessions(Node(self._dsn, self._database), looking)
+                self._looking = looking
                 stack.pop_all()
-        return self._sessions
+        return self._looking
+
+    @property
+    def _node(self) -> Node:
+        if self._holding is None:
+            self._enter()  # NB: first, for a database that somebody is in keeps its name
+            self._holding = Node(self._dsn, self._database)
+        return self._holding
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
-        return source_tables(self._look, self._format.major)
+        tables = source_tables(self._look, self._format.major)
+        self._seen = {table.oid: table for table in tables}
+        return tables
 
     def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
         """Return the mirror that described the table."""
@@ -238,11 +240,13 @@ class CopySource:
     def _learn(self, table: SourceTable) -> None:
         """Read the descriptions anew if the table is not as they have it."""
         if self._mirror is None or self._described.get(table.oid) != table:
-            self._refresh()
+            self._refresh(table)
 
-    def _refresh(self) -> None:
+    def _refresh(self, table: SourceTable) -> None:
         """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
-        self._described = {table.oid: table for table in self.tables()}
+        if self._seen.get(table.oid) != table:
+            self.tables()
+        self._described = self._seen
         session = SeedSession(self._look)
         mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
         seed.merge(mirror, session.read_tables(mirror))

@@ -125,8 +125,7 @@ class Node:
         except psycopg.Error as error:
             raise connection_error(str(error), self.where) from error
         self._session.prepare_threshold = None  # poolers in between do not know prepared statements
-        for setting in REFERENCE_SETTINGS:
-            self.query(setting)
+        self.query("; ".join(REFERENCE_SETTINGS))
 
     def __enter__(self) -> Self:
         return self

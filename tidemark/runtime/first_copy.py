@@ -18,7 +18,7 @@ tables are due is planned in `tidemark.runtime.copy_plan`.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -44,9 +44,9 @@ from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.copy_plan import CopyTask, TableKey, plan_copies, selection_told
 from tidemark.runtime.copy_reading import CopyReading, until_stopped
+from tidemark.runtime.copy_sessions import CopySessions
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
-from tidemark.wal.versions import wal_format
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
 
 CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
@@ -87,15 +87,17 @@ class FirstCopy:
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
+        self._sessions = CopySessions(config.capture.dsn, store.identity)
         self._clock = SystemClock()
         self._conflicts = 0  # since the last table that was copied
 
     def run(self) -> None:
         """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
-        tasks = self._trying(self._plan)
-        self._metrics.copy_tables_left.set(len(tasks))
-        while tasks:
-            self._trying(lambda: self._run(tasks))
+        with closing(self._sessions):
+            tasks = self._trying(self._plan)
+            self._metrics.copy_tables_left.set(len(tasks))
+            while tasks:
+                self._trying(lambda: self._run(tasks))
         self._log.info("first copy done")
 
     def _trying(self, attempt: Callable[[], Result]) -> Result:
@@ -104,6 +106,7 @@ class FirstCopy:
             try:
                 return attempt()
             except TidemarkError as error:
+                self._sessions.close()
                 if error.disposition is not Disposition.RETRY:
                     raise
                 self._count_conflict(error)
@@ -119,13 +122,11 @@ class FirstCopy:
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
-        with Node(self._config.capture.dsn) as node:
-            node.check_same_node(self._store.identity.system_identifier)
-            # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
-            self._wait_for(node, self._beginning.complete_from)
-            view = self._store.view()
-            plan = plan_copies(self._config, view, node)
-            seen_lsn, timeline = node.flush_all(), node.timeline()
+        node = self._sessions.node()
+        # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
+        self._wait_for(node, self._beginning.complete_from)
+        plan = plan_copies(self._config, self._store.view(), self._sessions)
+        seen_lsn, timeline = node.flush_all(), node.timeline()
         moves = {
             # NB: one that is open is still to have its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
@@ -142,24 +143,16 @@ class FirstCopy:
 
     def _run(self, tasks: list[CopyTask]) -> None:
         """Copy the tables of `tasks` and take them out of it."""
-        with Node(self._config.capture.dsn) as node:
-            facts = node.check_fitness()
-            node.check_same_node(self._store.identity.system_identifier)
-            timeline = node.timeline()
-            lx = self._wait_for_older(node)
-        with ExitStack() as stack:
-            sources: dict[Oid, CopySource] = {}
-            while tasks:
-                task = tasks[0]
-                if task.database not in sources:
-                    fmt = wal_format(facts.major)
-                    source = CopySource(self._config.capture.dsn, task.database_name, fmt, task.database)
-                    stack.callback(source.close)
-                    sources[task.database] = source
-                self._copy(sources[task.database], task, timeline, lx)
-                tasks.pop(0)
-                self._conflicts = 0
-                self._metrics.copy_tables_left.set(len(tasks))
+        node = self._sessions.node()
+        node.check_fitness()
+        timeline = node.timeline()
+        lx = self._wait_for_older(node)
+        self._sessions.leave_node()
+        while tasks:
+            self._copy(tasks[0], timeline, lx)
+            tasks.pop(0)
+            self._conflicts = 0
+            self._metrics.copy_tables_left.set(len(tasks))
 
     def _wait_for_older(self, node: Node) -> Lsn:
         lx = node.flush_lsn()
@@ -169,6 +162,7 @@ class FirstCopy:
     def _wait_for(self, node: Node, below: FullXid) -> None:
         waiting = Waiting(below, self._config.seed.wait_s, self)
         while waiting.look(node) is None:
+            self._sessions.leave_source()  # nobody is in a database for as long as this takes
             if self._stopping.wait(WAIT_LOOK_S):
                 raise Stopped
 
@@ -180,7 +174,8 @@ class FirstCopy:
     def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
         """Do nothing: a copy replays no WAL."""
 
-    def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
+    def _copy(self, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
+        source = self._sessions.source(task.database, task.database_name)
         key = (task.database, task.relation)
         before = self._store.copy(*key)
         assert before is not None, "noted when it was planned"
