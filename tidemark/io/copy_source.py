@@ -8,6 +8,7 @@ SELECT on the tables is needed here, and only here.
 """
 
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -88,12 +89,8 @@ class CopySource:
             if session is not None:
                 session.close()
 
-    @property
     def _look(self) -> Node:
-        return self._enter()
-
-    def _enter(self) -> Node:
-        """Connect to the database that it has to be."""
+        """Return the session that looks; connect if it is not there, to the database that it has to be."""
         if self._looking is None:
             with ExitStack() as stack:
                 looking = stack.enter_context(Node(self._dsn, self._database))
@@ -104,16 +101,16 @@ class CopySource:
                 stack.pop_all()
         return self._looking
 
-    @property
-    def _node(self) -> Node:
+    def _hold(self) -> Node:
+        """Return the session that holds; connect if it is not there."""
         if self._holding is None:
-            self._enter()  # NB: first, for a database that somebody is in keeps its name
+            self._look()  # NB: first, for a database that somebody is in keeps its name
             self._holding = Node(self._dsn, self._database)
         return self._holding
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
-        tables = source_tables(self._look, self._format.major)
+        tables = source_tables(self._look(), self._format.major)
         self._seen = {table.oid: table for table in tables}
         return tables
 
@@ -124,7 +121,7 @@ class CopySource:
 
     def table(self, oid: Oid) -> SourceTable | None:
         """Return one table, as it is now."""
-        return next(iter(source_tables(self._look, self._format.major, oid)), None)
+        return next(iter(source_tables(self._look(), self._format.major, oid)), None)
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
@@ -142,12 +139,12 @@ class CopySource:
                 if taken is not None:
                     stack.push(attempt.pop_all())
                     return taken
-        raise SnapshotUnclear(f"{self._node.where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
+        raise SnapshotUnclear(f"{self._hold().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
 
     @contextmanager
     def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
         """Lock a table, take a snapshot; None: it is not known what it shows."""
-        with self._node.translated() as session, session.transaction():
+        with self._hold().translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
@@ -155,7 +152,7 @@ class CopySource:
             name = _identifier(table.namespace, table.name)
             only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: all partitions
             session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
-            replayed_lsn = self._look.replayed_lsn()
+            replayed_lsn = self._look().replayed_lsn()
             # NB: the first statement with a snapshot; LOCK takes none.
             ((snapshot, time_us, oid, self._holding_pid),) = session.execute(
                 "SELECT pg_catalog.pg_current_snapshot()::text,"
@@ -173,11 +170,11 @@ class CopySource:
         """Return what a standby's snapshot shows, taken when the replay was past `start_lsn`."""
         if shown.xmin == shown.xmax:
             return shown  # nobody ran
-        end_lsn = self._look.replayed_lsn()
+        end_lsn = self._look().replayed_lsn()
         if end_lsn is None:
-            raise TableChanging(f"{self._look.where} was promoted")
-        window = ReplayWindow(start_lsn, end_lsn, self._look.received_lsn())
-        return None if window.holds_commit(self._dsn, self._look.facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
+            raise TableChanging(f"{self._look().where} was promoted")
+        window = ReplayWindow(start_lsn, end_lsn, self._look().received_lsn())
+        return None if window.holds_commit(self._dsn, self._look().facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
     def rows(self, relation: Relation, bounds: BlockBounds = BLOCK) -> Generator[CopyBlock]:
         """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
@@ -194,7 +191,7 @@ class CopySource:
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
-        with self._node.translated() as session:
+        with self._hold().translated() as session:
             is_checked = False
             with closing(copied_blocks(session, statement, bounds)) as blocks:
                 for block in blocks:
@@ -207,7 +204,7 @@ class CopySource:
     def _check_locked(self, relation: Relation) -> None:
         """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked."""
         # NB: by the other session, since pg_class under the snapshot does not have what is newer.
-        others = self._look.query(
+        others = self._look().query(
             "SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation"
             " JOIN pg_catalog.pg_database d ON d.oid = l.database"
             " WHERE l.pid = %s AND l.locktype = 'relation' AND d.datname = pg_catalog.current_database()"
@@ -223,8 +220,8 @@ class CopySource:
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
-        seen_lsn = self._look.flush_all()
-        return self._look.timeline(), seen_lsn
+        seen_lsn = self._look().flush_all()
+        return self._look().timeline(), seen_lsn
 
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)
@@ -247,9 +244,11 @@ class CopySource:
         if self._seen.get(table.oid) != table:
             self.tables()
         self._described = self._seen
-        session = SeedSession(self._look)
-        mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
-        seed.merge(mirror, session.read_tables(mirror))
+        session = SeedSession(self._look())
+        with ThreadPoolExecutor(1, "tidemark-copy-connect") as pool:
+            pool.submit(self._hold)  # meanwhile; where that fails, whoever needs it tries again
+            mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
+            seed.merge(mirror, session.read_tables(mirror))
         self._mirror = mirror
 
 
