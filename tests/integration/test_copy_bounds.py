@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.integration.test_first_copy import fill, newest_generation, source_ro
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster, Session
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.io.config import SelectConfig
 from tidemark.io.copy_source import CopySource, TableChanging
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.seed import Answers, SeedSession
@@ -21,6 +23,7 @@ from tidemark.wal.versions import wal_format
 DEADLINE_S = 120.0
 POLL_S = 0.02
 FULL = "outbox is full, delivery waits"
+WAITS = "first copy waits for older transactions"
 SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
 
 
@@ -144,6 +147,27 @@ def test_no_table_is_held_while_the_catalogs_are_read(
         with source.held(table) as snapshot:
             assert [block.lines for block in source.rows(snapshot.relation) if block.rows] == [b"7\n"]
     assert held == [(0,)]
+
+
+def test_no_database_is_entered_while_a_first_copy_waits_for_older_transactions(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """It may take as long as `seed.wait_s`, and nobody renames or drops a database that somebody is in."""
+    fill(cluster, database, rows=10)
+    sidecar = Sidecar(cluster, "postgres", tmp_path, copy=True, TIDEMARK_SELECT__DATABASES=database)
+    sidecar.config = replace(sidecar.config, select=SelectConfig(databases=(database,)))
+    sidecar.init()
+    try:
+        with cluster.connect(database, autocommit=False) as older:
+            older.execute("INSERT INTO account VALUES (11, 'held')")
+            sidecar.start()
+            eventually(sidecar, lambda: bool(told(sidecar, WAITS)))
+            inside = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'tidemark'"
+            assert cluster.sql(inside) == []
+            older.commit()
+            eventually(sidecar, lambda: [line["rows"] for line in told(sidecar, "table copied")] == [11])
+    finally:
+        sidecar.close()
 
 
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:
