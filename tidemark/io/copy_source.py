@@ -243,13 +243,13 @@ class CopySource:
         """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
         if self._seen.get(table.oid) != table:
             self.tables()
-        self._described = self._seen
+        described = self._seen
         session = SeedSession(self._look())
         with ThreadPoolExecutor(1, "tidemark-copy-connect") as pool:
             pool.submit(self._hold)  # meanwhile; where that fails, whoever needs it tries again
             mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
             seed.merge(mirror, session.read_tables(mirror))
-        self._mirror = mirror
+        self._described, self._mirror = described, mirror
 
 
 def _selected(column: Column) -> sql.Composable:

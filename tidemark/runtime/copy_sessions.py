@@ -4,6 +4,8 @@ What the plan was made with serves the copy as well, so that nobody connects twi
 Whatever goes wrong ends all of them: an attempt begins with new ones.
 """
 
+from contextlib import ExitStack
+
 from tidemark.io.copy_source import CopySource
 from tidemark.io.node import Node
 from tidemark.model.lsn import Oid
@@ -23,8 +25,11 @@ class CopySessions:
     def node(self) -> Node:
         """Return the session with the node, which is the one that the state belongs to."""
         if self._node is None:
-            self._node = Node(self._dsn)
-            self._node.check_same_node(self._identity.system_identifier)
+            with ExitStack() as stack:
+                node = stack.enter_context(Node(self._dsn))
+                node.check_same_node(self._identity.system_identifier)
+                self._node = node
+                stack.pop_all()
         return self._node
 
     def source(self, database: Oid, name: str) -> CopySource:
