@@ -2,11 +2,12 @@
 
 A writer commits one-row INSERTs at a rate. Ours is the sidecar's capture (network, decode, application and confirm
 thread, the confirmed position in LMDB) with a consumer of its own; the peer is pg_recvlogical's output, read from a
-pipe; "stream" receives the physical stream and decodes nothing, which is the least that ours could take. All use the
-same unix socket and clock. Each reads alone in its turn, unless --together. Latency is arrival, with the row's number
-taken out, less the commit's return at the writer, and can be below zero: a stream may be faster than the answer to the
-writer. "From stamp" counts from before the INSERT: the commit itself is in it. CPU time is the reader's, without the
-walsender's. Only the comparison means anything on a shared machine.
+pipe; "stream" receives the physical stream and decodes nothing; "opened" does so and opens a batch of one row that was
+made beforehand, as our consumer does, which is the least that ours could take. All use the same unix socket and clock.
+Each reads alone in its turn, unless --together. Latency is arrival, with the row's number taken out, less the commit's
+return at the writer, and can be below zero: a stream may be faster than the answer to the writer. "From stamp" counts
+from before the INSERT: the commit itself is in it. CPU time is the reader's, without the walsender's. Only the
+comparison means anything on a shared machine.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from tidemark.runtime.initialise import initialise
 ROOT = Path(__file__).resolve().parents[2]
 MAJOR = 15
 SETTINGS = {"autovacuum": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB", "wal_keep_size": "2GB"}
-READERS = ("tidemark", "pg_recvlogical", "stream")
+READERS = ("tidemark", "pg_recvlogical", "stream", "opened")
 RATES = (200, 2_000)
 COMMITS_PER_WRITER = 1_000  # a second, at most
 QUICK_S, QUICK_TURNS = 2.0, 1

@@ -3,12 +3,14 @@
     python -m scripts.bench.latency_readers tidemark TURN DSN STATE   the sidecar's capture with a consumer of its own
     python -m scripts.bench.latency_readers pg_recvlogical TURN COMMAND...           its standard output, from a pipe
     python -m scripts.bench.latency_readers stream TURN DSN                  our client of the walsender, and no more
+    python -m scripts.bench.latency_readers opened TURN DSN      that, and a batch of one row opened whenever WAL comes
 
 All say "ready" when they see the row READY of their turn, and end when they see END, with a line of JSON: row
 numbers and arrival times on the monotonic clock, which is the same in all processes of a machine. Arrival is when the
 row's number is there as an integer of Python's: taken out of the consumer's record batch, or out of pgoutput's message.
 That of "stream" is when the WAL that holds the row's commit has come, before anything is decoded: nothing that reads
-the physical stream in this process can be sooner.
+the physical stream in this process can be sooner. "Opened" does then what the consumer of "tidemark" does with a batch,
+with one that was made beforehand: it is as soon as a decoder could be that takes no time.
 """
 
 import json
@@ -19,9 +21,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+
+import pyarrow as pa
 
 from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
 from tidemark.io.locks import RoleLock
@@ -30,7 +34,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.replication import WalStream
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.change import ChangeBatch, ChangeGroup
+from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
 from tidemark.runtime.inflow import Surroundings, from_node
@@ -46,6 +50,7 @@ POLL_S = 0.2
 STOP_S = 10
 TURN_S_MAX = 120.0
 PIPE_BYTES = 1 << 16
+COLUMNS = pa.struct({"turn": pa.int32(), "id": pa.int64(), "stamp_ns": pa.int64(), "filler": pa.string()})
 TURN_COLUMN, ROW_COLUMN = struct.Struct("<i4x"), struct.Struct("<q")  # the first two, as they are stored
 # pgoutput, version 1 of its protocol: bytes of a message by its letter, and of an INSERT before its columns
 BEGIN_BYTES, COMMIT_BYTES, INSERT_BYTES = 21, 26, 8
@@ -97,12 +102,25 @@ class ArrivalConsumer(NullConsumer):
         for group in groups:
             for item in group.items:
                 if isinstance(item, ChangeBatch) and item.relation.name == TABLE:
-                    after = item.rows.column("_after")
-                    turns, rows = after.field("turn").to_pylist(), after.field("id").to_pylist()
+                    turns, rows = numbers(item.rows)
                     arrived_ns = time.monotonic_ns()
                     for turn, row in zip(turns, rows, strict=True):
                         self._arrivals.take(turn, row, arrived_ns)
         return True
+
+
+def numbers(rows: pa.RecordBatch) -> tuple[list[int], list[int]]:
+    """Return turn and number of each row."""
+    after = rows.column("_after")
+    return after.field("turn").to_pylist(), after.field("id").to_pylist()
+
+
+def one_row() -> RowsMessage:
+    """Return a batch of one row, as decoding gives it."""
+    schema = batch_schema(COLUMNS)
+    said = {field.name: "i" if field.type == pa.string() else 0 for field in META_FIELDS if not field.nullable}
+    row = {**said, "_after": {"turn": 0, "id": 0, "stamp_ns": 0, "filler": ""}}
+    return RowsMessage(schema, pa.RecordBatch.from_pylist([row], schema).serialize().to_pybytes())
 
 
 def config_of(dsn: str) -> Config:
@@ -160,8 +178,8 @@ def read_peer(arrivals: Arrivals, command: Sequence[str]) -> None:
                 process.kill()
 
 
-def read_stream(arrivals: Arrivals, dsn: str) -> None:
-    """Receive WAL until the turn has ended; what is in it is looked at behind the clock."""
+def read_stream(arrivals: Arrivals, dsn: str, do: Callable[[], object] = object) -> None:
+    """Receive WAL until the turn has ended, and `do` something first; what is in it is looked at behind the clock."""
     with WalStream(dsn) as stream:
         here = stream.identify()
         framer = Framer(stream.format)
@@ -172,9 +190,10 @@ def read_stream(arrivals: Arrivals, dsn: str) -> None:
             if time.monotonic() > deadline:
                 raise SystemExit("the turn did not end")
             event = stream.read(POLL_S)
-            arrived_ns = time.monotonic_ns()
             if not isinstance(event, ReadSegment):
                 continue
+            do()
+            arrived_ns = time.monotonic_ns()
             framer.feed(event.start_lsn, event.data)
             while isinstance(block := framer.next_block(), RecordBlock):
                 _take_records(block, uncommitted, arrivals, arrived_ns)
@@ -263,7 +282,10 @@ def main() -> None:
         dsn, state = rest
         read_ours(arrivals, dsn, Path(state))
     elif reader == "stream":
-        read_stream(arrivals, *rest)
+        read_stream(arrivals, rest[0])
+    elif reader == "opened":
+        given = one_row()
+        read_stream(arrivals, rest[0], lambda: numbers(given.unpacked()))
     else:
         read_peer(arrivals, rest)
     arrivals.report()

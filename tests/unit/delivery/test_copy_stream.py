@@ -1,10 +1,15 @@
 """A COPY's rows off the socket: whole lines in order within their bounds, however the messages are cut."""
 
+import ctypes
 import random
 import socket
 import struct
+import sys
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -12,6 +17,7 @@ import pytest
 from tests.support.twins import interpreted
 from tidemark.io.copy_messages import CopyMessages
 from tidemark.io.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock, blocks_off_socket
+from tidemark.wal.kernel import COMPILED
 
 SHORT = [b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) for number in range(2000)]
 LONG = b"y" * (2 * RECEIVED_BYTES) + b"\n"  # longer than what is read at once
@@ -119,3 +125,46 @@ def test_rows_that_dribble_hold_nobody_up_who_wants_to_stop(kind: str) -> None:
 def test_a_length_that_none_has_is_an_error(kind: str) -> None:
     with pytest.raises(psycopg.OperationalError, match="tells a length"):
         received(kind, BEGIN + b"d\0\0\0\3xx", BlockBounds(1, 1000), [8192])
+
+
+@contextmanager
+def interpreter_kept() -> Iterator[ctypes.PyDLL]:
+    """Keep the interpreter in this thread; calls of the C library that is given do not let go of it either."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        yield ctypes.PyDLL(None)
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def sent_while_kept(servers: socket.socket, rows: bytes) -> int:
+    """Return how much of `rows` goes out within a second in which no other thread has the interpreter."""
+    content = ctypes.create_string_buffer(rows, len(rows))
+    at = 0
+    with interpreter_kept() as library:
+        until_s = time.monotonic() + 1
+        while at < len(rows) and time.monotonic() < until_s:
+            at += max(0, library.send(servers.fileno(), ctypes.byref(content, at), len(rows) - at, socket.MSG_DONTWAIT))
+    return at
+
+
+@pytest.mark.skipif(not COMPILED, reason="interpreted, each look at the socket is a call")
+def test_rows_are_received_while_another_thread_has_the_interpreter() -> None:
+    row = message(b"d", b"x" * 1000 + b"\n")
+    rows = row * (RECEIVED_BYTES // 2 // len(row))  # ten times what a socket holds
+    data = bytearray(RECEIVED_BYTES)
+    for _ in range(20):  # NB: the thread may come out of its call right before we keep the interpreter
+        ours, servers = socket.socketpair()
+        with ours, servers, ThreadPoolExecutor(1) as pool:
+            ours.setblocking(False)
+            messages = CopyMessages(ours)
+            receiving = pool.submit(messages.receive, data, 1 << 20, 1 << 30)
+            servers.sendall(row)
+            while not messages.kept:
+                time.sleep(0.001)
+            sent_bytes = sent_while_kept(servers, rows)
+            receiving.result()
+        if sent_bytes == len(rows):
+            break
+    assert sent_bytes == len(rows)
