@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.integration.test_first_copy import fill, newest_generation, source_ro
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster, Session, database_in
 from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.io.config import SelectConfig
 from tidemark.io.copy_source import CopySource, TableChanging
 from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.outbox import OutboxReader
@@ -23,6 +25,7 @@ from tidemark.wal.versions import wal_format
 DEADLINE_S = 120.0
 POLL_S = 0.02
 FULL = "outbox is full, delivery waits"
+WAITS = "first copy waits for older transactions"
 SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
 
 
@@ -135,10 +138,10 @@ def test_no_table_is_held_while_the_catalogs_are_read(
     held: list[object] = []
 
     class Watched(SeedSession):
-        def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
+        def read_tables(self, mirror: CatalogMirror) -> Answers:
             holders = "SELECT count(*) FROM pg_locks WHERE relation = 'account'::regclass"
             held.extend(cluster.sql(holders, database))
-            return super().read(mirror, meanwhile)
+            return super().read_tables(mirror)
 
     monkeypatch.setattr("tidemark.io.copy_source.SeedSession", Watched)
     with closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source:
@@ -188,6 +191,27 @@ def test_a_table_that_the_node_itself_cannot_read_is_refused_by_name_and_not_tri
             sidecar.refuses(ExitCode.NODE_UNFIT, "public.account", "read only 0 of 8192 bytes")
         finally:
             sidecar.close()
+
+
+def test_no_database_is_entered_while_a_first_copy_waits_for_older_transactions(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """It may take as long as `seed.wait_s`, and nobody renames or drops a database that somebody is in."""
+    fill(cluster, database, rows=10)
+    sidecar = Sidecar(cluster, "postgres", tmp_path, copy=True, TIDEMARK_SELECT__DATABASES=database)
+    sidecar.config = replace(sidecar.config, select=SelectConfig(databases=(database,)))
+    sidecar.init()
+    try:
+        with cluster.connect(database, autocommit=False) as older:
+            older.execute("INSERT INTO account VALUES (11, 'held')")
+            sidecar.start()
+            eventually(sidecar, lambda: bool(told(sidecar, WAITS)))
+            inside = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'tidemark'"
+            assert cluster.sql(inside) == []
+            older.commit()
+            eventually(sidecar, lambda: [line["rows"] for line in told(sidecar, "table copied")] == [11])
+    finally:
+        sidecar.close()
 
 
 def _read_while_renamed(source: CopySource, table: SourceTable, session: Session) -> None:

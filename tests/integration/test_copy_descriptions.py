@@ -6,14 +6,18 @@ took another form in between. What the stream tells of that would be done to row
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import pytest
 
 from tests.support.postgres import Cluster, Session, sql
+from tidemark.decode.catalog.seed import merge
 from tidemark.io.copy_source import CopySource, TableChanging
 from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.node import Node
+from tidemark.io.seed import SeedSession
 from tidemark.io.source_tables import SourceTable, source_tables
+from tidemark.model.lsn import Xid
 from tidemark.model.relation import Relation
 from tidemark.wal.versions import wal_format
 
@@ -27,6 +31,20 @@ PARTITION = (
     "CREATE SCHEMA above; CREATE TABLE above.parent (id int, m int) PARTITION BY LIST (id);"
     " CREATE TABLE t PARTITION OF above.parent FOR VALUES IN (1);"
     " CREATE TABLE grandparent (id int, m int) PARTITION BY LIST (id)"
+)
+# Whatever a column may lead to: the server's types and row types too, and names that pg_catalog has as well.
+DESCRIBED = (
+    "CREATE TYPE public.box AS (x int, y int); CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN moods AS mood[];"
+    " CREATE TYPE span AS RANGE (subtype = int8, multirange_type_name = spans); CREATE DOMAIN shown AS pg_namespace;"
+    " CREATE TABLE plain (id int PRIMARY KEY, gone text, n numeric(9, 2), a text[], r int4range, o oidvector);"
+    " ALTER TABLE plain DROP gone; ALTER TABLE plain ADD more text DEFAULT 'more', ADD UNIQUE (id, n);"
+    " CREATE TABLE made (id int, p public.box, q point, m moods, s spans, t plain, u shown[]);"
+    " CREATE TABLE of_system (i information_schema.sql_identifier, n pg_namespace[], r int8multirange, x pg_index);"
+    " CREATE TABLE parent (id int, m mood) PARTITION BY LIST (id);"
+    " CREATE TABLE child PARTITION OF parent FOR VALUES IN (1) PARTITION BY LIST (m);"
+    " CREATE TABLE leaf PARTITION OF child FOR VALUES IN ('sad');"
+    " CREATE TABLE empty (); CREATE UNLOGGED TABLE unlogged (id int UNIQUE);"
+    " CREATE SEQUENCE s; CREATE VIEW v AS TABLE made"
 )
 CHANGES = [
     (ENUM, "ALTER TYPE mood RENAME TO humour"),
@@ -141,6 +159,19 @@ def test_a_table_that_is_dropped_while_tables_are_listed_is_none_of_them(cluster
         node.snapshot()
         cluster.sql("DROP TABLE gone", database)
         assert [(table.name, table.readable) for table in source_tables(node, cluster.major)] == [("stays", True)]
+
+
+def test_what_is_read_for_a_copy_describes_all_tables_as_all_catalogs_do(cluster: Cluster, database: str) -> None:
+    cluster.sql(DESCRIBED, database)
+    with Node(cluster.dsn(database), database) as node:
+        session = SeedSession(node)
+        fresh = partial(session.begin, wal_format(cluster.major), Xid(3), None)
+        whole, read = fresh(), fresh()
+        merge(whole, session.read(whole, lambda: None))
+        merge(read, session.read_tables(read))
+    expected = list(whole.relations())
+    assert {relation.name for relation in expected} >= {"plain", "made", "of_system", "leaf", "empty", "unlogged"}
+    assert list(read.relations()) == expected
 
 
 def source_of(cluster: Cluster, database: str) -> CopySource:

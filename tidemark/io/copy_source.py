@@ -11,6 +11,7 @@ SELECT on the tables is needed here, and only here.
 """
 
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,14 +19,14 @@ from typing import NamedTuple
 from psycopg import sql
 
 from tidemark.decode.catalog import seed
-from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
 from tidemark.io.node import Node
 from tidemark.io.node_errors import DatabaseMissing, DataUnreadable
 from tidemark.io.seed import SeedSession
-from tidemark.io.source_tables import FIRST_USER_OID, SourceTable, source_tables, value_forms
+from tidemark.io.source_tables import SourceTable, source_tables, value_forms
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
@@ -81,15 +82,8 @@ class _Taken(NamedTuple):
     time_us: int
 
 
-class _Sessions(NamedTuple):
-    """Two sessions in one database: one holds lock and snapshot, one looks at catalogs meanwhile."""
-
-    holding: Node
-    looking: Node
-
-
 class CopySource:
-    """One database of the node, for copying."""
+    """One database of the node, for copying: one session holds lock and snapshot, one looks at catalogs meanwhile."""
 
     def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
         """Connect when first used. `oid`: the database that it has to be, for names change hands."""
@@ -97,37 +91,40 @@ class CopySource:
         self._database = database
         self._oid = oid
         self._format = fmt
-        self._sessions: _Sessions | None = None
+        self._holding: Node | None = None
+        self._looking: Node | None = None
         self._mirror: CatalogMirror | None = None
+        self._seen: dict[Oid, SourceTable] = {}  # the tables when they were looked at last
         self._described: dict[Oid, SourceTable] = {}  # the tables as they were when the mirror was read
         self._forms: frozenset[str] = frozenset()  # of the values of the table that is held, by its snapshot
         self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
 
     def close(self) -> None:
         """Close the sessions; what is asked for next connects anew."""
-        sessions, self._sessions = self._sessions, None
-        for session in sessions or ():
-            session.close()
+        sessions = (self._holding, self._looking)
+        self._holding = self._looking = None
+        for session in sessions:
+            if session is not None:
+                session.close()
 
-    @property
-    def _node(self) -> Node:
-        return self._connected().holding
-
-    @property
     def _look(self) -> Node:
-        return self._connected().looking
-
-    def _connected(self) -> _Sessions:
-        if self._sessions is None:
+        """Return the session that looks; connect if it is not there, to the database that it has to be."""
+        if self._looking is None:
             with ExitStack() as stack:
-                looking = self._connection()
-                stack.callback(looking.close)
+                looking = stack.enter_context(self._connection())
                 found = looking.facts().database_oid
                 if self._oid not in (None, found):
                     raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
-                self._sessions = _Sessions(self._connection(), looking)
+                self._looking = looking
                 stack.pop_all()
-        return self._sessions
+        return self._looking
+
+    def _hold(self) -> Node:
+        """Return the session that holds; connect if it is not there."""
+        if self._holding is None:
+            self._look()  # NB: first, for a database that somebody is in keeps its name
+            self._holding = self._connection()
+        return self._holding
 
     def _connection(self) -> Node:
         try:
@@ -144,7 +141,9 @@ class CopySource:
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""
-        return source_tables(self._look, self._format.major)
+        tables = source_tables(self._look(), self._format.major)
+        self._seen = {table.oid: table for table in tables}
+        return tables
 
     def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
         """Return the mirror that described the table."""
@@ -153,7 +152,7 @@ class CopySource:
 
     def table(self, oid: Oid) -> SourceTable | None:
         """Return one table, as it is now."""
-        return next(iter(source_tables(self._look, self._format.major, oid)), None)
+        return next(iter(source_tables(self._look(), self._format.major, oid)), None)
 
     @contextmanager
     def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
@@ -162,7 +161,7 @@ class CopySource:
         with ExitStack() as stack:
             taken = self._taken_clearly(table, stack)
             relation = self._describe(table)
-            self._forms = value_forms(self._node, table.oid) if _has_types_of_users(relation) else frozenset()
+            self._forms = value_forms(self._hold(), table.oid) if _has_types_of_users(relation) else frozenset()
             yield TableSnapshot(relation, str(taken.snapshot), taken.time_us)
 
     def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
@@ -173,12 +172,12 @@ class CopySource:
                 if taken is not None:
                     stack.push(attempt.pop_all())
                     return taken
-        raise SnapshotUnclear(f"{self._node.where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
+        raise SnapshotUnclear(f"{self._hold().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
 
     @contextmanager
     def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
         """Lock a table, take a snapshot; None: it is not known what it shows."""
-        with self._node.translated() as session, session.transaction():
+        with self._hold().translated() as session, session.transaction():
             session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             session.execute("SET LOCAL row_security = off")
             session.execute("SET LOCAL statement_timeout = 0")
@@ -186,7 +185,7 @@ class CopySource:
             name = _identifier(table.namespace, table.name)
             only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: all partitions
             session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
-            replayed_lsn = self._look.replayed_lsn()
+            replayed_lsn = self._look().replayed_lsn()
             # NB: the first statement with a snapshot; LOCK takes none.
             ((snapshot, time_us, oid, self._holding_pid),) = session.execute(
                 "SELECT pg_catalog.pg_current_snapshot()::text,"
@@ -204,11 +203,11 @@ class CopySource:
         """Return what a standby's snapshot shows, taken when the replay was past `start_lsn`."""
         if shown.xmin == shown.xmax:
             return shown  # nobody ran
-        end_lsn = self._look.replayed_lsn()
+        end_lsn = self._look().replayed_lsn()
         if end_lsn is None:
-            raise TableChanging(f"{self._look.where} was promoted")
-        window = ReplayWindow(start_lsn, end_lsn, self._look.received_lsn())
-        return None if window.holds_commit(self._dsn, self._look.facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
+            raise TableChanging(f"{self._look().where} was promoted")
+        window = ReplayWindow(start_lsn, end_lsn, self._look().received_lsn())
+        return None if window.holds_commit(self._dsn, self._look().facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
 
     def rows(self, relation: Relation, bounds: BlockBounds = BLOCK) -> Generator[CopyBlock]:
         """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
@@ -225,7 +224,7 @@ class CopySource:
         only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
         query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
         statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
-        with self._naming(relation), self._node.translated() as session:
+        with self._naming(relation), self._hold().translated() as session:
             is_checked = False
             with closing(copied_blocks(session, statement, bounds)) as blocks:
                 for block in blocks:
@@ -250,10 +249,10 @@ class CopySource:
         """
         # NB: by the other session, since pg_class under the snapshot does not have what is newer.
         locked = (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid)
-        others = self._look.query(_LOCKED_BESIDE, locked)
+        others = self._look().query(_LOCKED_BESIDE, locked)
         if others:
             raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
-        if self._forms and not self._forms <= value_forms(self._look, relation.oid):
+        if self._forms and not self._forms <= value_forms(self._look(), relation.oid):
             raise TableChanging(f"a type in {relation.qualified_name} took another form while it was copied")
         now = self.table(relation.oid) if relation.gathers_partitions else None
         if now is not None and now.partitions != self._described[now.oid].partitions:
@@ -261,7 +260,7 @@ class CopySource:
 
     def flush(self) -> tuple[TimelineId, Lsn]:
         """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
-        return self._look.flushed()
+        return self._look().flushed()
 
     def _describe(self, table: SourceTable) -> Relation:
         now = self.table(table.oid)
@@ -277,15 +276,19 @@ class CopySource:
     def _learn(self, table: SourceTable) -> None:
         """Read the descriptions anew if the table is not as they have it."""
         if self._mirror is None or self._described.get(table.oid) != table:
-            self._refresh()
+            self._refresh(table)
 
-    def _refresh(self) -> None:
+    def _refresh(self, table: SourceTable) -> None:
         """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
-        self._described = {table.oid: table for table in self.tables()}
-        session = SeedSession(self._look)
-        mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
-        seed.merge(mirror, session.read(mirror, _nothing))
-        self._mirror = mirror
+        if self._seen.get(table.oid) != table:
+            self.tables()
+        described = self._seen
+        session = SeedSession(self._look())
+        with ThreadPoolExecutor(1, "tidemark-copy-connect") as pool:
+            pool.submit(self._hold)  # meanwhile; where that fails, whoever needs it tries again
+            mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
+            seed.merge(mirror, session.read_tables(mirror))
+        self._described, self._mirror = described, mirror
 
 
 def _has_types_of_users(relation: Relation) -> bool:
@@ -319,7 +322,3 @@ def _identifier(*names: str) -> sql.Identifier:
             hint="rename it, exclude the table, or set copy.enabled = false",
         ) from error
     return sql.Identifier(*names)
-
-
-def _nothing() -> None:
-    """Keep no stream alive: there is none here."""

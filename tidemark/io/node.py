@@ -23,6 +23,7 @@ from tidemark.wal.versions import PAGE_BYTES, wal_format
 
 STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
+NO_TRANSACTION_TIMEOUT = "SET transaction_timeout = 0"  # a seed and a copy take as long as there are rows
 TRANSACTION_TIMEOUT_SINCE = 17_00_00
 _XID_MASK = 0xFFFFFFFF
 TCP_USER_TIMEOUT_S = 30  # a node that vanished without a word is noticed by then
@@ -128,10 +129,10 @@ class Node:
         except psycopg.Error as error:
             raise connection_error(str(error), self.where) from error
         self._session.prepare_threshold = None  # poolers in between do not know prepared statements
-        for setting in REFERENCE_SETTINGS:
-            self.query(setting)
+        settings = list(REFERENCE_SETTINGS)
         if self._session.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
-            self.query("SET transaction_timeout = 0")  # a seed and a copy take as long as there are rows
+            settings.append(NO_TRANSACTION_TIMEOUT)
+        self.query("; ".join(settings))
 
     def __enter__(self) -> Self:
         return self

@@ -4,7 +4,8 @@ The rules of the order stand there and in `tidemark.runtime.seeding`. Catalogs a
 COPY data: nothing is parsed here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 from tidemark.decode.catalog import seed
@@ -74,12 +75,27 @@ class SeedSession:
 
     def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
         """Copy the catalogs under one snapshot; `meanwhile` is called between pieces, for streams want answers."""
-        for setting in seed.SESSION:
-            self.node.query(setting.encode())
+        with self._settled():
+            return self._copied(seed.queries(mirror), meanwhile)
+
+    def read_tables(self, mirror: CatalogMirror) -> Answers:
+        """Copy what describes users' tables under one snapshot."""
+        with self._settled():
+            ((relations, types),) = self.node.query(seed.DESCRIBING.encode())
+            return self._copied(seed.queries_of_tables(mirror, relations, types), _nothing)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Run what stands inside under one snapshot, and with the settings that texts depend on."""
+        self.node.query("; ".join(seed.SESSION).encode())
+        with self.node.repeatable_read():
+            yield
+
+    def _copied(self, queries: Sequence[seed.SeedQuery], meanwhile: Callable[[], None]) -> Answers:
         answers: Answers = {}
         total = 0
-        with self.node.repeatable_read(), self.node.translated() as session:
-            for query in seed.queries(mirror):
+        with self.node.translated() as session:
+            for query in queries:
                 pieces = answers[query] = []
                 with session.cursor().copy(query.copy.encode()) as copy:
                     for piece in copy:
@@ -89,3 +105,7 @@ class SeedSession:
                             raise CatalogsTooLarge(f"the catalogs of {self.node.where} take over {total} bytes")
                         meanwhile()
         return answers
+
+
+def _nothing() -> None:
+    """Keep no stream alive: there is none here."""

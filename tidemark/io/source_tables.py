@@ -7,11 +7,12 @@ do not change. What shows that anything was changed, not what: whoever sees anot
 
 from dataclasses import dataclass
 
+from tidemark.decode.catalog.mirror import FIRST_USER_OID
+from tidemark.decode.catalog.seed import TYPE_PARTS
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.io.node import Node
 from tidemark.model.lsn import Oid
 
-FIRST_USER_OID = 16384  # FirstNormalObjectId
 PARTITIONED = "p"  # pg_class.relkind
 _NAMES = """
     pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
@@ -38,15 +39,9 @@ _USED = f"""
     WITH RECURSIVE used (oid) AS (
         SELECT a.atttypid FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= {FIRST_USER_OID}
-        UNION SELECT part.oid FROM used, LATERAL (
-            SELECT t.typelem FROM pg_catalog.pg_type t WHERE t.oid = used.oid
-            UNION ALL SELECT t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = used.oid
-            UNION ALL SELECT a.atttypid FROM pg_catalog.pg_type t
-            JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 WHERE t.oid = used.oid
-            UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = used.oid
-            UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = used.oid
-        ) part (oid) WHERE part.oid >= {FIRST_USER_OID})
-"""  # noqa: S608 - a constant of ours
+        UNION SELECT part.oid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid, LATERAL ({TYPE_PARTS}) part (oid)
+        WHERE part.oid >= {FIRST_USER_OID})
+"""  # noqa: S608 - constants of ours
 # Each with its labels and attributes.
 _TYPES = f"""
     {_USED}

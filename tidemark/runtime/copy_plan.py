@@ -7,18 +7,17 @@ What the stream tells of that is noted with the group that tells it (`tidemark.r
 """
 
 from collections.abc import Container
-from contextlib import closing
 from dataclasses import dataclass, replace
 
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.selection import Selection
 from tidemark.io.config import Config
-from tidemark.io.copy_source import CopyDenied, CopySource
+from tidemark.io.copy_source import CopyDenied
 from tidemark.io.node import Node
 from tidemark.io.source_tables import SourceTable
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
-from tidemark.wal.versions import wal_format
+from tidemark.runtime.copy_sessions import CopySessions
 from tidemark.wire.state import CopyPhase, CopyProgress
 
 NOTHING: dict[str, tuple[str, ...]] = {}
@@ -64,9 +63,10 @@ def takes_time(config: Config, view: StateView) -> bool:
     return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
 
 
-def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
+def plan_copies(config: Config, view: StateView, sessions: CopySessions) -> CopyPlan:
     """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read."""
     assert view.beginning is not None, "a first copy comes after the base"
+    node = sessions.node()
     is_changed = _is_changed(config, view) or _is_before(view, node.timeline())
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
@@ -77,11 +77,8 @@ def plan_copies(config: Config, view: StateView, node: Node) -> CopyPlan:
             moves |= {key: replace(copy, phase=CopyPhase.LEFT) for key, copy in left.items()}
             vanished -= left.keys()
             continue
-        source = CopySource(config.capture.dsn, name, wal_format(view.identity.server_major), database)
-        with closing(source):
-            tables = source.tables()
         due: list[SourceTable] = []
-        for table in tables:
+        for table in sessions.source(database, name).tables():
             key = (database, table.oid)
             vanished.discard(key)
             move = _move(config, table, view.copies.get(key), is_changed=is_changed)

@@ -18,7 +18,7 @@ tables are due is planned in `tidemark.runtime.copy_plan`.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -44,9 +44,9 @@ from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.copy_plan import CopyTask, TableKey, database_names, plan_copies, selection_told
 from tidemark.runtime.copy_reading import CopyReading, until_stopped
+from tidemark.runtime.copy_sessions import CopySessions
 from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.seeding import Waiting
-from tidemark.wal.versions import wal_format
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
 
 CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
@@ -94,15 +94,17 @@ class FirstCopy:
         self._metrics = metrics
         self._log = log
         self._stopping = stopping
+        self._sessions = CopySessions(config.capture.dsn, store.identity)
         self._clock = SystemClock()
         self._conflicts = self._failures = 0  # since the last table that was copied
 
     def run(self) -> None:
         """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
-        tasks = self._trying(self._plan)
-        self._metrics.copy_tables_left.set(len(tasks))
-        while tasks:
-            self._trying(lambda: self._run(tasks))
+        with closing(self._sessions):
+            tasks = self._trying(self._plan)
+            self._metrics.copy_tables_left.set(len(tasks))
+            while tasks:
+                self._trying(lambda: self._run(tasks))
         self._log.info("first copy done")
 
     def _trying(self, attempt: Callable[[], Result]) -> Result:
@@ -111,6 +113,7 @@ class FirstCopy:
             try:
                 return attempt()
             except TidemarkError as error:
+                self._sessions.close()
                 if error.disposition is not Disposition.RETRY:
                     raise
                 self._count(error)
@@ -130,13 +133,11 @@ class FirstCopy:
 
     def _plan(self) -> list[CopyTask]:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
-        with Node(self._config.capture.dsn) as node:
-            node.check_same_node(self._store.identity.system_identifier)
-            # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
-            self._wait_for(node, self._beginning.complete_from)
-            view = self._store.view()
-            plan = plan_copies(self._config, view, node)
-            timeline, seen_lsn = node.flushed()
+        node = self._sessions.node()
+        # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
+        self._wait_for(node, self._beginning.complete_from)
+        plan = plan_copies(self._config, self._store.view(), self._sessions)
+        timeline, seen_lsn = node.flushed()
         moves = {
             # NB: one that is open is still to have its snapshot.
             key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
@@ -153,25 +154,18 @@ class FirstCopy:
 
     def _run(self, tasks: list[CopyTask]) -> None:
         """Copy the tables of `tasks` and take them out of it."""
-        with Node(self._config.capture.dsn) as node:
-            facts = node.check_fitness()
-            node.check_same_node(self._store.identity.system_identifier)
-            timeline = node.timeline()
-            lx = self._wait_for_older(node)
-            names = self._leave_databases(node, tasks)
-        with ExitStack() as stack:
-            sources: dict[Oid, CopySource] = {}
-            while tasks:
-                task = tasks[0]
-                if task.database not in sources:
-                    fmt, name = wal_format(facts.major), names[task.database]
-                    source = CopySource(self._config.capture.dsn, name, fmt, task.database)
-                    stack.callback(source.close)
-                    sources[task.database] = source
-                self._copy(sources[task.database], task, timeline, lx)
-                tasks.pop(0)
-                self._conflicts = self._failures = 0
-                self._metrics.copy_tables_left.set(len(tasks))
+        node = self._sessions.node()
+        node.check_fitness()
+        timeline = node.timeline()
+        lx = self._wait_for_older(node)
+        names = self._leave_databases(node, tasks)
+        self._sessions.leave_node()
+        while tasks:
+            task = tasks[0]
+            self._copy(self._sessions.source(task.database, names[task.database]), task, timeline, lx)
+            tasks.pop(0)
+            self._conflicts = self._failures = 0
+            self._metrics.copy_tables_left.set(len(tasks))
 
     def _leave_databases(self, node: Node, tasks: list[CopyTask]) -> dict[Oid, str]:
         """Return the databases' present names; take tables of those that are gone, or not selected, out of `tasks`."""
@@ -193,6 +187,7 @@ class FirstCopy:
     def _wait_for(self, node: Node, below: FullXid) -> None:
         waiting = Waiting(below, self._config.seed.wait_s, self)
         while waiting.look(node) is None:
+            self._sessions.leave_source()  # nobody is in a database for as long as this takes
             if self._stopping.wait(WAIT_LOOK_S):
                 raise Stopped
 

@@ -6,6 +6,7 @@ A transaction that was open when the seed was taken is not in WAL as a whole. A 
 
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -29,6 +30,7 @@ from tidemark.model.position import NO_SEQUENCE, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.copy_plan import plan_copies, selection_told
+from tidemark.runtime.copy_sessions import CopySessions
 from tidemark.runtime.seeding import Seed, SeedObserver, settle, take_seed
 from tidemark.wire.state import (
     BEGINNING,
@@ -108,11 +110,12 @@ def is_standby(config: Config) -> bool:
 
 def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: SeedObserver | None) -> Note:
     """Return what a follower's state begins with: all rows that there are, somebody else has given out."""
-    with Node(config.capture.dsn) as node:
+    with closing(CopySessions(config.capture.dsn, store.identity)) as sessions:
+        node = sessions.node()
         settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
         floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
         view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
-        told = plan_copies(config, view, node).moves
+        told = plan_copies(config, view, sessions).moves
     before = Pointer(place_before(seed), seed.lsn)
 
     def note(moving: StateTransaction) -> None:

@@ -25,13 +25,15 @@ from tidemark.decode.catalog.layout import (
     LOCAL_CATALOGS,
     NAME_OID,
     PG_ATTRIBUTE,
+    PG_CLASS,
     PG_INDEX,
+    PG_TYPE,
     SHARED_CATALOGS,
     Catalog,
     CatalogColumn,
     CatalogLayout,
 )
-from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
 from tidemark.decode.catalog.missing import missing_from_oid, missing_from_text
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.shared import SharedCatalogs
@@ -88,6 +90,24 @@ UNTOUCHED = f"""
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_class
             WHERE oid IN ({_LOCAL_OIDS}) AND pg_catalog.pg_relation_filenode(oid) <> oid)
     FROM made, newest
+"""  # noqa: S608 - constants of ours
+# What a type `t` of pg_type leads to: element, base type, attributes, a multirange's range, a range's subtype.
+TYPE_PARTS = """
+    SELECT t.typelem UNION ALL SELECT t.typbasetype
+    UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
+    UNION ALL SELECT r.rngtypid FROM pg_catalog.pg_range r WHERE r.rngmultitypid = t.oid
+    UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+"""
+# What describes users' tables, as OIDs: they, and row types that their columns lead to; and all types of these.
+DESCRIBING = f"""
+    WITH RECURSIVE made (oid) AS (
+        SELECT c.oid FROM pg_catalog.pg_class c WHERE c.oid >= {FIRST_USER_OID} AND c.relkind IN ('r', 'p')),
+    used (oid) AS (
+        SELECT a.atttypid FROM made JOIN pg_catalog.pg_attribute a ON a.attrelid = made.oid AND a.attnum > 0
+        UNION SELECT part.oid
+        FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid, LATERAL ({TYPE_PARTS}) part (oid))
+    SELECT ARRAY(TABLE made UNION SELECT t.typrelid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid)::text,
+        ARRAY(TABLE used)::text
 """  # noqa: S608 - constants of ours
 SESSION = (  # decides the text of missing values (WAL.md, section 10)
     "SET search_path = public",
@@ -178,10 +198,26 @@ def begin(
 
 def queries(mirror: CatalogMirror) -> Sequence[SeedQuery]:
     """Return what to ask for."""
-    stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
-    asked = [_row_query(heap.layout) for store in stores for heap in store.heaps.values()]
     places = "SELECT ctid FROM pg_catalog.pg_attribute WHERE attnum < 0"
+    asked = [_row_query(layout) for layout in _learning_layouts(mirror)]
     return [*asked, SeedQuery(PG_ATTRIBUTE, places, places_only=True)]
+
+
+def queries_of_tables(mirror: CatalogMirror, relations: str, types: str) -> Sequence[SeedQuery]:
+    """Return what to ask for of what `DESCRIBING` told: users' tables are to be described, and no WAL is followed."""
+    wanted = {
+        PG_CLASS: f"oid = ANY ('{relations}')",
+        PG_ATTRIBUTE: f"attrelid = ANY ('{relations}')",
+        PG_INDEX: f"indrelid = ANY ('{relations}')",
+        # With each type those of its name: one of pg_catalog decides if one in public is told with its schema.
+        PG_TYPE: f"typname IN (SELECT typname FROM pg_catalog.pg_type WHERE oid = ANY ('{types}'))",  # noqa: S608
+    }
+    return [_row_query(layout, wanted.get(layout.catalog)) for layout in _learning_layouts(mirror)]
+
+
+def _learning_layouts(mirror: CatalogMirror) -> Iterator[CatalogLayout]:
+    stores = [store for store in (mirror.store, mirror.shared.store) if store.learning]
+    return (heap.layout for store in stores for heap in store.heaps.values())
 
 
 def merge(mirror: CatalogMirror, answers: Mapping[SeedQuery, Iterable[bytes]]) -> None:
@@ -209,17 +245,19 @@ def layouts_of(columns: Iterable[ColumnRow]) -> dict[Oid, CatalogLayout]:
     return {catalog.oid: CatalogLayout(catalog, of_catalog[catalog.oid]) for catalog in CATALOG_OF_OID.values()}
 
 
-def _row_query(layout: CatalogLayout) -> SeedQuery:
+def _row_query(layout: CatalogLayout, wanted: str | None = None) -> SeedQuery:
     """Ask for the place, the columns of fixed length, the names, and the one other column that is needed."""
     fixed = [f'"{column.name}"' for column in layout.fixed if column.type_oid != NAME_OID]
     names = [_ENCODED.format(f'"{column.name}"::text') for column in layout.fixed if column.type_oid == NAME_OID]
-    more, where = [], ""
+    more: list[str] = []
+    conditions = [wanted] if wanted else []
     if layout.catalog is PG_ATTRIBUTE:
         more = [_MISSING_OID, _ENCODED.format("(attmissingval::text::text[])[1]")]
-        where = " WHERE attnum > 0"
+        conditions.append("attnum > 0")
     elif layout.catalog is PG_INDEX:
         more = ["indkey::text"]
     selected = ", ".join(["ctid", *fixed, *names, *more])
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     source = f"pg_catalog.{layout.catalog.name}{where}"
     return SeedQuery(layout.catalog, f"SELECT {selected} FROM {source}")  # noqa: S608 - constants and catalog columns
 
