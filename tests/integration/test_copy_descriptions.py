@@ -17,7 +17,7 @@ from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.node import Node
 from tidemark.io.seed import SeedSession
 from tidemark.io.source_tables import SourceTable, source_tables
-from tidemark.model.lsn import Xid
+from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import Relation
 from tidemark.wal.versions import wal_format
 
@@ -174,6 +174,23 @@ def test_what_is_read_for_a_copy_describes_all_tables_as_all_catalogs_do(cluster
     assert list(read.relations()) == expected
 
 
+def test_a_key_that_came_and_went_beside_the_reading_of_the_catalogs_is_in_no_description(
+    cluster: Cluster, database: str
+) -> None:
+    """A key that goes leaves no trace in what is left: the stamp is what it was before it came."""
+    cluster.sql("CREATE TABLE t (id int NOT NULL); CREATE TABLE another (id int)", database)
+    with closing(source_of(cluster, database)) as source:
+        another = table_of(source, "another")
+        cluster.sql("ALTER TABLE t ADD CONSTRAINT t_key PRIMARY KEY (id)", database)
+        with source.held(another):
+            pass
+        cluster.sql("ALTER TABLE t DROP CONSTRAINT t_key", database)
+        table = source.table(oid_of(cluster, database, "t"))
+        assert table is not None
+        with source.held(table) as snapshot:
+            assert snapshot.relation.primary_key == ()
+
+
 def source_of(cluster: Cluster, database: str) -> CopySource:
     return CopySource(cluster.dsn(database), database, wal_format(cluster.major))
 
@@ -187,6 +204,11 @@ def described(source: CopySource, name: str) -> Relation:
 def table_of(source: CopySource, name: str) -> SourceTable:
     (table,) = (table for table in source.tables() if table.name == name)
     return table
+
+
+def oid_of(cluster: Cluster, database: str, name: str) -> Oid:
+    ((oid,),) = cluster.sql(f"SELECT '{name}'::regclass::oid::int8", database)
+    return Oid(oid)
 
 
 def copied_ids(source: CopySource) -> list[str]:

@@ -269,14 +269,21 @@ class CopySource:
         self._learn(now)
         assert self._mirror is not None
         relation = self._mirror.relation(table.oid)
-        if relation is None or self._described.get(table.oid) != now:
+        if relation is None or not self._is_described(now):
             raise TableChanging(f"{table.namespace}.{table.name} changes under our lock")
         return relation
 
     def _learn(self, table: SourceTable) -> None:
         """Read the descriptions anew if the table is not as they have it."""
-        if self._mirror is None or self._described.get(table.oid) != table:
+        if not self._is_described(table):
             self._refresh(table)
+
+    def _is_described(self, table: SourceTable) -> bool:
+        """Tell if the table is as the descriptions have it."""
+        if self._mirror is None or self._described.get(table.oid) != table:
+            return False
+        # NB: an index may have come behind the stamp and have gone since, with the stamp as it was.
+        return self._mirror.index_oids(table.oid) == table.index_oids
 
     def _refresh(self, table: SourceTable) -> None:
         """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""

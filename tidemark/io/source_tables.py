@@ -1,8 +1,9 @@
 """The tables of one database as SQL shows them, each with a stamp of its description.
 
-A stamp is made of the xmin of all rows of the catalogs that a description comes from: the table's, its columns' and
-indexes', those of what it is a partition of, and of all types that its columns lead to. Types that came with the server
-do not change. What shows that anything was changed, not what: whoever sees another stamp reads the catalogs anew.
+A stamp is made of the xmin of all rows of the catalogs that a description comes from: the table's, its columns', those
+of what it is a partition of, and of all types that its columns lead to. Types that came with the server do not change.
+What shows that anything was changed, not what: whoever sees another stamp reads the catalogs anew. Indexes are told
+beside it, since one that comes and goes leaves no trace in any other row: the stamp is what it was before.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ _COLUMNS = """
     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
 """
 _INDEXES = """
-    SELECT pg_catalog.string_agg(pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid)
+    SELECT pg_catalog.concat(pg_catalog.string_agg(
+        pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid))
     FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid
 """
 _ANCESTORS = """
@@ -74,9 +76,9 @@ _ANCESTOR_NAMES = f"""
 _QUERY = f"""
     SELECT c.oid::int8, {_NAMES}, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
         pg_catalog.sha256(pg_catalog.convert_to(
-            pg_catalog.concat_ws('/', c.xmin, n.xmin, ({_COLUMNS}), ({_INDEXES}), ({_LINEAGE}), ({_TYPES})),
+            pg_catalog.concat_ws('/', c.xmin, n.xmin, ({_COLUMNS}), ({_LINEAGE}), ({_TYPES})),
             pg_catalog.getdatabaseencoding())),
-        ({_PARTITIONS}), pg_catalog.getdatabaseencoding()::text, c.relkind::text, ARRAY({_ANCESTOR_NAMES})
+        ({_INDEXES}), ({_PARTITIONS}), pg_catalog.getdatabaseencoding()::text, c.relkind::text, ARRAY({_ANCESTOR_NAMES})
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
 """  # noqa: S608 - constants of ours
@@ -91,9 +93,15 @@ class SourceTable:
     name: str
     readable: bool
     stamp: bytes
+    indexes: str  # changes whenever their set does, or one of them: their OIDs, each with its row's xmin
     partitions: str  # changes whenever their set does, below a partitioned one
     is_partitioned: bool = False
     ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
+
+    @property
+    def index_oids(self) -> frozenset[Oid]:
+        """The indexes there are."""
+        return frozenset(Oid(int(index.partition(":")[0])) for index in self.indexes.split(",") if index)
 
 
 def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[SourceTable]:
@@ -101,7 +109,7 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
     chosen = f"c.oid >= {FIRST_USER_OID} ORDER BY c.oid" if oid is None else f"c.oid = {oid}"
     tables = []
     for row in node.query(f"{_QUERY} AND {chosen}".encode()):
-        table, namespace, name, readable, stamp, partitions, encoding, kind, lineage = row
+        table, namespace, name, readable, stamp, indexes, partitions, encoding, kind, lineage = row
         if readable is None:
             continue  # dropped since the statement began: privileges are looked up as they are now
         # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
@@ -113,6 +121,7 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
                 dialect.decode(name),
                 readable,
                 stamp,
+                indexes,
                 partitions,
                 is_partitioned=kind == PARTITIONED,
                 ancestors=tuple((dialect.decode(above), dialect.decode(named)) for above, named in lineage),

@@ -168,6 +168,7 @@ class RowReaders:
             *("indnkeyatts", "indisunique", "indisprimary", "indimmediate", "indisvalid", "indislive"),
             "indisreplident",
         )
+        self.index_oid = reader(PG_INDEX, "indexrelid")
         self.namespace = reader(PG_NAMESPACE, "nspname")
         self.enum = reader(PG_ENUM, "oid", "enumsortorder", "enumlabel")
         self.range = reader(PG_RANGE, "rngtypid", "rngsubtype")
@@ -398,6 +399,12 @@ class Describer:
             if row.replica_identity and identity == b"i" and usable:
                 chosen = self._key_columns(packed, row.key_count)
         return primary_key, chosen
+
+    def index_oids(self, oid: Oid) -> Iterator[Oid]:
+        """Give the OIDs of a relation's indexes."""
+        for packed in self._rows(PG_INDEX, "indrelid", oid):
+            (index_oid,) = self._readers.index_oid.unpack_from(packed, data_at(packed))
+            yield Oid(index_oid)
 
     def _key_columns(self, packed: bytes, count: int) -> tuple[int, ...]:
         place = self._store.heaps[PG_INDEX.oid].layout.locate(packed, "indkey")

@@ -237,6 +237,10 @@ class CatalogMirror:
             assert relation is not None, oid
             yield relation
 
+    def index_oids(self, oid: Oid) -> frozenset[Oid]:
+        """Return the indexes of a relation, as committed."""
+        return frozenset(self._describer(None).index_oids(oid))
+
     @property
     def kept_count(self) -> int:
         """Descriptions, versions and files that are kept: bounded by what is there and what is open."""
