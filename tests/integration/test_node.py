@@ -15,7 +15,7 @@ from tidemark.io.node_errors import (
     QueryTimedOut,
     WrongNode,
 )
-from tidemark.model.errors import ExitCode
+from tidemark.model.errors import ExitCode, NodeUnreachable
 from tidemark.model.lsn import FullXid, Lsn, SystemIdentifier
 from tidemark.model.snapshot import BadSnapshot, Snapshot, parse_snapshot, parse_visibility
 
@@ -149,3 +149,14 @@ def test_a_standby_tells_what_it_has_replayed_and_is_written_nothing_to(new_clus
             assert not node.is_in_recovery()
             assert node.replayed_lsn() is None
             assert node.flush_all() > replayed
+
+
+def test_a_session_whose_settings_are_refused_is_closed_at_once(cluster: Cluster) -> None:
+    """Whoever waits before another attempt has the error in hand, and nobody is in the database meanwhile."""
+    name = "own_mule"
+    options = "TEMPLATE template0 ENCODING 'MULE_INTERNAL' LC_COLLATE 'C' LC_CTYPE 'C'"  # nothing of it becomes UTF-8
+    cluster.sql(f"CREATE DATABASE {name} {options}")
+    with pytest.raises(NodeUnreachable) as caught:
+        Node(cluster.dsn(name))
+    cluster.sql(f"DROP DATABASE {name}")  # the server waits for whoever is just leaving
+    assert name in str(caught.value)

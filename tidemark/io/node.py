@@ -5,7 +5,7 @@ connecting has a time-out too. Nothing here needs more than LOGIN, REPLICATION a
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import LiteralString, Self
@@ -132,7 +132,10 @@ class Node:
         settings = list(REFERENCE_SETTINGS)
         if self._session.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
             settings.append(NO_TRANSACTION_TIMEOUT)
-        self.query("; ".join(settings))
+        with ExitStack() as stack:
+            stack.callback(self.close)  # now, not when the last one lets go of the error
+            self.query("; ".join(settings))
+            stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
