@@ -94,3 +94,30 @@ def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster:
             assert lake_rows(tmp_path, "t") == sorted(shown), step
             assert lake_rows(tmp_path, "held") == sorted(held_rows(oracle_cluster)), step
         ours.changes.close()
+
+
+def test_rows_of_a_transaction_that_a_type_changed_beneath_are_told_as_the_others(
+    oracle_cluster: Cluster, tmp_path: Path
+) -> None:
+    with database_in(oracle_cluster, DATABASE):
+        ours = Routing(oracle_cluster, [DATABASE])
+        ours.settle()
+        oracle_cluster.sql(
+            "CREATE TYPE mood AS ENUM ('sad'); CREATE TYPE pair AS (x int, y text);"
+            " CREATE TABLE open (id int PRIMARY KEY, p pair, m mood);"
+            " INSERT INTO open SELECT n, ROW(n, 'y')::pair, 'sad' FROM generate_series(1, 3) n",
+            DATABASE,
+        )
+        ours.feed(tmp_path)
+        with oracle_cluster.connect(DATABASE, autocommit=False) as session:
+            session.execute("UPDATE open SET m = m WHERE id = 2")
+            session.execute("INSERT INTO open VALUES (4, '(4,y)', 'sad')")
+            oracle_cluster.sql("ALTER TYPE pair DROP ATTRIBUTE x, ADD ATTRIBUTE z int, ADD ATTRIBUTE w int", DATABASE)
+            oracle_cluster.sql("ALTER TYPE mood RENAME VALUE 'sad' TO 'glad'", DATABASE)
+        for ddl in ("SELECT", "ALTER TYPE pair ADD ATTRIBUTE v int"):
+            oracle_cluster.sql(ddl, DATABASE)
+            ours.feed(tmp_path)
+            shown = oracle_cluster.sql("SELECT id, p::text, m::text FROM open", DATABASE)
+            rows = [repr(dict(zip(("id", "p", "m"), row, strict=True))) for row in shown]
+            assert lake_rows(tmp_path, "open") == sorted(rows), ddl
+        ours.changes.close()

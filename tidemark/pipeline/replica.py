@@ -46,7 +46,7 @@ from tidemark.pipeline.layout import (
     replica_schema,
     reshaper,
 )
-from tidemark.pipeline.restating import Restates, restatements
+from tidemark.pipeline.restating import Restates, restated_rows, restatements
 from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
@@ -64,6 +64,7 @@ class Replica:
         self._shapes = shapes
         self._constants = constants
         self._dialect = dialect
+        self._present: Relation | None = None  # as the last schema event told it
 
     def apply(self, items: Sequence[Delivered]) -> LakeTable:
         """Apply what of `items` the replica does not hold yet."""
@@ -80,6 +81,9 @@ class Replica:
     # Rows
 
     def _rows(self, table: LakeTable, step: Rows) -> None:
+        # NB: DDL of a type waits for no writer of its values: an open transaction's rows come behind it, told as before.
+        if self._present is not None and step.relation != self._present:
+            step = replace(step, changes=restated_rows(step.changes, step.relation, self._present))
         if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
             self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
             return
@@ -128,6 +132,8 @@ class Replica:
 
     def _event(self, table: LakeTable, step: Happening) -> None:
         event = step.event
+        if isinstance(event, SchemaEvent) and event.after is not None:
+            self._present = event.after
         held = replace(table.held, sequence=step.sequence, position=event.position)
         match event:
             case Truncation():
