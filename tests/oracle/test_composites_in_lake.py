@@ -121,3 +121,23 @@ def test_rows_of_a_transaction_that_a_type_changed_beneath_are_told_as_the_other
             rows = [repr(dict(zip(("id", "p", "m"), row, strict=True))) for row in shown]
             assert lake_rows(tmp_path, "open") == sorted(rows), ddl
         ours.changes.close()
+
+
+def test_rows_in_an_older_form_than_a_consumer_knows_of_end_earlier(oracle_cluster: Cluster, tmp_path: Path) -> None:
+    with database_in(oracle_cluster, DATABASE):
+        ours = Routing(oracle_cluster, [DATABASE])
+        ours.settle()
+        oracle_cluster.sql(
+            "CREATE TYPE pair AS (x int, y text); CREATE TABLE open (id int PRIMARY KEY, p pair);"
+            " INSERT INTO open VALUES (1, '(1,y)')",
+            DATABASE,
+        )
+        with oracle_cluster.connect(DATABASE, autocommit=False) as session:
+            session.execute("INSERT INTO open VALUES (2, '(2,y)')")
+            oracle_cluster.sql("ALTER TYPE pair ADD ATTRIBUTE z int", DATABASE)
+            ours.feed(tmp_path)
+        ours.feed(tmp_path)  # by a consumer that was started anew
+        oracle_cluster.sql("ALTER TYPE pair ADD ATTRIBUTE w int", DATABASE)
+        ours.feed(tmp_path)
+        assert lake_rows(tmp_path, "open") == ["{'id': 1, 'p': '(1,y,,)'}", "{'id': 2, 'p': '(2,y,,)'}"]
+        ours.changes.close()

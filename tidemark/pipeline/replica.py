@@ -58,13 +58,23 @@ REWRITE = "rewrite"
 class Replica:
     """Applies a table's changes to its replica, exactly once."""
 
-    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        uri: str,
+        app: str,
+        shapes: Shapes,
+        constants: Constants,
+        dialect: Dialect,
+        *,
+        present: Relation | None = None,
+    ) -> None:
+        """`present`: the version that the last event told of, which the replica's rows are told in; None: not known."""
         self.uri = uri
         self.app = app
         self._shapes = shapes
         self._constants = constants
         self._dialect = dialect
-        self._present: Relation | None = None  # as the last schema event told it
+        self.present = present
 
     def apply(self, items: Sequence[Delivered]) -> LakeTable:
         """Apply what of `items` the replica does not hold yet."""
@@ -81,9 +91,9 @@ class Replica:
     # Rows
 
     def _rows(self, table: LakeTable, step: Rows) -> None:
-        # NB: DDL of a type waits for no writer of its values: an open transaction's rows come behind it, told as before.
-        if self._present is not None and step.relation != self._present:
-            step = replace(step, changes=restated_rows(step.changes, step.relation, self._present))
+        # NB: DDL of a type waits for no writer of its values: rows told in its old form come behind it.
+        if self.present is not None and step.relation != self.present:
+            step = replace(step, changes=restated_rows(step.changes, step.relation, self.present))
         if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
             self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
             return
@@ -133,7 +143,9 @@ class Replica:
     def _event(self, table: LakeTable, step: Happening) -> None:
         event = step.event
         if isinstance(event, SchemaEvent) and event.after is not None:
-            self._present = event.after
+            self.present = event.after
+        elif isinstance(event, CopyBoundary):
+            self.present = event.relation
         held = replace(table.held, sequence=step.sequence, position=event.position)
         match event:
             case Truncation():

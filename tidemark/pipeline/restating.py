@@ -119,7 +119,8 @@ def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str
     held = split_row(text)
     told = []
     for part in parts:
-        raw = held[part[0]] if part is not None else ""
+        # NB: a row told in an older form than `old` ends earlier: what was added since is nothing.
+        raw = held[part[0]] if part is not None and part[0] < len(held) else ""
         if part is not None and part[1] is not None and raw:
             raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
         told.append(raw)
