@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.support.lakes import IDENTITY
 from tests.support.postgres import Cluster, database_in
 from tests.support.routed import Routing, lake_rows
+from tidemark.pipeline.sinks import Lake
+from tidemark.pipeline.types import constants_of, shape_of
 
 DATABASE = "composites_in_lake"
 SETUP = """
@@ -123,7 +128,11 @@ def test_rows_of_a_transaction_that_a_type_changed_beneath_are_told_as_the_other
         ours.changes.close()
 
 
-def test_rows_in_an_older_form_than_a_consumer_knows_of_end_earlier(oracle_cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_rows_come_in_an_older_form_in_a_batch_behind_the_type_s_change(
+    oracle_cluster: Cluster, tmp_path: Path, *, goes_on: bool
+) -> None:
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of) if goes_on else None
     with database_in(oracle_cluster, DATABASE):
         ours = Routing(oracle_cluster, [DATABASE])
         ours.settle()
@@ -135,9 +144,11 @@ def test_rows_in_an_older_form_than_a_consumer_knows_of_end_earlier(oracle_clust
         with oracle_cluster.connect(DATABASE, autocommit=False) as session:
             session.execute("INSERT INTO open VALUES (2, '(2,y)')")
             oracle_cluster.sql("ALTER TYPE pair ADD ATTRIBUTE z int", DATABASE)
-            ours.feed(tmp_path)
-        ours.feed(tmp_path)  # by a consumer that was started anew
+            ours.feed(tmp_path, lake)
+        ours.feed(tmp_path, lake)
+        if goes_on:
+            assert lake_rows(tmp_path, "open") == ["{'id': 1, 'p': '(1,y,)'}", "{'id': 2, 'p': '(2,y,)'}"]
         oracle_cluster.sql("ALTER TYPE pair ADD ATTRIBUTE w int", DATABASE)
-        ours.feed(tmp_path)
+        ours.feed(tmp_path, lake)
         assert lake_rows(tmp_path, "open") == ["{'id': 1, 'p': '(1,y,,)'}", "{'id': 2, 'p': '(2,y,,)'}"]
         ours.changes.close()
