@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.support.lakes import IDENTITY
 from tests.support.postgres import Cluster, database_in
 from tests.support.routed import Routing, lake_rows
+from tidemark.pipeline.sinks import Lake
+from tidemark.pipeline.types import constants_of, shape_of
 
 DATABASE = "composites_in_lake"
 SETUP = """
@@ -93,4 +98,57 @@ def test_stored_rows_follow_their_type_as_the_server_prints_them(oracle_cluster:
             ]
             assert lake_rows(tmp_path, "t") == sorted(shown), step
             assert lake_rows(tmp_path, "held") == sorted(held_rows(oracle_cluster)), step
+        ours.changes.close()
+
+
+def test_rows_of_a_transaction_that_a_type_changed_beneath_are_told_as_the_others(
+    oracle_cluster: Cluster, tmp_path: Path
+) -> None:
+    with database_in(oracle_cluster, DATABASE):
+        ours = Routing(oracle_cluster, [DATABASE])
+        ours.settle()
+        oracle_cluster.sql(
+            "CREATE TYPE mood AS ENUM ('sad'); CREATE TYPE pair AS (x int, y text);"
+            " CREATE TABLE open (id int PRIMARY KEY, p pair, m mood);"
+            " INSERT INTO open SELECT n, ROW(n, 'y')::pair, 'sad' FROM generate_series(1, 3) n",
+            DATABASE,
+        )
+        ours.feed(tmp_path)
+        with oracle_cluster.connect(DATABASE, autocommit=False) as session:
+            session.execute("UPDATE open SET m = m WHERE id = 2")
+            session.execute("INSERT INTO open VALUES (4, '(4,y)', 'sad')")
+            oracle_cluster.sql("ALTER TYPE pair DROP ATTRIBUTE x, ADD ATTRIBUTE z int, ADD ATTRIBUTE w int", DATABASE)
+            oracle_cluster.sql("ALTER TYPE mood RENAME VALUE 'sad' TO 'glad'", DATABASE)
+        for ddl in ("SELECT", "ALTER TYPE pair ADD ATTRIBUTE v int"):
+            oracle_cluster.sql(ddl, DATABASE)
+            ours.feed(tmp_path)
+            shown = oracle_cluster.sql("SELECT id, p::text, m::text FROM open", DATABASE)
+            rows = [repr(dict(zip(("id", "p", "m"), row, strict=True))) for row in shown]
+            assert lake_rows(tmp_path, "open") == sorted(rows), ddl
+        ours.changes.close()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_rows_come_in_an_older_form_in_a_batch_behind_the_type_s_change(
+    oracle_cluster: Cluster, tmp_path: Path, *, goes_on: bool
+) -> None:
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of) if goes_on else None
+    with database_in(oracle_cluster, DATABASE):
+        ours = Routing(oracle_cluster, [DATABASE])
+        ours.settle()
+        oracle_cluster.sql(
+            "CREATE TYPE pair AS (x int, y text); CREATE TABLE open (id int PRIMARY KEY, p pair);"
+            " INSERT INTO open VALUES (1, '(1,y)')",
+            DATABASE,
+        )
+        with oracle_cluster.connect(DATABASE, autocommit=False) as session:
+            session.execute("INSERT INTO open VALUES (2, '(2,y)')")
+            oracle_cluster.sql("ALTER TYPE pair ADD ATTRIBUTE z int", DATABASE)
+            ours.feed(tmp_path, lake)
+        ours.feed(tmp_path, lake)
+        if goes_on:
+            assert lake_rows(tmp_path, "open") == ["{'id': 1, 'p': '(1,y,)'}", "{'id': 2, 'p': '(2,y,)'}"]
+        oracle_cluster.sql("ALTER TYPE pair ADD ATTRIBUTE w int", DATABASE)
+        ours.feed(tmp_path, lake)
+        assert lake_rows(tmp_path, "open") == ["{'id': 1, 'p': '(1,y,,)'}", "{'id': 2, 'p': '(2,y,,)'}"]
         ours.changes.close()

@@ -37,8 +37,8 @@ class Routing(Gathering):
         self.items += found
         return found
 
-    def feed(self, root: Path) -> list[GroupItem]:
-        """Follow to now, and bring it into a lake, a value each item; return it."""
+    def feed(self, root: Path, known: Lake | None = None) -> list[GroupItem]:
+        """Follow to now, and bring it into a lake, `known` if it goes on, a value each item; return it."""
         groups = self.catch_up()
         for group in groups:
             items: list[LakeItem] = []
@@ -50,7 +50,7 @@ class Routing(Gathering):
             if items:
                 # Opened anew each time, as after a restart; then once more, which must change nothing.
                 for _ in range(2):
-                    lake = Lake(str(root), replace(IDENTITY), shape_of, constants_of)
+                    lake = known or Lake(str(root), replace(IDENTITY), shape_of, constants_of)
                     lake.apply(LakeBatch("outbox-1", Sequence(self._sequence), group.last.position, items))
         return self._note(groups)
 

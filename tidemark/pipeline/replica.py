@@ -46,7 +46,7 @@ from tidemark.pipeline.layout import (
     replica_schema,
     reshaper,
 )
-from tidemark.pipeline.restating import Restates, restatements
+from tidemark.pipeline.restating import Restates, restated_rows, restatements
 from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
 _REMOVE = "__tidemark_remove"
@@ -58,12 +58,23 @@ REWRITE = "rewrite"
 class Replica:
     """Applies a table's changes to its replica, exactly once."""
 
-    def __init__(self, uri: str, app: str, shapes: Shapes, constants: Constants, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        uri: str,
+        app: str,
+        shapes: Shapes,
+        constants: Constants,
+        dialect: Dialect,
+        *,
+        present: Relation | None = None,
+    ) -> None:
+        """`present`: the version that the last event told of, which the replica's rows are told in; None: not known."""
         self.uri = uri
         self.app = app
         self._shapes = shapes
         self._constants = constants
         self._dialect = dialect
+        self.present = present
 
     def apply(self, items: Sequence[Delivered]) -> LakeTable:
         """Apply what of `items` the replica does not hold yet."""
@@ -80,6 +91,9 @@ class Replica:
     # Rows
 
     def _rows(self, table: LakeTable, step: Rows) -> None:
+        # NB: DDL of a type waits for no writer of its values: rows told in its old form come behind it.
+        if self.present is not None and step.relation != self.present:
+            step = replace(step, changes=restated_rows(step.changes, step.relation, self.present))
         if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
             self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
             return
@@ -128,6 +142,10 @@ class Replica:
 
     def _event(self, table: LakeTable, step: Happening) -> None:
         event = step.event
+        if isinstance(event, SchemaEvent) and event.after is not None:
+            self.present = event.after
+        elif isinstance(event, CopyBoundary):
+            self.present = event.relation
         held = replace(table.held, sequence=step.sequence, position=event.position)
         match event:
             case Truncation():

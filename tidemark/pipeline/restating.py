@@ -12,6 +12,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidemark.decode.codecs.quoting import RANGE_SPECIAL, ROW_SPECIAL, quoted_part, with_elements
+from tidemark.model.change import AFTER, BEFORE
 from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
 from tidemark.pipeline.layout import label_names, relabelled, renamed_labels
 
@@ -34,6 +35,22 @@ def restatements(before: Relation | None, after: Relation) -> Restates:
         if reshape is not None:
             found[column.number] = partial(_restated, reshape=reshape)
     return found
+
+
+def restated_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table:
+    """Return changes of one version with their values as they print in another, of the same columns."""
+    restates = restatements(was, now)
+    if not restates:
+        return changes
+    for name in (BEFORE, AFTER):
+        rows = changes.column(name).combine_chunks()
+        children = [
+            restates[column.number](values) if column.number in restates else values
+            for column, values in zip(was.live_columns, rows.flatten(), strict=True)
+        ]
+        told = pa.StructArray.from_arrays(children, fields=list(rows.type), mask=rows.is_null())
+        changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), told)
+    return changes
 
 
 def _of_column(was: Column, now: Column) -> _Reshape | None:
@@ -102,7 +119,8 @@ def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str
     held = split_row(text)
     told = []
     for part in parts:
-        raw = held[part[0]] if part is not None else ""
+        # NB: a row told in an older form than `old` ends earlier: what was added since is nothing.
+        raw = held[part[0]] if part is not None and part[0] < len(held) else ""
         if part is not None and part[1] is not None and raw:
             raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
         told.append(raw)

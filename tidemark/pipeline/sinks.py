@@ -83,6 +83,7 @@ class Lake:
         self.positions = Positions(self.root, identity)
         self._shapes = shapes
         self._constants = constants
+        self._present: dict[TableId, Relation] = {}
 
     def apply(self, batch: LakeBatch) -> None:
         """Bring every table up to the end of `batch`, and say so in the positions table."""
@@ -113,7 +114,11 @@ class Lake:
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
         uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
-        replica = Replica(uri, app, self._shapes, self._constants, dialect).apply(items)
+        present = self._present.get(table)
+        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present)
+        replica = applying.apply(items)
+        if applying.present is not None:
+            self._present[table] = applying.present
         if replica.has_passed(COMPACT_EVERY):
             replica.compact(REPLICA_KEEP_HOURS)
         return replica
