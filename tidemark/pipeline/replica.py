@@ -26,6 +26,7 @@ from tidemark.model.change import (
     PartitionChange,
     PartitionEvent,
     RewriteBoundary,
+    SchemaChange,
     SchemaEffect,
     SchemaEvent,
     Truncation,
@@ -160,6 +161,9 @@ class Replica:
                 self._bound_copy(table, event, held)
             case RewriteBoundary():
                 self._bound_rewrite(table, event, held)
+            case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
+                # NB: of a table that was there before, unlogged for a while: what it lost meanwhile is not in WAL.
+                _empty(table, replica_schema(relation, self._shapes(relation)), replace(held, blocked=False))
             case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
                 self._settle(table, relation, self._shapes(relation), held, restatements(event.before, relation))
             case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
@@ -267,6 +271,11 @@ def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> 
             yield batch.filter(others)
 
     return pa.RecordBatchReader.from_batches(wanted, batches())
+
+
+def _is_made_empty(event: SchemaEvent) -> bool:
+    """Tell if a table that is created has no rows but those that follow."""
+    return event.effect is SchemaEffect.METADATA and not event.brings_rows
 
 
 def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:
