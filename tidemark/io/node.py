@@ -23,8 +23,11 @@ from tidemark.wal.versions import PAGE_BYTES, wal_format
 
 STATEMENT_TIMEOUT_S = 30
 LOCK_TIMEOUT_S = 10
-NO_TRANSACTION_TIMEOUT = "SET transaction_timeout = 0"  # a seed and a copy take as long as there are rows
-TRANSACTION_TIMEOUT_SINCE = 17_00_00
+# A seed and a copy take as long as there are rows. Majors before 17 know no such setting.
+NO_TRANSACTION_TIMEOUT = """
+    SELECT pg_catalog.set_config('transaction_timeout', '0', false)
+    WHERE pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
+"""
 _XID_MASK = 0xFFFFFFFF
 TCP_USER_TIMEOUT_S = 30  # a node that vanished without a word is noticed by then
 
@@ -129,12 +132,9 @@ class Node:
         except psycopg.Error as error:
             raise connection_error(str(error), self.where) from error
         self._session.prepare_threshold = None  # poolers in between do not know prepared statements
-        settings = list(REFERENCE_SETTINGS)
-        if self._session.info.server_version >= TRANSACTION_TIMEOUT_SINCE:
-            settings.append(NO_TRANSACTION_TIMEOUT)
         with ExitStack() as stack:
             stack.callback(self.close)  # now, not when the last one lets go of the error
-            self.query("; ".join(settings))
+            self.query("; ".join((*REFERENCE_SETTINGS, NO_TRANSACTION_TIMEOUT)))
             stack.pop_all()
 
     def __enter__(self) -> Self:
