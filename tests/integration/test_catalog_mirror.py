@@ -19,10 +19,10 @@ from tests.support.servers import MAJORS
 from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
-from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
+from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.redo import CatalogDiverged, SeedOvertaken
 from tidemark.decode.catalog.views import Shelf
-from tidemark.model.lsn import INVALID_XID, Oid, Xid
+from tidemark.model.lsn import FIRST_USER_OID, INVALID_XID, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.versions import wal_format

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from psycopg import sql
 
 from tidemark.decode.catalog import seed
-from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
+from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.codecs.codec import Dialect, without_escapes
 from tidemark.decode.codecs.registry import holds_oids
 from tidemark.io.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
@@ -29,7 +29,7 @@ from tidemark.io.seed import SeedSession
 from tidemark.io.source_tables import SourceTable, source_tables, value_forms
 from tidemark.io.standby_snapshot import ReplayWindow
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
+from tidemark.model.lsn import FIRST_USER_OID, INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Column, Relation
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
 from tidemark.wal.versions import WalFormat

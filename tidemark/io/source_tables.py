@@ -8,11 +8,10 @@ beside it, since one that comes and goes leaves no trace in any other row: the s
 
 from dataclasses import dataclass
 
-from tidemark.decode.catalog.mirror import FIRST_USER_OID
 from tidemark.decode.catalog.seed import TYPE_PARTS
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.io.node import Node
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import FIRST_USER_OID, Oid
 
 PARTITIONED = "p"  # pg_class.relkind
 _NAMES = """

@@ -19,6 +19,7 @@ BlockNumber = NewType("BlockNumber", int)
 INVALID_LSN = Lsn(0)
 NO_TIMELINE = TimelineId(0)
 INVALID_OID = Oid(0)
+FIRST_USER_OID = Oid(16384)  # FirstNormalObjectId
 INVALID_XID = Xid(0)
 _HALF_BITS = 32
 _LSN_MAX = (1 << 64) - 1

@@ -12,14 +12,13 @@ from tests.support.postgres import new_cluster
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import Base, dump_base
 from tidemark.decode.catalog.layout import PG_ATTRIBUTE, PG_CLASS, PG_INDEX, PG_TYPE, data_at
-from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.model.lsn import FIRST_USER_OID, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.wal.record import Record
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 BASE = CORPUS / "catalog.base"
 WAL = CORPUS / "catalog.wal"
 MAJOR = 15
-FIRST_USER_OID = 16384
 NEXT_XID = FullXid(700)
 FIRST_GENBKI_OID = 10000  # above are views, information_schema, and types of rows
 KINDS_KEPT = (b"r", b"t")  # pg_class.relkind

@@ -35,12 +35,11 @@ from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.decode.catalog.views import PrivateView, View
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import REGNAMESPACE, REGTYPE
-from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.lsn import FIRST_USER_OID, Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator, TypeDescription
 from tidemark.wal.record import Record
 
 VERSIONS_MAX = 8  # of one relation that are told apart by identity; an older one comes back as a new object
-FIRST_USER_OID = 16384  # FirstNormalObjectId
 _TABLE_KINDS = (b"r", b"p", b"m")  # pg_class.relkind of relations with rows, and of partitioned tables
 _TEMPORARY = b"t"  # pg_class.relpersistence: its rows are not in WAL, and it stays what it is
 

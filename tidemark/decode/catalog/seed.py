@@ -33,13 +33,13 @@ from tidemark.decode.catalog.layout import (
     CatalogColumn,
     CatalogLayout,
 )
-from tidemark.decode.catalog.mirror import FIRST_USER_OID, CatalogMirror
+from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.missing import missing_from_oid, missing_from_text
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import GLOBAL_TABLESPACE, CatalogStore
 from tidemark.model.errors import InternalError
-from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
+from tidemark.model.lsn import FIRST_USER_OID, INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.versions import WalFormat
 
@@ -84,7 +84,7 @@ UNTOUCHED = f"""
         UNION ALL SELECT xmin, enumtypid FROM pg_catalog.pg_enum
         UNION ALL SELECT xmin, rngtypid FROM pg_catalog.pg_range
         UNION ALL SELECT xmin, inhrelid FROM pg_catalog.pg_inherits) AS found)
-    SELECT newest.xid <= made.xid AND made.xid < {INITDB_XIDS_MAX} AND newest.oid < 16384
+    SELECT newest.xid <= made.xid AND made.xid < {INITDB_XIDS_MAX} AND newest.oid < {FIRST_USER_OID}
         AND (SELECT pg_catalog.count(*) = 2 FROM pg_catalog.pg_namespace
             WHERE nspname IN ('public', 'information_schema'))
         AND NOT EXISTS (SELECT FROM pg_catalog.pg_class

@@ -44,7 +44,7 @@ from tidemark.decode.codecs.strings import (
 from tidemark.decode.codecs.text_search import TsqueryCodec, TsvectorCodec
 from tidemark.decode.codecs.vectors import SparseVectorCodec, VectorCodec
 from tidemark.decode.codecs.xml_text import XmlCodec
-from tidemark.model.lsn import Oid
+from tidemark.model.lsn import FIRST_USER_OID, Oid
 from tidemark.model.relation import Column, TypeDescription, TypeKind
 
 UTF8 = Dialect()
@@ -55,7 +55,6 @@ REGCLASS, REGTYPE, REGNAMESPACE = Oid(2205), Oid(2206), Oid(4089)
 NAMED_IN_CATALOGS = frozenset({REGCLASS, REGTYPE, REGNAMESPACE})
 INT2VECTOR = 22
 OIDVECTOR = 30
-FIRST_USER_OID = 16384  # FirstNormalObjectId
 
 # By OID (`pg_type.dat`, PG 18): name, codec. OIDs below 16384 never change.
 BUILT_IN: dict[int, tuple[str, Callable[[Dialect], Codec]]] = {
