@@ -14,6 +14,7 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
+from tidemark.model.snapshot import parse_snapshot
 from tidemark.wire.state import CopyPhase
 
 ROWS = 8_000
@@ -162,6 +163,41 @@ def test_an_alter_table_in_the_middle_meets_neither_the_copied_rows_nor_those_to
         assert replayed(others) == source_rows(sidecar, "other")
     finally:
         sidecar.close()
+
+
+@pytest.mark.feature("P22")
+def test_what_commits_behind_a_tables_snapshot_is_streamed_though_a_later_transaction_is_copied(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """Between its bounds the snapshot has a transaction that runs and a later one that ended: only its list tells."""
+    fill(cluster, database, rows=10)
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True)
+    sidecar.init()
+    try:
+        with cluster.connect(database, autocommit=False) as older, cluster.connect(database, autocommit=False) as open_:
+            older.execute("SELECT pg_current_xact_id()")
+            cluster.sql("SELECT pg_current_xact_id()", database)  # or the copy would not wait for the one before
+            sidecar.start()
+            sidecar.wait_for_event("first copy waits for older transactions")
+            open_.execute("UPDATE account SET note = 'streamed' WHERE id = 1")
+            open_.execute("INSERT INTO account VALUES (11, 'streamed')")
+            cluster.sql("INSERT INTO account VALUES (12, 'copied')", database)
+            older.rollback()
+            sidecar.wait_for_event("table copied")
+            open_.commit()
+        items = sidecar.catch_up()
+    finally:
+        sidecar.close()
+    snapshot = parse_snapshot(next(item.snapshot for item in items if isinstance(item, CopyBoundary)))
+    assert snapshot.running
+    assert max(snapshot.running) < snapshot.xmax - 1, "a later transaction had ended"
+    ops = {"c": {*range(1, 11), 12}, "u": {1}, "i": {11}}
+    found: dict[object, set[object]] = {}
+    for row in change_log(items, "account"):
+        assert isinstance(row["_after"], dict)
+        found.setdefault(row["_op"], set()).add(row["_after"]["id"])
+    assert found == ops
+    assert replayed(change_log(items, "account")) == source_rows(sidecar)
 
 
 def test_tables_without_select_are_refused_by_name(cluster: Cluster, database: str, tmp_path: Path) -> None:

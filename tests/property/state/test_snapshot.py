@@ -1,0 +1,88 @@
+"""Snapshots beside transactions that begin and end one by one, and what each had done when the snapshot was taken."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn
+from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, parse_snapshot, parse_visibility
+
+FIRST_XID = FullXid(700)
+BYTES_PER_COMMIT = 8
+
+
+@dataclass
+class Transactions:
+    """A plain model of a server: xids are given out in order, and end in any order."""
+
+    steps: list[int]
+    running: list[FullXid] = field(default_factory=list)
+    ended: dict[FullXid, Lsn] = field(default_factory=dict)  # and where each commit record begins
+    next_xid: FullXid = FIRST_XID
+    lsn: Lsn = INVALID_LSN
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            self.step(step)
+
+    def step(self, choice: int) -> None:
+        """Begin a transaction (0), or end the one of that number."""
+        if choice == 0 or choice > len(self.running):
+            self.running.append(self.next_xid)
+            self.next_xid = FullXid(self.next_xid + 1)
+        else:
+            self.ended[self.running.pop(choice - 1)] = self.lsn
+            self.lsn = Lsn(self.lsn + BYTES_PER_COMMIT)
+
+    def snapshot(self) -> Snapshot:
+        """Return what GetSnapshotData() would: xmax follows the latest xid that ended, xmin is the oldest that runs."""
+        xmax = FullXid(max(self.ended, default=FIRST_XID - 1) + 1)
+        running = frozenset(xid for xid in self.running if xid < xmax)
+        return Snapshot(min(running, default=xmax), xmax, running)
+
+    def replayed(self) -> ReplayedSnapshot:
+        """Return what a standby has that replayed all of this."""
+        return ReplayedSnapshot(self.snapshot().xmin, self.lsn)
+
+
+STEPS = st.lists(st.integers(0, 4), max_size=30)
+
+
+@pytest.mark.feature("P22")
+@given(before=STEPS, after=STEPS)
+def test_a_snapshot_shows_exactly_the_transactions_that_had_ended(before: list[int], after: list[int]) -> None:
+    transactions = Transactions(before)
+    had_ended = set(transactions.ended)
+    snapshots = (transactions.snapshot(), transactions.replayed())
+    for step in [*after, *([1] * (len(before) + len(after)))]:
+        transactions.step(step)
+    for xid, commit_lsn in transactions.ended.items():
+        for snapshot in snapshots:
+            assert snapshot.shows(xid, commit_lsn) == (xid in had_ended), (str(snapshot), xid)
+
+
+@given(before=STEPS, after=STEPS)
+def test_nothing_is_shown_from_where_a_snapshot_says_so(before: list[int], after: list[int]) -> None:
+    transactions = Transactions(before)
+    had_ended = set(transactions.ended)
+    snapshots = (transactions.snapshot(), transactions.replayed())
+    for step in [*after, *([1] * (len(before) + len(after)))]:
+        transactions.step(step)
+    for snapshot in snapshots:
+        for xid, commit_lsn in transactions.ended.items():
+            if snapshot.shows_none_from(xid, commit_lsn):
+                later = {at for at, lsn in transactions.ended.items() if at >= xid and lsn >= commit_lsn}
+                assert not later & had_ended, (str(snapshot), xid)
+    first_unseen = FullXid(max((*had_ended, *snapshots[0].running), default=FIRST_XID - 1) + 1)
+    assert snapshots[0].shows_none_from(first_unseen, Lsn(0))
+    assert snapshots[1].shows_none_from(first_unseen, snapshots[1].replayed_lsn)
+
+
+@given(STEPS)
+def test_a_snapshot_is_read_as_it_is_written(steps: list[int]) -> None:
+    transactions = Transactions(steps)
+    assert parse_snapshot(str(transactions.snapshot())) == transactions.snapshot()
+    for snapshot in (transactions.snapshot(), transactions.replayed()):
+        assert parse_visibility(str(snapshot)) == snapshot
