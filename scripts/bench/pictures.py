@@ -11,9 +11,10 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from scripts.bench.drawing import number, text_at
 
 INTO = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BOTTOM = 760, 190, 80, 20, 14, 54, 34
@@ -54,7 +55,7 @@ class Picture:
         drawn: list[str] = []
         at = TOP
         for heading, bars in self.groups:
-            drawn.append(_text(10, at + 14, heading, weight="bold"))
+            drawn.append(text_at(10, at + 14, heading, weight="bold"))
             at += ROW
             for bar in bars:
                 drawn += _bar(bar, at, scale)
@@ -62,7 +63,7 @@ class Picture:
             at += GAP
         height = at + BOTTOM
         ticks = [part for tick in scale.ticks() for part in _tick(tick, scale.at(tick), at)]
-        head = [_text(10, 22, self.title, size=15, weight="bold"), _text(10, 40, self.unit, colour="#555")]
+        head = [text_at(10, 22, self.title, size=15, weight="bold"), text_at(10, 40, self.unit, colour="#555")]
         opening = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
             f'viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12">'
@@ -103,36 +104,18 @@ def _bar(bar: Bar, at: float, scale: _Scale) -> list[str]:
     end, low, high = scale.at(middle), scale.at(min(bar.values)), scale.at(max(bar.values))
     line, width, height = at + ROW / 2 - 1, max(end - begin, 1), ROW - 6
     return [
-        _text(LEFT - 8, at + 13, bar.name, anchor="end"),
+        text_at(LEFT - 8, at + 13, bar.name, anchor="end"),
         f'<rect x="{begin:.1f}" y="{at + 2}" width="{width:.1f}" height="{height}" fill="{bar.colour}"/>',
         f'<line x1="{low:.1f}" y1="{line}" x2="{high:.1f}" y2="{line}" stroke="#222" stroke-width="1"/>',
-        _text(max(end, high) + 6, at + 13, _number(middle)),
+        text_at(max(end, high) + 6, at + 13, number(middle)),
     ]
 
 
 def _tick(value: float, x: float, bottom: float) -> list[str]:
     return [
         f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>',
-        _text(x, bottom + 16, _number(value), anchor="middle", colour="#555"),
+        text_at(x, bottom + 16, number(value), anchor="middle", colour="#555"),
     ]
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "start",
-    size: int = 12,
-    weight: str = "normal",
-    colour: str = "#111",
-) -> str:
-    style = f'text-anchor="{anchor}" font-size="{size}" font-weight="{weight}" fill="{colour}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def latency(said: Said) -> Picture:

@@ -1,0 +1,177 @@
+"""What is soaked: a server with the demonstration's tables, its archive, sidecar, archiver and the pipeline on Spark.
+
+The configuration is the default one, unlike the demonstration's: bounds are what a user has.
+"""
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+
+from scripts.demo_run import server as embedded
+from scripts.demo_run import workload as shop
+from scripts.demo_run.archiving import archive_line
+from scripts.demo_run.processes import CTL, Process, run, tail
+from scripts.soak_run.jvm import NATIVE_MEMORY_TRACKING
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state_folder import StateFolder
+
+ROLE = "cdc"
+SPARK_STANDS = '"query starts"'  # an event of its log
+SPARK_S_MAX, COPY_S_MAX = 240.0, 240.0
+POLL_S = 0.5
+GRANTS = (
+    f"CREATE ROLE {ROLE} LOGIN REPLICATION",
+    f"GRANT USAGE ON SCHEMA app TO {ROLE}",
+    f"GRANT SELECT ON ALL TABLES IN SCHEMA app TO {ROLE}",
+    f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {ROLE}",
+)
+CONFIG = """\
+[capture]
+dsn = {dsn}
+group = {group}
+
+[select]
+tables = ["app.*"]
+
+[archive]
+folder = {spool}
+
+[metrics]
+port = {port}
+archiver_port = {archiver_port}
+"""
+
+
+@dataclass
+class Capture:
+    """The processes, and where they write."""
+
+    folder: Path
+    server: embedded.Server
+    pipeline_options: tuple[str, ...]
+    sidecar: Process = field(init=False)
+    archiver: Process = field(init=False)
+    pipeline: Process = field(init=False)
+    work: shop.Workload = field(init=False)
+
+    def __post_init__(self) -> None:
+        state = ("--state", str(self.state))
+        self.sidecar = Process("sidecar", ("run", "sidecar", *state), self.folder / "sidecar.log")
+        self.archiver = Process("archiver", ("run", "archiver", *state), self.folder / "archiver.log")
+        words = ("spark", "run", *state, "--lake", str(self.lake), "--master", "local[2]", *self.pipeline_options)
+        self.pipeline = Process("pipeline", words, self.folder / "pipeline.log")
+        self.work = shop.Workload(self.server.dsn())
+
+    @property
+    def state(self) -> Path:
+        """The state folder."""
+        return self.folder / "state"
+
+    @property
+    def spool(self) -> Path:
+        """Where the server archives to."""
+        return self.folder / "spool"
+
+    @property
+    def lake(self) -> Path:
+        """Where the tables are."""
+        return self.folder / "lake"
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """All that is ours."""
+        return self.sidecar, self.archiver, self.pipeline
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of what our processes logged."""
+        return sum(process.log.stat().st_size for process in self.processes)
+
+    def begin(self, rate: float) -> None:
+        """Make the state as a user would, start everything, wait for the first copy, and start the load if any."""
+        shop.create(self.server.dsn())
+        with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
+            for statement in GRANTS:
+                connection.execute(statement.encode())
+        config = self.folder / "tidemark.toml"
+        config.write_text(self._configuration())
+        told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
+        self.server.configure(archive_line(told, self.server, self.folder / "program"))
+        os.environ["JAVA_TOOL_OPTIONS"] = NATIVE_MEMORY_TRACKING + " " + os.environ.get("JAVA_TOOL_OPTIONS", "")
+        self.sidecar.start()
+        self.archiver.start()
+        self.pipeline.start()
+        self._until(lambda: self.pipeline.has_said(SPARK_STANDS), "Spark's start", SPARK_S_MAX)
+        self._until(self._is_drained, "the first copy in the lake", COPY_S_MAX)
+        if rate > 0:
+            self.work.pace(rate)
+            self.work.start()
+
+    def check(self) -> None:
+        """End the soak if a process ended by itself, or a client of the load failed."""
+        for process in self.processes:
+            process.check()
+        if self.work.failure is not None:
+            raise SystemExit(f"a client of the load failed: {self.work.failure}")
+
+    def stop(self) -> None:
+        """Stop everything."""
+        self.work.stop()
+        for process in reversed(self.processes):
+            process.stop()
+        self.server.stop()
+
+    def _is_drained(self) -> bool:
+        try:
+            told: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
+        except FileNotFoundError:
+            return False
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            return told["sequence"] == outbox.head()
+
+    def _until(self, condition: Callable[[], bool], what: str, within_s: float) -> None:
+        end_s = time.monotonic() + within_s
+        while not condition():
+            self.check()
+            if time.monotonic() > end_s:
+                logs = "\n".join(f"--- {process.name}\n{tail(process.log)}" for process in self.processes)
+                raise SystemExit(f"not within {within_s:.0f} s: {what}\n{logs}")
+            time.sleep(POLL_S)
+
+    def _configuration(self) -> str:
+        ports = [_free_port() for _ in range(2)]
+        return CONFIG.format(
+            dsn=json.dumps(self.server.dsn(ROLE)),
+            group=json.dumps(self.server.group or ""),
+            spool=json.dumps(str(self.spool)),
+            port=ports[0],
+            archiver_port=ports[1],
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def started(folder: Path, rate: float, pipeline_options: tuple[str, ...]) -> Iterator[Capture]:
+    """Start all; at the end stop it, and remove its folder unless something failed: then its logs are wanted."""
+    folder.chmod(0o755)  # the server's user has to reach its own folders in it
+    capture = Capture(folder, embedded.start(folder), pipeline_options)
+    try:
+        capture.begin(rate)
+        yield capture
+    finally:
+        capture.stop()
+    shutil.rmtree(folder, ignore_errors=True)
