@@ -1,7 +1,6 @@
 """archive_command on real servers: WAL arrives whole; whatever befalls the spool, the server keeps no WAL for us."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +50,7 @@ def test_each_segment_arrives_as_the_server_wrote_it(traversable: Path) -> None:
 def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(traversable: Path) -> None:
     with (
         small_disk(traversable / "disk", 16 << 20) as disk,
-        archiving(disk.root, hold_s=HOLD_S, free_bytes_min=0) as archive,
+        archiving(disk.root, hold_s=HOLD_S, hold_bytes=0, free_bytes_min=0) as archive,
     ):
         before = archive.switch(2)
         archive.wait_until_archived()
@@ -72,7 +71,7 @@ def test_a_full_disk_is_held_for_a_while_and_then_given_up_segment_by_segment(tr
 
 @pytest.mark.feature("I25")
 def test_a_file_system_that_hangs_is_left_alone(traversable: Path) -> None:
-    with archiving(traversable, hold_s=HOLD_S, copy_s=0.5) as archive:
+    with archiving(traversable, hold_s=HOLD_S, hold_bytes=0, copy_s=0.5) as archive:
         archive.switch()
         archive.wait_until_archived()
         sentinel = archive.spool.folder / ".tidemark"
@@ -91,10 +90,16 @@ def test_a_file_system_that_hangs_is_left_alone(traversable: Path) -> None:
 
 
 @pytest.mark.feature("I25")
-def test_a_spool_that_is_gone_with_its_ledger_is_told_in_the_servers_log(traversable: Path) -> None:
-    with archiving(traversable, hold_s=HOLD_S) as archive:
-        shutil.rmtree(archive.spool.folder)
+def test_holes_of_a_spool_that_is_gone_are_recorded_in_it_when_it_is_back(traversable: Path) -> None:
+    with archiving(traversable, hold_s=HOLD_S, hold_bytes=0) as archive:
+        away = archive.spool.folder.rename(traversable / "away")
+        lost = archive.switch(2)
+        archive.wait_until_archived()
+        assert f"{lost[0]} is NOT archived and recorded in tidemark-archive-" in archive.node.log
+        assert not archive.spool.folder.exists()
+        away.rename(archive.spool.folder)
         (name,) = archive.switch()
         archive.wait_until_archived()
-        assert f"{name} is NOT archived and NOT recorded" in archive.node.log
-        assert not archive.spool.folder.exists()
+        assert name in archived(archive)
+        assert holes(archive) == lost
+        assert not list(archive.node.data.glob("tidemark-archive-*"))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.archive_command import HURRIED_S
+from archiver.archive_command import HURRIED_S, UNLISTED_HOLDS, Job
 from tests.support.archiving import segment_bytes
-from tidemark.io.hole_ledger import LEDGER_BYTES, HoleLedger
+from tidemark.io.held_wal import held_bytes
+from tidemark.io.hole_ledger import LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.spool import Spool
 
 CLUSTER = 7_123_456_789_012_345_678
@@ -36,6 +37,23 @@ class Server:
         ready = self.data / "pg_wal" / "archive_status" / f"{NAME}.ready"
         ready.touch()
         os.utime(ready, (0, time.time() - seconds))
+
+    @property
+    def own_ledger(self) -> Path:
+        """The ledger that the command keeps while the spool's cannot be written."""
+        return self.data / Job(self.segment, NAME, self.spool, 0, 0, 0, 0, 0).own_ledger
+
+    def fail(self, ledger: Path, failed_s: float, *, ago_s: float = 1) -> None:
+        """Have archiving fail for so long already, up to a moment ago."""
+        ledger.unlink(missing_ok=True)
+        HoleLedger.create(ledger, 0o600)
+        ended_ns = boot_clock_ns() - int(ago_s * 1e9)
+        with HoleLedger.open(ledger, writable=True) as opened:
+            opened.note_failure(began_ns=ended_ns - int(failed_s * 1e9), now_ns=ended_ns)
+
+    def break_copies(self) -> None:
+        """Let no copy succeed, but for the ledger."""
+        self.segment.write_bytes(segment_bytes(CLUSTER + 1))
 
     def archive(self, *more: str, program: str = "") -> tuple[int, str]:
         """Run the command, or a program around it; return its exit status and what it said."""
@@ -79,7 +97,7 @@ def test_a_file_that_is_gone_is_held_and_then_given_up_like_any_other(server: Se
     assert code == 1
     assert f"{NAME}: No such file or directory" in said
     assert "ledger cannot be written" not in said
-    code, said = server.archive("--hold-s", "0")
+    code, said = server.archive("--hold-s", "0", "--hold-bytes", "0")
     assert code == 0
     assert "given up" in said
     assert server.holes == [NAME]
@@ -100,16 +118,78 @@ def test_a_copy_that_succeeded_is_a_success_whatever_the_ledger_is(server: Serve
         assert server.holes == []
 
 
+@pytest.mark.feature("I25")
+def test_a_disk_that_was_full_twice_within_a_minute_makes_no_hole(server: Server) -> None:
+    """Full for 5 s, free for 50, and full again: the server paused, so nobody knows that the disk was free."""
+    server.break_copies()
+    server.fail(server.spool.ledger, 5, ago_s=HOLD_S)
+    code, _ = server.archive("--hold-bytes", "0")
+    assert (code, server.holes) == (1, [])
+
+
+@pytest.mark.feature("I25")
+def test_a_file_is_given_up_only_with_both_limits_reached(server: Server) -> None:
+    server.break_copies()
+    held = held_bytes(server.data / "pg_wal", enough=1 << 40)
+    assert held == server.segment.stat().st_size
+    server.fail(server.spool.ledger, HOLD_S)
+    assert server.archive("--hold-bytes", str(held + 1))[0] == 1
+    assert server.archive("--hold-bytes", str(held), "--hold-s", str(10 * HOLD_S))[0] == 1
+    assert server.holes == []
+    code, said = server.archive("--hold-bytes", str(held))
+    assert code == 0
+    assert "recorded as a hole" in said
+    assert server.holes == [NAME]
+
+
+@pytest.mark.feature("I25")
+def test_a_pg_wal_that_cannot_be_listed_holds_wal_longer_and_not_for_ever(server: Server) -> None:
+    server.break_copies()
+    (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").unlink()
+    (server.data / "pg_wal" / "archive_status").rmdir()
+    assert held_bytes(server.data / "pg_wal", enough=1) is None
+    server.fail(server.spool.ledger, HOLD_S)
+    assert server.archive("--hold-bytes", "1")[0] == 1
+    server.fail(server.spool.ledger, UNLISTED_HOLDS * HOLD_S)
+    assert server.archive("--hold-bytes", "1")[0] == 0
+    assert server.holes == [NAME]
+
+
+@pytest.mark.feature("I25")
+def test_wal_that_the_server_keeps_for_another_reason_is_not_held_for_us(server: Server) -> None:
+    pg_wal = server.data / "pg_wal"
+    for number in range(2, 6):
+        (pg_wal / f"{number:024X}").write_bytes(segment_bytes(CLUSTER))
+        (pg_wal / "archive_status" / f"{number:024X}.done").touch()
+    (pg_wal / "archive_status" / f"{9:024X}.ready").touch()  # its segment is gone
+    assert held_bytes(pg_wal, enough=1 << 40) == server.segment.stat().st_size
+
+
 def test_a_clock_that_was_set_back_is_no_reason_to_hold_wal_for_ever(server: Server) -> None:
-    server.spool.ledger.unlink()
-    server.spool.ledger.mkdir()
-    server.segment.write_bytes(segment_bytes(CLUSTER + 1))
+    for ledger in (server.spool.ledger, server.own_ledger):
+        ledger.unlink(missing_ok=True)
+        ledger.mkdir()
+    server.break_copies()
     server.age(0)
-    assert server.archive()[0] == 1
+    assert server.archive("--hold-bytes", "0")[0] == 1
     server.age(-10 * HOLD_S)
-    code, said = server.archive()
+    code, said = server.archive("--hold-bytes", "0")
     assert code == 0
     assert f"{NAME} is NOT archived and NOT recorded" in said
+    assert server.archive()[0] == 1, "the bytes count all the same"
+
+
+def test_what_only_the_data_folder_could_record_comes_into_the_spool_later(server: Server) -> None:
+    away = server.spool.folder.rename(server.data.with_name("away"))
+    server.fail(server.own_ledger, HOLD_S)
+    code, said = server.archive("--hold-bytes", "0")
+    assert code == 0
+    assert f"{NAME} is NOT archived and recorded in {server.own_ledger.name}" in said
+    away.rename(server.spool.folder)
+    server.break_copies()
+    assert server.archive()[0] == 1
+    assert server.holes == [NAME]
+    assert not server.own_ledger.exists()
 
 
 def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(server: Server) -> None:
@@ -120,11 +200,11 @@ def none_left(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 os.fork = none_left
 main()
 """
-    code, said = server.archive(program=program)
+    code, said = server.archive("--hold-bytes", "0", program=program)
     assert code == 1
     assert "Resource temporarily unavailable" in said
-    server.age(HOLD_S + 1)
-    assert server.archive(program=program)[0] == 0
+    server.fail(server.own_ledger, HOLD_S)
+    assert server.archive("--hold-bytes", "0", program=program)[0] == 0
 
 
 @pytest.mark.feature("I25")
@@ -150,15 +230,15 @@ def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -
     os.mkfifo(sentinel)  # who opens it waits for ever
     with HoleLedger.open(server.spool.ledger, writable=True):  # who opens it waits, too
         server.age(HOLD_S + 1)
-        assert server.archive()[0] == 0
+        server.fail(server.own_ledger, HOLD_S)
+        assert server.archive("--hold-bytes", "0")[0] == 0
         began_s = time.monotonic()
         for _ in range(5):
-            code, said = server.archive()
+            code, said = server.archive("--hold-bytes", "0")
             assert code == 0
-            assert f"{NAME} is NOT archived and NOT recorded: an earlier copy into the spool still hangs" in said
+            assert f"{server.own_ledger.name} of the data folder alone: an earlier copy into the spool still" in said
         assert time.monotonic() - began_s < 5 * HURRIED_S
-        server.age(0)
-        assert server.archive()[0] == 1, "a file that has not waited for long is tried again"
+        assert server.archive()[0] == 1, "with little WAL held it is tried again"
     fifo = sentinel.rename(sentinel.with_suffix(".fifo"))
     sentinel.write_text(content)
     fifo.write_text(content)  # who waited goes on

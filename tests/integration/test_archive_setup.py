@@ -45,7 +45,7 @@ def test_the_line_that_init_prints_fills_a_spool_that_a_group_shares(traversable
         assert mode(folder) == 0o2770
         assert "archive_mode = on" in done.err
         line = setting(done)
-        assert "--hold-s 60 --free-bytes-min 1073741824 %p %f'" in line
+        assert "--hold-s 60 --hold-bytes 4294967296 --free-bytes-min 1073741824 %p %f'" in line
         program = line.split(" --spool ")[0].removeprefix("archive_command = '")
         assert program.endswith("cdcctl-archive")
         with (node.data / "postgresql.conf").open("a") as conf:
@@ -114,5 +114,7 @@ def test_a_folder_of_another_cluster_or_of_no_wal_is_refused_before_anything_is_
 
 
 def test_the_setting_quotes_for_shell_server_and_configuration_file() -> None:
-    line = archive_setting(Config(archive=ArchiveConfig(folder="/a b/it's/50%", hold_s=1.5, free_bytes_min=7)))
-    assert line.endswith("""--spool ''/a b/it''"''"''s/50%%'' --hold-s 1.5 --free-bytes-min 7 %p %f'""")
+    line = archive_setting(
+        Config(archive=ArchiveConfig(folder="/a b/it's/50%", hold_s=1.5, hold_bytes=9, free_bytes_min=7))
+    )
+    assert line.endswith("""--spool ''/a b/it''"''"''s/50%%'' --hold-s 1.5 --hold-bytes 9 --free-bytes-min 7 %p %f'""")

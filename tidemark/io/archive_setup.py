@@ -65,7 +65,7 @@ def archive_setting(config: Config) -> str:
     archive = config.archive
     # The server runs it in its data folder, and takes `%` for its own.
     words = [program, "--spool", archive.folder, "--hold-s", f"{archive.hold_s:g}"]
-    words += ["--free-bytes-min", str(archive.free_bytes_min)]
+    words += ["--hold-bytes", str(archive.hold_bytes), "--free-bytes-min", str(archive.free_bytes_min)]
     command = f"{shlex.join(words).replace('%', '%%')} %p %f"
     return f"archive_command = '{command.replace(chr(39), chr(39) * 2)}'"
 

@@ -128,6 +128,7 @@ class ArchiveConfig:
     switch_s: Seconds = 60.0
     keep_bytes: Bytes = 0
     hold_s: Seconds = 60.0
+    hold_bytes: Annotated[int, Field(ge=0, le=1 << 44)] = 4 << 30
     free_bytes_min: Bytes = 1 << 30
 
 

@@ -3,6 +3,11 @@
 Standard library only: `cdcctl-archive` writes it. `create` allocates all of it once, everything after that is written
 in place, so a disk that is full takes nothing from it. A header or a slot that was torn counts as empty: what is
 missing in the spool is found by its reader anyway, the ledger tells when and why.
+
+Failure is counted within attempts: how long each failed attempt took, and the second between the attempts of one round.
+The server pauses for up to a minute between rounds; nobody knows what a copy would have met meanwhile.
+
+Format: version 2, `TMHOLES2`. Version 1 had no counted time: read with none; the next write makes it version 2.
 """
 
 import fcntl
@@ -16,9 +21,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-_MAGIC = b"TMHOLES1"
-_HEADER = struct.Struct("<8sI4x16sQQQ")  # magic, CRC-32 of the rest, then `_Header`
-_REST_AT = 12
+_MAGIC_1, _MAGIC = b"TMHOLES1", b"TMHOLES2"
+_HEADER_1 = struct.Struct("<8sI4x16sQQQ")
+_HEADER = struct.Struct("<8sI4x16sQQQQ")  # magic, CRC-32 of the rest, then `_Header`
+_CRC_AT, _REST_AT = 8, 12
 _SLOT = struct.Struct("<I4xQ40s72s")  # CRC-32 of the rest, wall clock in s, name, reason
 _SLOT_REST_AT = 4
 _HEADER_BYTES = 128
@@ -26,6 +32,7 @@ SLOTS = 1023
 LEDGER_BYTES = _HEADER_BYTES + SLOTS * _SLOT.size
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 ATTEMPTS_APART_S = 300.0  # a server that runs tries again each minute: whoever comes later was stopped in between
+ROUND_PAUSE_S = 5.0  # pgarch.c waits 1 s between the three attempts of a round, and up to 60 s behind them
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +52,10 @@ class _Header:
     failing_since: int
     hole_count: int
     latest_failure: int
+    failed_ns: int  # counted within attempts, since `failing_since`; not in version 1
 
 
-_EMPTY = _Header(bytes(16), 0, 0, 0)
+_EMPTY = _Header(bytes(16), 0, 0, 0, 0)
 
 
 class HoleLedger:
@@ -100,7 +108,7 @@ class HoleLedger:
         if not header.failing_since:
             return None
         began_ns = header.failing_since if header.boot_id == _this_boot() else 0
-        return (_boot_clock_ns() - began_ns) / 1e9
+        return (boot_clock_ns() - began_ns) / 1e9
 
     @property
     def hole_count(self) -> int:
@@ -113,24 +121,33 @@ class HoleLedger:
         if header.failing_since:
             self._write_header(replace(header, failing_since=0))
 
-    def note_failure(self, *, apart_s: float = ATTEMPTS_APART_S) -> float:
-        """Return for how many seconds archiving has failed.
+    def note_failure(
+        self, *, began_ns: int | None = None, now_ns: int | None = None, apart_s: float = ATTEMPTS_APART_S
+    ) -> float:
+        """Return for how many seconds archiving has failed within attempts; this one began at `began_ns`.
 
-        It is 0 the first time, the first time after a boot, and `apart_s` or more behind the failure before: nobody
-        tried meanwhile, so the server did not run.
+        Counting begins anew after a boot, and `apart_s` or more behind the failure before: nobody tried meanwhile, so
+        the server did not run.
         """
         header = self._header()
-        now_ns, this_boot = _boot_clock_ns(), _this_boot()
+        now_ns, this_boot = boot_clock_ns() if now_ns is None else now_ns, _this_boot()
+        began_ns = now_ns if began_ns is None else min(began_ns, now_ns)
         goes_on = header.failing_since and header.boot_id == this_boot
-        if not goes_on or now_ns - header.latest_failure >= apart_s * 1e9:
-            header = replace(header, boot_id=this_boot, failing_since=now_ns)
-        self._write_header(replace(header, latest_failure=now_ns))
-        return (now_ns - header.failing_since) / 1e9
+        if goes_on and now_ns - header.latest_failure < apart_s * 1e9:
+            if began_ns - header.latest_failure <= ROUND_PAUSE_S * 1e9:
+                began_ns = header.latest_failure
+        else:
+            header = replace(header, boot_id=this_boot, failing_since=began_ns, failed_ns=0)
+        header = replace(header, latest_failure=now_ns, failed_ns=header.failed_ns + now_ns - began_ns)
+        self._write_header(header)
+        return header.failed_ns / 1e9
 
-    def give_up(self, name: str, reason: str) -> None:
-        """Record that `name` is not archived; those behind it are given up at once, until a copy succeeds."""
+    def give_up(self, name: str, reason: str, *, at_s: int | None = None) -> None:
+        """Record that `name` is not archived, since now or `at_s`."""
         header = self._header()
-        rest = _SLOT.pack(0, int(time.time()), name.encode()[:40], _cut(reason, 72))[_SLOT_REST_AT:]
+        rest = _SLOT.pack(0, int(time.time()) if at_s is None else at_s, name.encode()[:40], _cut(reason, 72))[
+            _SLOT_REST_AT:
+        ]
         slot = zlib.crc32(rest).to_bytes(_SLOT_REST_AT, "little") + rest
         os.pwrite(self._descriptor, slot, _HEADER_BYTES + header.hole_count % SLOTS * _SLOT.size)
         self._write_header(replace(header, hole_count=header.hole_count + 1))
@@ -148,20 +165,26 @@ class HoleLedger:
 
     def _header(self) -> _Header:
         packed = os.pread(self._descriptor, _HEADER.size, 0)
-        if len(packed) == _HEADER.size:
-            magic, crc, *fields = _HEADER.unpack(packed)
-            if magic == _MAGIC and crc == zlib.crc32(packed[_REST_AT:]):
-                return _Header(*fields)
+        if packed.startswith(_MAGIC_1) and _is_whole(packed[: _HEADER_1.size]):
+            _, _, boot_id, failing_since, hole_count, latest_failure = _HEADER_1.unpack_from(packed)
+            return _Header(boot_id, failing_since, hole_count, latest_failure, 0)
+        if packed.startswith(_MAGIC) and len(packed) == _HEADER.size and _is_whole(packed):
+            return _Header(*_HEADER.unpack(packed)[2:])
         return _EMPTY
 
     def _write_header(self, header: _Header) -> None:
-        fields = (header.boot_id, header.failing_since, header.hole_count, header.latest_failure)
+        fields = (header.boot_id, header.failing_since, header.hole_count, header.latest_failure, header.failed_ns)
         rest = _HEADER.pack(_MAGIC, 0, *fields)[_REST_AT:]
         os.pwrite(self._descriptor, _MAGIC + zlib.crc32(rest).to_bytes(4, "little") + rest, 0)
         os.fdatasync(self._descriptor)
 
 
-def _boot_clock_ns() -> int:
+def _is_whole(header: bytes) -> bool:
+    return int.from_bytes(header[_CRC_AT:_REST_AT], "little") == zlib.crc32(header[_REST_AT:])
+
+
+def boot_clock_ns() -> int:
+    """Return the clock that failures are counted by."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 

@@ -41,7 +41,7 @@ class NoSpool(ConfigError):
 class NotArchived(StateError):
     """A file that could not be put into the spool."""
 
-    hint = "see to the spool's disk; the server tries again, and gives the file up after archive.hold_s"
+    hint = "see to the spool's disk; the server tries again; archive.hold_s and archive.hold_bytes bound that"
 
 
 class OtherContent(StateError):
