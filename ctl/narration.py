@@ -1,19 +1,32 @@
 """What a command says on standard error while it works."""
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
 
 import click
 
 from tidemark.io.node import Blocker
-from tidemark.model.errors import NodeUnreachable
+from tidemark.model.errors import NodeUnreachable, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn
+
+QUIET_S = 2.0  # a replay that takes no longer is not worth a line
+TERMINAL_S = 0.2  # between updates of the line on a terminal
+LOG_S = 5.0  # between lines elsewhere
+BYTES_PER_MB = 1 << 20
+ADVICE = (
+    "the catalogs are read from the node's last checkpoint on; to shorten this, interrupt it, run CHECKPOINT on the "
+    "node and start again"
+)
 
 
 class Narrator:
-    """Says what a seed waits for (`tidemark.runtime.seeding.SeedObserver`), and when the node is away."""
+    """Says what a seed does (`tidemark.runtime.seeding.SeedObserver`), and when the node is away."""
 
-    def __init__(self) -> None:
+    def __init__(self, output: TextIO | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self._told: tuple[FullXid, ...] | None = None
+        self._replay = _ReplayLine(output or sys.stderr, now)
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Name the transactions that are waited for, whenever they are others than before."""
@@ -22,11 +35,76 @@ class Narrator:
         if waited_for != self._told:
             self._told = waited_for
             names = "; ".join(map(str, blockers)) or "none that this role can see"
-            click.echo(f"waiting for older transactions to end: {names}", err=True)
+            self._say(f"waiting for older transactions to end: {names}")
 
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Keep quiet: the replay from the checkpoint takes moments."""
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Show how much of the WAL since the checkpoint is read."""
+        self._replay.show(lsn - start_lsn, end_lsn - start_lsn)
+
+    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
+        """Say why the catalogs are read once more."""
+        self._say(f"attempt {attempt} of {attempts_max} to read the catalogs failed, trying again: {error}")
+        self._replay.restart()
 
     def away(self, error: NodeUnreachable) -> None:
         """Say that the stream broke, and that it is made again."""
-        click.echo(f"the stream broke, connecting again: {error}", err=True)
+        self._say(f"the stream broke, connecting again: {error}")
+
+    def _say(self, line: str) -> None:
+        self._replay.clear()
+        click.echo(line, err=True)
+
+
+class _ReplayLine:
+    """How far the WAL since the checkpoint is read: a line updated in place on a terminal, else lines now and then."""
+
+    def __init__(self, output: TextIO, now: Callable[[], float]) -> None:
+        self._output = output
+        self._now = now
+        self._in_place = output.isatty()
+        self._advised = False
+        self._shown = False  # on a terminal: the line is there
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin again at the first byte."""
+        self._started_s: float | None = None
+        self._written_s = 0.0
+        self._start_bytes = 0
+
+    def show(self, read_bytes: int, total_bytes: int) -> None:
+        """Write the line if it is time to."""
+        now_s = self._now()
+        if self._started_s is None:
+            self._started_s, self._start_bytes = now_s, read_bytes
+            self._written_s = now_s + QUIET_S - self._every_s
+        if read_bytes >= total_bytes:
+            self.clear()
+        elif now_s - self._written_s >= self._every_s:
+            self._written_s = now_s
+            self._write(self._line(read_bytes, total_bytes, now_s - self._started_s))
+
+    def clear(self) -> None:
+        """Remove the line from a terminal."""
+        if self._shown:
+            self._shown = False
+            self._output.write("\r\033[K")
+            self._output.flush()
+
+    @property
+    def _every_s(self) -> float:
+        return TERMINAL_S if self._in_place else LOG_S
+
+    def _line(self, read_bytes: int, total_bytes: int, taken_s: float) -> str:
+        rate = (read_bytes - self._start_bytes) / taken_s
+        left = f", {(total_bytes - read_bytes) / rate:.0f} s left" if rate > 0 else ""
+        done = f"{read_bytes // BYTES_PER_MB} of {total_bytes // BYTES_PER_MB} MB"
+        return f"reading WAL since the last checkpoint: {done}, {rate / BYTES_PER_MB:.0f} MB/s{left}"
+
+    def _write(self, line: str) -> None:
+        if not self._advised:
+            self._advised = True
+            self._output.write(f"{ADVICE}\n")
+        self._output.write(f"\r{line}\033[K" if self._in_place else f"{line}\n")
+        self._output.flush()
+        self._shown = self._in_place

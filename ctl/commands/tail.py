@@ -22,6 +22,7 @@ from ctl.printing import FORMATS, Databases, Format, Printer, keep_what_is_print
 from ctl.spill import spill_of_command
 from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.engine.selection import Selection
+from tidemark.io.node_errors import WalRemoved
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
@@ -29,10 +30,14 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
 from tidemark.runtime.history_start import LsnRange, begin_from_history
 from tidemark.runtime.live_changes import LiveChanges
-from tidemark.runtime.seeding import WAIT_S_DEFAULT, take_seed
+from tidemark.runtime.seeding import REMOVED_ATTEMPTS_MAX, WAIT_S_DEFAULT, take_seed
 from tidemark.runtime.steady_stream import SteadyStream
 
 READ_WAIT_S = 0.2
+FELL_BEHIND_HINT = (
+    "tail, or what reads its output, fell behind the node: raise wal_keep_size on it, or select less; with a state "
+    "folder and an archive, cdcctl decode has the changes that are missing"
+)
 PrinterFor = Callable[[Databases], Printer]
 CountsByName = Mapping[str, int | float]
 
@@ -103,23 +108,34 @@ def _tail_from_now(
     dsn: str, databases: tuple[str, ...], wanted: LsnRange, wait_s: float, printer_for: PrinterFor
 ) -> CountsByName:
     narrator = Narrator()
-    seed = take_seed(dsn, databases, wait_s=wait_s, observer=narrator)
-    shown = printer_for(Databases.of(seed.node.major, seed.mirrors, seed.databases))
-    names = ", ".join(seed.databases.values())
-    until = wanted.to_lsn
-    with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator, away=narrator.away) as changes:
-        keep_what_is_printed(changes.decoding.decoder, shown)
-        click.echo(f"catalogs of {names} seeded at {format_lsn(seed.lsn)}", err=True)
-        told = False
-        while until is None or changes.snapshot is None or changes.decoded_lsn < until:
-            for decoded in changes.read(READ_WAIT_S):
-                if wanted.holds(decoded):
-                    shown.take(decoded, changes.decoding.decoder.restart_lsn)
-            shown.flush()
-            if not told and changes.snapshot is not None:
-                told = True
-                click.echo("changes follow from here on", err=True)
-    return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
+    removed = 0
+    while True:
+        seed = take_seed(dsn, databases, wait_s=wait_s, observer=narrator)
+        shown = printer_for(Databases.of(seed.node.major, seed.mirrors, seed.databases))
+        with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator, away=narrator.away) as changes:
+            keep_what_is_printed(changes.decoding.decoder, shown)
+            click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
+            try:
+                _print_live(changes, shown, wanted)
+            except WalRemoved as error:
+                removed += 1
+                if changes.snapshot is not None or removed == REMOVED_ATTEMPTS_MAX:
+                    raise WalRemoved(str(error), hint=FELL_BEHIND_HINT) from error
+                narrator.repeating(error, removed, REMOVED_ATTEMPTS_MAX)  # nothing was printed so far
+            else:
+                return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
+
+
+def _print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
+    until, told = wanted.to_lsn, False
+    while until is None or changes.snapshot is None or changes.decoded_lsn < until:
+        for decoded in changes.read(READ_WAIT_S):
+            if wanted.holds(decoded):
+                shown.take(decoded, changes.decoding.decoder.restart_lsn)
+        shown.flush()
+        if not told and changes.snapshot is not None:
+            told = True
+            click.echo("changes follow from here on", err=True)
 
 
 def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_for: PrinterFor) -> CountsByName:

@@ -1,6 +1,7 @@
 """WAL that is gone, damaged or foreign: named with its LSN or file, and once it is put right nothing is missing."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,21 @@ def test_wal_that_the_node_removed_while_the_sidecar_was_down_is_a_gap_until_it_
     node.start()
     sidecar.start()
     assert set(replayed(change_log(sidecar.catch_up(), "account"))) == set(range(1, 8))
+
+
+def test_wal_that_the_node_removed_while_the_sidecar_fell_behind_is_a_gap_and_not_damage(
+    node: Cluster, sidecar: Sidecar
+) -> None:
+    sidecar.start()
+    sidecar.catch_up()
+    assert sidecar.process is not None
+    sidecar.process.send_signal(signal.SIGSTOP)
+    for _ in range(3):  # what it does not read stays in the server, which has the segment open
+        node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {MB})), pg_switch_wal()")
+        node.sql("CHECKPOINT")
+    sidecar.process.send_signal(signal.SIGCONT)
+    told = sidecar.ended(ExitCode.GAP, "already been removed", "streaming timeline 1 at 0/")
+    assert "wal_keep_size" in str(told["hint"])
 
 
 def flip(path: Path, offset: int) -> None:

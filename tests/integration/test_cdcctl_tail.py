@@ -2,8 +2,10 @@
 
 import json
 import re
+import signal
 import subprocess
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -124,6 +126,31 @@ def test_a_state_gives_the_past_and_then_the_present(cluster: Cluster, database:
         assert tail.wait_for_lines(len(skipped + past + present)) == skipped + past + present
         assert tail.stop() == INTERRUPTED
     server.drop()
+
+
+def test_wal_removed_before_the_first_change_makes_tail_begin_again(new_cluster: NewCluster, tmp_path: Path) -> None:
+    node = new_cluster(15, wal_keep_size=0, max_wal_size="32MB", min_wal_size="32MB")
+    node.sql("CREATE TABLE account (id int PRIMARY KEY, note text)")
+    node.sql("CHECKPOINT")
+    with ExitStack() as stack:
+        session = stack.enter_context(node.connect(autocommit=False))
+        sql(session, "INSERT INTO account VALUES (1, 'open')")  # the seed does not wait for it, the changes do
+        tail = stack.enter_context(running(tmp_path, "tail", node.dsn()))
+        tail.wait_for_err("waiting for older transactions")
+        tail.process.send_signal(signal.SIGSTOP)
+        node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {8 << 20}))")
+        for _ in range(3):
+            node.sql("SELECT pg_logical_emit_message(true, 'x', 'x'), pg_switch_wal()")
+            node.sql("CHECKPOINT")
+        tail.process.send_signal(signal.SIGCONT)
+        tail.wait_for_err("attempt 1 of ")
+        session.commit()
+        tail.wait_for(lambda: tail.err.count("seeded at") > 1, "another seed")
+        tail.wait_for_err(FOLLOWING)
+        insert(node, "postgres", 2)
+        (line,) = tail.wait_for_lines(1)
+        assert tail.stop() == INTERRUPTED
+    assert json.loads(line)["after"]["id"] == 2
 
 
 def test_a_stream_that_breaks_is_said_and_made_again(new_cluster: NewCluster, tmp_path: Path) -> None:

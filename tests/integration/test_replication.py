@@ -147,6 +147,26 @@ def test_recycled_wal_is_a_gap_that_names_its_remedy(new_cluster: NewCluster) ->
     assert "wal_keep_size" in error.hint
 
 
+@pytest.mark.parametrize("major", [15, MAJORS[-1]])
+def test_wal_removed_while_its_segment_is_sent_is_a_gap_too(new_cluster: NewCluster, major: int) -> None:
+    node = new_cluster(major, wal_keep_size=0, max_wal_size="32MB", min_wal_size="32MB", log_error_verbosity="verbose")
+    node.sql("SELECT pg_switch_wal()")
+    with WalStream(node.dsn()) as stream:
+        start = stream.identify()
+        node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {SEGMENT // 2}))")
+        stream.start(start.flush_lsn, start.timeline)
+        next_of(stream, ReadSegment)  # the server has the segment's file open, and far more to send than it can
+        for _ in range(3):
+            node.sql("SELECT pg_logical_emit_message(true, 'x', 'x'), pg_switch_wal()")
+            node.sql("CHECKPOINT")
+            stream.send_status()
+        error = raised_by(lambda: stream_until(stream, 1 << 63))
+    assert isinstance(error, WalRemoved)
+    assert "already been removed" in str(error)
+    assert "CheckXLogRemoved, xlog.c" in node.log
+    assert "WalSndSegmentOpen" not in node.log
+
+
 def test_positions_and_clusters_of_another_history_are_refused(cluster: Cluster) -> None:
     with WalStream(cluster.dsn()) as stream:
         identity = stream.identify()

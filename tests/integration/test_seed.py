@@ -20,14 +20,25 @@ from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import pgbench, run_script
 from tidemark.io.node import Blocker, Node, RoleLacksReplication
-from tidemark.io.node_errors import NoHbaLine
+from tidemark.io.node_errors import NoHbaLine, WalRemoved
+from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.seeding import ATTEMPTS_MAX, OlderTransactions, Seed, settle, take_seed
+from tidemark.runtime.seeding import (
+    ATTEMPTS_MAX,
+    REMOVED_ATTEMPTS_MAX,
+    OlderTransactions,
+    Seed,
+    SilentObserver,
+    settle,
+    take_seed,
+)
 
 DEADLINE_S = 120
+UNREAD_BYTES = 6 << 20
+SENT_BYTES = 128 << 10  # in an attempt before its WAL is removed: a message of the server's
 
 
-class Recorder:
+class Recorder(SilentObserver):
     """An observer that remembers who was waited for, and then lets them go."""
 
     def __init__(self, release: threading.Event | None = None) -> None:
@@ -39,9 +50,6 @@ class Recorder:
         self.blockers.extend(blockers)
         if self._release is not None and blockers:
             self._release.set()
-
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
-        pass
 
 
 def test_a_seed_names_the_sessions_and_prepared_transactions_that_it_waits_for(new_cluster: NewCluster) -> None:
@@ -244,7 +252,7 @@ def test_a_seed_looks_for_its_end_again_where_a_catalog_is_rewritten_right_behin
     assert left == 0
 
 
-class Finisher:
+class Finisher(SilentObserver):
     """An observer that finishes the work of a session that is waited for."""
 
     def __init__(self, session: psycopg.Connection, *statements: str) -> None:
@@ -260,9 +268,6 @@ class Finisher:
         for statement in self._statements:
             sql(self._session, statement)
         self._session.commit()
-
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
-        pass
 
 
 def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_waits(
@@ -282,6 +287,47 @@ def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_wa
             release.join()
     assert "lock timeout" in node.log
     assert [relation.name for mirror in seed.mirrors.values() for relation in mirror.relations()] == ["t"]
+
+
+class Remover(SilentObserver):
+    """An observer that lets the node remove the WAL which is being read, while the node sends it."""
+
+    def __init__(self, node: Cluster, rounds: int) -> None:
+        self.repeated: list[tuple[type[TidemarkError], int]] = []
+        self.progress: list[tuple[Lsn, Lsn, Lsn]] = []
+        self._node = node
+        self._rounds = rounds
+
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        self.progress.append((start_lsn, lsn, end_lsn))
+        if len(self.repeated) == self._rounds or lsn < start_lsn + SENT_BYTES:
+            return
+        for _ in range(2):
+            self._node.sql("SELECT pg_logical_emit_message(true, 'x', 'x'), pg_switch_wal()")
+            self._node.sql("CHECKPOINT")
+
+    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
+        assert attempts_max == REMOVED_ATTEMPTS_MAX
+        self.repeated.append((type(error), attempt))
+        write_since_checkpoint(self._node)
+
+
+def write_since_checkpoint(node: Cluster) -> None:
+    """Write more WAL behind a checkpoint than a connection holds."""
+    node.sql("CHECKPOINT")
+    node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {UNREAD_BYTES}))")
+
+
+def test_a_seed_whose_wal_is_removed_begins_again_at_a_newer_checkpoint(new_cluster: NewCluster) -> None:
+    node = new_cluster(15, wal_keep_size=0, max_wal_size="32MB", min_wal_size="32MB", log_error_verbosity="verbose")
+    ensure_role(node)
+    write_since_checkpoint(node)
+    remover = Remover(node, ATTEMPTS_MAX)
+    assert_catalogs_equal(node, take_seed(node.dsn(user=ROLE), wait_s=DEADLINE_S, observer=remover))
+    assert remover.repeated == [(WalRemoved, attempt) for attempt in range(1, ATTEMPTS_MAX + 1)]
+    assert "CheckXLogRemoved, xlog.c" in node.log
+    start_lsn, lsn, end_lsn = remover.progress[-1]
+    assert lsn >= end_lsn > start_lsn + UNREAD_BYTES
 
 
 def test_a_table_of_a_catalogs_shape_that_is_rewritten_is_not_taken_for_the_catalog(new_cluster: NewCluster) -> None:

@@ -3,9 +3,14 @@
 libpq gives no SQLSTATE for a connection that fails, and the server may speak any language: connection errors are known
 by words that no translation changes (`pg_hba.conf`) or by their English text; what is not recognised is
 `NodeUnreachable` with the server's own words, and tried again.
+
+A walsender's errors are recognised by the server function that raised them (PG_DIAG_SOURCE_FUNCTION): a role without
+privileges cannot choose the language of messages, and most of these errors have no SQLSTATE of their own. The functions
+have the same names in PostgreSQL 14 to 18.
 """
 
 import re
+from typing import Protocol
 
 import psycopg
 from psycopg import pq
@@ -83,6 +88,12 @@ class RecoveryConflict(NodeUnreachable):
     hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay"
 
 
+class ResourcesExhausted(NodeUnreachable):
+    """The node has no disk space, memory or other resource left for a statement of ours."""
+
+    hint = "free what the message names on the node's host; a daemon tries again by itself"
+
+
 class DataUnreadable(NodeUnreachable):
     """A value or a page that the server itself cannot read, or not give out; tried again, as it may be on its way."""
 
@@ -125,20 +136,37 @@ _CONNECTION: tuple[tuple[str, type[TidemarkError]], ...] = (
     (r"starting up|shutting down|recovery mode|not yet accepting", NodeStarting),
 )  # fmt: skip
 _SQLSTATES: tuple[tuple[str, type[TidemarkError]], ...] = (
-    ("58P01", WalRemoved),
     ("40001", RecoveryConflict),  # nothing of ours is serializable: no other failure of serialization comes
     ("57014", QueryTimedOut),
     ("55P03", LockTimedOut),
     ("42501", PermissionMissing),
     ("57P", NodeStarting),
-    ("53", NoFreeConnection),
+    ("533", NoFreeConnection),
+    ("53", ResourcesExhausted),
     ("08", NodeUnreachable),
 )
-_OF_DATA = ("22", "54", "XX")  # data exceptions, limits exceeded (a value over 1 GB as text), corruption
-_REFUSED_START: tuple[tuple[str, type[TidemarkError]], ...] = (
-    (r"ahead of the WAL flush position", AheadOfNode),
-    (r"not in this server's history|timeline", TimelineUnknown),
-)
+# Data exceptions, limits exceeded (a value over 1 GB as text), files that cannot be opened or read, corruption.
+_OF_DATA = ("22", "54", "58", "XX")
+_UNDEFINED_FILE = "58P01"
+_INTERNAL_ERROR = "XX000"  # also of each error that PostgreSQL raises without naming an SQLSTATE
+_CORRUPTED = ("XX001", "XX002")
+# CheckXLogRemoved (xlog.c) takes the SQLSTATE from whatever `errno` is at that moment, so any may come, mostly XX000.
+_FINDS_WAL_REMOVED = "CheckXLogRemoved"
+_OPENS_SEGMENT = "WalSndSegmentOpen"  # walsender.c; other files than removed ones have other SQLSTATEs
+_SENDS_HISTORY = "SendTimeLineHistory"  # walsender.c
+_STARTS_REPLICATION = "StartReplication"  # walsender.c: a start beyond the flush LSN, or (with a detail) beyond a fork
+_LOOKS_FOR_TIMELINE = "tliSwitchPoint"  # timeline.c
+
+
+class FailedResult(Protocol):
+    """What is read of a walsender's failed result: libpq's PGresult has it."""
+
+    @property
+    def error_message(self) -> bytes:
+        """The whole message."""
+
+    def error_field(self, fieldcode: int) -> bytes | None:
+        """Return a field of the error, None if the server sent none."""
 
 
 def connection_error(message: str, where: str) -> TidemarkError:
@@ -158,19 +186,35 @@ def query_error(error: psycopg.Error, where: str) -> TidemarkError:
     return _by_sqlstate(error.sqlstate, str(error), where) or kind(f"{where}: {_line(str(error))}")
 
 
-def replication_error(result: pq.abc.PGresult, where: str, doing: str) -> TidemarkError:
+def replication_error(result: FailedResult, where: str, doing: str) -> TidemarkError:
     """Return the error that a walsender's failed `result` means."""
-    sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    sqlstate, function = _field(result, pq.DiagnosticField.SQLSTATE), _field(result, pq.DiagnosticField.SOURCE_FUNCTION)
     message = result.error_message.decode(errors="replace")
     text = f"{where}, {doing}"
+    if kind := _of_walsender(function, sqlstate, has_detail=bool(_field(result, pq.DiagnosticField.MESSAGE_DETAIL))):
+        return kind(f"{text}: {_line(message)}")
     if found := _by_sqlstate(sqlstate, message, text):
         return found
-    for pattern, kind in _REFUSED_START:
-        if re.search(pattern, message):
-            return kind(f"{text}: {_line(message)}")
-    if sqlstate.startswith("XX"):
+    if sqlstate in _CORRUPTED:
         return CorruptWal(f"{text}: {_line(message)}", hint="the node itself cannot read its WAL: see its log")
-    return NodeUnreachable(f"{text}: {_line(message)}")
+    return NodeUnreachable(
+        f"{text}: {_line(message)}", hint="see the node's log for its cause; a daemon tries again by itself"
+    )
+
+
+def _of_walsender(function: str, sqlstate: str, *, has_detail: bool) -> type[TidemarkError] | None:
+    """Return what an error raised by `function` of the server means, if it is one of those that mean one thing."""
+    if function == _FINDS_WAL_REMOVED or (function, sqlstate) == (_OPENS_SEGMENT, _UNDEFINED_FILE):
+        return WalRemoved
+    if function == _LOOKS_FOR_TIMELINE or (function, sqlstate) == (_SENDS_HISTORY, _UNDEFINED_FILE):
+        return TimelineUnknown
+    if (function, sqlstate) == (_STARTS_REPLICATION, _INTERNAL_ERROR):
+        return TimelineUnknown if has_detail else AheadOfNode
+    return None
+
+
+def _field(result: FailedResult, field: pq.DiagnosticField) -> str:
+    return (result.error_field(field) or b"").decode(errors="replace")
 
 
 def _by_sqlstate(sqlstate: str | None, message: str, where: str) -> TidemarkError | None:

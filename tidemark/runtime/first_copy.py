@@ -196,9 +196,6 @@ class FirstCopy:
         names = [str(blocker) for blocker in blockers]
         self._log.info("first copy waits for older transactions", transactions=names, waited_s=round(waited_s, 1))
 
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Do nothing: a copy replays no WAL."""
-
     def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
         key = (task.database, task.relation)
         before = self._noted(key)

@@ -41,18 +41,25 @@ from tidemark.io.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.io.seed import FILES_ATTEMPTS_MAX, FileRows, SeedSession, being_rewritten
 from tidemark.io.uncaptured_seed import VisitingSession, uncaptured_databases, untouched_template
-from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable
+from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import ReadSegment
 from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
 
-ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog, the removal of WAL, or a standby's replay
+ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog or by a standby's replay
+# Attempts at a seed whose WAL the node removes. Each begins at the checkpoint behind which the last one's WAL was
+# removed, so it has the time of a whole checkpoint cycle: a node that checkpoints every few seconds ends some attempts.
+REMOVED_ATTEMPTS_MAX = 20
 POLL_S = 0.1  # between looks at the oldest transaction; doubles as the time to wait for WAL
 TELL_S = 1.0  # between tellings of who is waited for
 WAIT_S_DEFAULT = 600.0
 _XID_MASK = 0xFFFFFFFF
+_REMOVED_HINT = (
+    "the node checkpoints and removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) "
+    "on it until this is done, or try again when it writes less"
+)
 SelectDatabases = Callable[[Node], Sequence[str]]
 FollowsDatabase = Callable[[str], bool]
 
@@ -65,14 +72,21 @@ class OlderTransactions(NodeUnfit):
     )
 
 
-class SeedObserver(Protocol):
-    """Is told what a seed is doing; called from within, so it must return at once."""
+class WaitObserver(Protocol):
+    """Is told of a wait for older transactions; called from within, so it must return at once."""
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Hear for which transactions the seed waits: once a second while it does."""
 
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Hear how far the WAL since the checkpoint is replayed."""
+
+class SeedObserver(WaitObserver, Protocol):
+    """Is told what a seed is doing, in the same way."""
+
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Hear that of the WAL since the checkpoint, [start_lsn, end_lsn) so far, all below `lsn` is replayed."""
+
+    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
+        """Hear that number `attempt` of the attempts ended with `error`, and that the next one begins."""
 
 
 def nothing_else(_database: str) -> bool:
@@ -86,14 +100,17 @@ class SilentObserver:
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Do nothing."""
 
-    def replaying(self, lsn: Lsn, end_lsn: Lsn) -> None:
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Do nothing."""
+
+    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
         """Do nothing."""
 
 
 class Waiting:
     """A wait for the end of all transactions older than `below`, look by look, up to `wait_s`."""
 
-    def __init__(self, below: FullXid, wait_s: float, observer: SeedObserver) -> None:
+    def __init__(self, below: FullXid, wait_s: float, observer: WaitObserver) -> None:
         self._below = below
         self._wait_s = wait_s
         self._observer = observer
@@ -144,15 +161,22 @@ def take_seed(
     what `follows` names: databases that are created later can be followed, and those be renamed into the selection.
     """
     told = observer or SilentObserver()
-    for attempt in range(1, ATTEMPTS_MAX + 1):
+    failed = removed = 0
+    while True:
         try:
             if callable(databases):
                 return _attempt_all(dsn, databases, follows, wait_s, told)
             return _attempt(dsn, databases, wait_s, told)
-        except (SeedOvertaken, WalRemoved, RecoveryConflict, LockTimedOut):
-            if attempt == ATTEMPTS_MAX:
+        except WalRemoved as error:
+            removed += 1
+            if removed == REMOVED_ATTEMPTS_MAX:
+                raise WalRemoved(str(error), hint=_REMOVED_HINT) from error
+            told.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
+        except (SeedOvertaken, RecoveryConflict, LockTimedOut) as error:
+            failed += 1
+            if failed == ATTEMPTS_MAX:
                 raise
-    raise AssertionError
+            told.repeating(error, failed, ATTEMPTS_MAX)
 
 
 def settle(
@@ -227,11 +251,11 @@ def _attempt(
                 if mirror is not None:
                     sessions.append(other)
                     mirrors.append(mirror)
-        replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors)))
+        replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors), observer))
         _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
         answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
         end_lsn, files = _end(first, sessions)
-        lsn = replay.run_to(end_lsn, observer)
+        lsn = replay.run_to(end_lsn)
         for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
             seed.merge(mirror, answer)
             asked.check_files(mirror, current)
@@ -280,7 +304,9 @@ def next_xid_after(next_xid: FullXid, block: RecordBlock, stop: int) -> FullXid:
 class _Replay:
     """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
 
-    def __init__(self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: DatabaseMirrors) -> None:
+    def __init__(
+        self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: DatabaseMirrors, observer: SeedObserver
+    ) -> None:
         fmt = wal_format(facts.major)
         self.follower = CatalogFollower(fmt, mirrors)
         self._sieve = RecordSieve(fmt, mirrors)
@@ -295,6 +321,8 @@ class _Replay:
             timeline=redo.timeline,
             start_lsn=redo.redo_lsn,
         )
+        self._observer = observer
+        self._start_lsn = self._end_lsn = redo.redo_lsn  # of what there is to be replayed, as far as is known
         self._lsn = redo.redo_lsn  # of the first record that is not followed
         self._next_lsn = Lsn(redo.redo_lsn // PAGE_BYTES * PAGE_BYTES)  # of the first byte that is not received
         self._stream = self._connect()
@@ -311,17 +339,18 @@ class _Replay:
         while self._receive(max(0.0, deadline - time.monotonic()), None):
             pass
 
-    def run_to(self, end_lsn: Lsn, observer: SeedObserver) -> Lsn:
+    def run_to(self, end_lsn: Lsn) -> Lsn:
         """Follow all records that begin before `end_lsn`; return where the next one is looked for."""
+        self._end_lsn = end_lsn
         while self._next_lsn < end_lsn:
             self._receive(POLL_S, end_lsn)
-            observer.replaying(self._next_lsn, end_lsn)
         return self._lsn
 
     def _connect(self) -> WalStream:
         stream = WalStream(self._dsn)
         try:
-            stream.identify(self._facts.system_identifier)
+            identity = stream.identify(self._facts.system_identifier)
+            self._end_lsn = max(self._end_lsn, identity.flush_lsn)
             self._start(stream)
         except BaseException:
             stream.close()
@@ -353,6 +382,8 @@ class _Replay:
             self._start(self._stream)
         if isinstance(event, ReadSegment):
             self._follow(event, stop_lsn)
+            self._end_lsn = max(self._end_lsn, event.end_lsn)
+            self._observer.replaying(self._start_lsn, event.end_lsn, self._end_lsn)
         return event is not None
 
     def _follow(self, segment: ReadSegment, stop_lsn: Lsn | None) -> None:

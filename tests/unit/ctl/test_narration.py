@@ -1,0 +1,82 @@
+"""What `tail` and `init` say while they read WAL since the last checkpoint."""
+
+from io import StringIO
+
+import pytest
+
+from ctl.narration import ADVICE, LOG_S, QUIET_S, Narrator
+from tidemark.io.node_errors import WalRemoved
+from tidemark.model.lsn import Lsn
+
+MB = 1 << 20
+START = Lsn(0x3000028)
+TOTAL_MB = 1600
+
+
+class Screen(StringIO):
+    """A stream that is a terminal, or none."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+class Reading:
+    """A narrator that is told of a replay, a second at a time by a clock of ours."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        self.screen = Screen(is_terminal=is_terminal)
+        self.now_s = 100.0
+        self.narrator = Narrator(self.screen, lambda: self.now_s)
+
+    def second(self, read_mb: int) -> None:
+        self.narrator.replaying(START, Lsn(START + read_mb * MB), Lsn(START + TOTAL_MB * MB))
+        self.now_s += 1.0
+
+    @property
+    def lines(self) -> list[str]:
+        return self.screen.getvalue().splitlines()
+
+
+def test_a_replay_that_takes_long_is_told_in_bytes_with_what_the_operator_can_do() -> None:
+    reading = Reading(is_terminal=False)
+    for second in range(16):
+        reading.second(second * 100)
+    assert reading.lines == [
+        ADVICE,
+        "reading WAL since the last checkpoint: 200 of 1600 MB, 100 MB/s, 14 s left",
+        "reading WAL since the last checkpoint: 700 of 1600 MB, 100 MB/s, 9 s left",
+        "reading WAL since the last checkpoint: 1200 of 1600 MB, 100 MB/s, 4 s left",
+    ]
+    assert "CHECKPOINT" in ADVICE
+    assert (QUIET_S, LOG_S) == (2.0, 5.0)
+
+
+def test_a_replay_that_is_quick_is_not_told() -> None:
+    reading = Reading(is_terminal=False)
+    for read_mb in (0, 800, TOTAL_MB):
+        reading.second(read_mb)
+    assert reading.lines == []
+
+
+def test_a_terminal_shows_one_line_in_place_and_none_in_the_end() -> None:
+    reading = Reading(is_terminal=True)
+    for second in range(17):
+        reading.second(second * 100)
+    shown = reading.screen.getvalue()
+    assert shown.count("\n") == 1  # behind the advice
+    assert shown.count("\rreading") == 14
+    assert shown.endswith("\r\033[K")
+
+
+def test_other_lines_do_not_stand_behind_the_one_in_place(capsys: pytest.CaptureFixture[str]) -> None:
+    reading = Reading(is_terminal=True)
+    for second in range(4):
+        reading.second(second * 100)
+    reading.narrator.repeating(WalRemoved("node: requested WAL segment X has already been removed"), 2, 20)
+    assert reading.screen.getvalue().endswith("\r\033[K")
+    told = "attempt 2 of 20 to read the catalogs failed, trying again: node: requested WAL segment X has"
+    assert capsys.readouterr().err.startswith(told)
