@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ctl.options import state_option
+from tidemark.io.extras import SPARK
 
 
 @click.group()
@@ -24,5 +25,6 @@ def run_spark(*, state: Path, lake: Path, master: str, more: tuple[str, ...]) ->
 
     MORE is handed on to the pipeline (`python -m tidemark.pipeline --help`).
     """
+    SPARK.require()
     command = [sys.executable, "-m", "tidemark.pipeline", "--state", str(state), "--lake", str(lake)]
     os.execv(sys.executable, [*command, "--master", master, *more])  # noqa: S606 - replaces us: signals reach it

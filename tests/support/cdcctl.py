@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ from tidemark.model.errors import ExitCode
 
 RUN_S = 300.0  # a run that hangs; of Spark, 25 on an idle machine
 POLL_S = 0.02
+Program = Sequence[str]
+OF_THIS_TREE: Program = (sys.executable, "-m", "ctl")
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,19 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, **changes}
 
 
-def command(*arguments: str | Path) -> list[str]:
+def command(*arguments: str | Path, program: Program = OF_THIS_TREE) -> list[str]:
     """Return the command line of `cdcctl`."""
-    return [sys.executable, "-m", "ctl", *map(str, arguments)]
+    return [*program, *map(str, arguments)]
 
 
-def cdcctl(*arguments: str | Path, **variables: str) -> Done:
+def cdcctl(*arguments: str | Path, program: Program = OF_THIS_TREE, **variables: str) -> Done:
     """Run it to its end."""
     done = subprocess.run(
-        command(*arguments), capture_output=True, timeout=RUN_S, check=False, env=environment(**variables)
+        command(*arguments, program=program),
+        capture_output=True,
+        timeout=RUN_S,
+        check=False,
+        env=environment(**variables),
     )
     return Done(done.returncode, done.stdout, done.stderr.decode())
 
@@ -76,12 +82,16 @@ def told(err: str) -> tuple[str, str]:
 class Running:
     """A run that has not ended; what it prints is in files."""
 
-    def __init__(self, folder: Path, *arguments: str | Path, **variables: str) -> None:
+    def __init__(self, folder: Path, *arguments: str | Path, program: Program = OF_THIS_TREE, **variables: str) -> None:
         number = len(list(folder.glob("cdcctl-*.err")))
         self._out, self._err = folder / f"cdcctl-{number}.out", folder / f"cdcctl-{number}.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                command(*arguments), stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment(**variables)
+                command(*arguments, program=program),
+                stdout=out,
+                stderr=err,
+                stdin=subprocess.DEVNULL,
+                env=environment(**variables),
             )
 
     @property
@@ -121,9 +131,11 @@ class Running:
 
 
 @contextmanager
-def running(folder: Path, *arguments: str | Path, **variables: str) -> Iterator[Running]:
+def running(
+    folder: Path, *arguments: str | Path, program: Program = OF_THIS_TREE, **variables: str
+) -> Iterator[Running]:
     """Start it, and see that it is gone at the end."""
-    started = Running(folder, *arguments, **variables)
+    started = Running(folder, *arguments, program=program, **variables)
     try:
         yield started
     finally:

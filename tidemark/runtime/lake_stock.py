@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from tidemark.io.extras import SPARK
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
@@ -26,6 +27,7 @@ class _Told:
 
 def lake_stock(lake: Path, identity: Identity) -> LakeStock:
     """Return what the lake of a capture holds; raise `ConfigError` if it has none of it."""
+    SPARK.require()
     asked = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
     command = [sys.executable, "-m", "tidemark.pipeline.stock", *asked]
     try:

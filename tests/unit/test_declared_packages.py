@@ -1,0 +1,98 @@
+"""Every package that a module imports is declared: as a dependency, or, in Spark's part, in the extra `spark`.
+
+Tests run in an environment that has everything, where an import of what nobody declared goes unnoticed.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.extras import SPARK, MissingExtra
+from tidemark.model.errors import ExitCode
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("archiver", "ctl", "pyspark_tidemark", "sidecar", "tidemark")
+NEEDS_SPARK = ("tidemark/pipeline/", "pyspark_tidemark/")
+BUILD_ONLY = {"cython"}  # `tidemark.wal.cython_stub` stands in for it (test_twins)
+NOT_IMPORTED = {"pandas"}  # by us; by pyspark, where it hands Arrow batches to Python
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def names(requirements: Sequence[str]) -> set[str]:
+    return {normal(re.split(r"[\[<>=~! ;]", requirement)[0]) for requirement in requirements}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+CORE = names(PROJECT["dependencies"])
+EXTRA = names(PROJECT["optional-dependencies"][SPARK.name])
+DISTRIBUTIONS = {name: {normal(one) for one in found} for name, found in packages_distributions().items()}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in OURS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of modules that are imported anywhere in a module, by statement or by `import_module`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, ast.dump(node)
+            assert node.level == 0, ast.dump(node)
+            yield node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            (argument,) = node.args
+            if isinstance(argument, ast.Constant):
+                yield str(argument.value)
+
+
+def foreign(tree: ast.Module) -> set[str]:
+    tops = {name.partition(".")[0] for name in imported(tree)}
+    return tops - set(OURS) - set(sys.stdlib_module_names) - BUILD_ONLY - {"__future__"}
+
+
+def test_every_imported_package_is_declared_where_it_is_needed() -> None:
+    undeclared = {
+        (path, name)
+        for path, tree in modules()
+        for name in foreign(tree)
+        if not DISTRIBUTIONS[name] & (CORE | EXTRA if path.startswith(NEEDS_SPARK) else CORE)
+    }
+    assert not undeclared
+
+
+def test_every_declared_package_is_imported() -> None:
+    used = {one for _, tree in modules() for name in foreign(tree) for one in DISTRIBUTIONS[name]}
+    assert used | NOT_IMPORTED >= CORE | EXTRA
+
+
+def test_what_runs_without_the_extra_imports_nothing_that_needs_it() -> None:
+    needing = {
+        (path, name)
+        for path, tree in modules()
+        if not path.startswith(NEEDS_SPARK)
+        for name in imported(tree)
+        if f"{name.replace('.', '/')}/".startswith(NEEDS_SPARK)
+    }
+    assert not needing
+
+
+def test_a_missing_extra_is_looked_for_by_the_packages_that_are_declared() -> None:
+    assert {normal(name) for name in SPARK.packages} == EXTRA
+    SPARK.require()
+    with pytest.raises(MissingExtra, match=r"pyspark is not installed") as refusal:
+        SPARK.require(is_installed=lambda name: name != "pyspark")
+    assert refusal.value.hint == 'pip install "tidemark[spark]"'
+    assert refusal.value.exit_code is ExitCode.CONFIG
