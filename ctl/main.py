@@ -16,7 +16,20 @@ import click
 
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
-COMMANDS = ("archive", "check", "decode", "init", "reader", "realtime", "rewind", "run", "spark", "status", "tail")
+COMMANDS = (
+    "archive",
+    "check",
+    "decode",
+    "init",
+    "reader",
+    "realtime",
+    "rewind",
+    "run",
+    "spark",
+    "status",
+    "table",
+    "tail",
+)
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 

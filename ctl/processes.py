@@ -1,5 +1,6 @@
 """The two daemons as `cdcctl` sees them: the role's lock, the last sign of life, the control socket."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctl.render import Tree
@@ -15,6 +16,7 @@ from tidemark.wire.control import BadRequest, Json
 from tidemark.wire.state import Owner, Term
 
 ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to come to a command; then the socket says that it did not
+NO_CONTENT: Mapping[str, Json] = {}
 NOT_NOW = ("Busy", "BadRequest")  # the process lives, and its loop, or its version, has no answer
 
 
@@ -58,10 +60,12 @@ def process_tree(process: Process) -> Tree:
     }
 
 
-def ask(folder: StateFolder, role: Role, command: str) -> dict[str, Json] | None:
+def ask(
+    folder: StateFolder, role: Role, command: str, content: Mapping[str, Json] = NO_CONTENT
+) -> dict[str, Json] | None:
     """Return a daemon's answer, None where none comes (in time); raise `DaemonRefuses` with what it says."""
     try:
-        answer = request(folder.socket(role.value), {"command": command}, ANSWER_S)
+        answer = request(folder.socket(role.value), {"command": command, **content}, ANSWER_S)
     except (DaemonAway, BadRequest):
         return None
     if answer.get("ok"):

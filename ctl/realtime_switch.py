@@ -8,12 +8,12 @@ What has to be done is looked up in the state again and again, so that it does n
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ctl.asking import Asking
 from ctl.processes import Process, ask, look_at, start_hint
+from ctl.waiting import POLL_S, NotComplete, Say, Told
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.clock import SystemClock, boot_ns
@@ -30,18 +30,9 @@ from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 from tidemark.wire.marker import MarkerKind
 
-POLL_S = 0.1
-REPEAT_S = 10.0  # how often it is said again what is waited for
 ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it
 MARKER_S = ANSWER_S = 10.0
 EVENT = {"on": Event.OPERATOR_ON, "off": Event.OPERATOR_OFF}
-Say = Callable[[str], None]
-
-
-class NotComplete(TidemarkError):
-    """The deadline passed, or the switch cannot become complete by itself."""
-
-    hint = "what is done stays done: say it again to wait on; `cdcctl realtime status` shows more"
 
 
 class CannotSwitch(ConfigError):
@@ -54,22 +45,6 @@ class SidecarHangs(Fenced):
     hint = "kill it by `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
 
 
-@dataclass(slots=True)
-class _Told:
-    """Says what is waited for: when it changes, and now and then."""
-
-    say: Say
-    _about: str = ""
-    _at_s: float = 0.0
-
-    def tell(self, about: str, text: str) -> None:
-        """Say `text`, unless the last word was about the same and is fresh."""
-        now_s = time.monotonic()
-        if about != self._about or now_s - self._at_s >= REPEAT_S:
-            self._about, self._at_s = about, now_s
-            self.say(text)
-
-
 class RealtimeSwitch:
     """One switch by an operator."""
 
@@ -80,7 +55,7 @@ class RealtimeSwitch:
         self._store = around.store
         self._errands = errands
         self._say = say
-        self._told = _Told(say)
+        self._told = Told(say)
         self._clock = SystemClock()
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s

@@ -22,18 +22,19 @@ from tidemark.io.clock import SystemClock
 from tidemark.io.control import Handler
 from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
-from tidemark.io.state import NotDeliverer
 from tidemark.io.state_views import StateMarks
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
+from tidemark.runtime.capture import Capture
 from tidemark.runtime.daemon import START_S_MAX
 from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.lake_stock import ASKED_S
 from tidemark.runtime.moving import Mover
+from tidemark.runtime.recopying import Recopying, request_recopies
 from tidemark.runtime.service import Means
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import NodeOutOfReach, event_of
@@ -41,6 +42,7 @@ from tidemark.runtime.taking_over import find_start, is_waited_for
 from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
+from tidemark.wire.recopies import decode_request, encode_generations
 
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
 
@@ -64,6 +66,7 @@ class Realtime:
         self._following = Following(means, self._mover)
         self._report = ArchiveReport(around)
         self._reach = Reach(config.realtime.away_s)
+        self._recopying = Recopying(self._store)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
 
@@ -113,10 +116,11 @@ class Realtime:
             self._errands.close()
 
     def commands(self) -> Mapping[str, Handler]:
-        """Return the operator's switches."""
+        """Return the operator's switches and requests."""
         return {
             "realtime-on": partial(self._operator, Event.OPERATOR_ON),
             "realtime-off": partial(self._operator, Event.OPERATOR_OFF),
+            "recopy": self._request_recopies,
         }
 
     def status(self) -> Mapping[str, Json]:
@@ -174,10 +178,19 @@ class Realtime:
         error = self._turn.capture.poll()
         if error is not None:
             self._fail_over(error)
-        elif self._turn.copies_now():
+        elif self._turn.copies_now() or self._restarted_to_recopy(self._turn.capture):
             return
         elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
             self._way_back.succeeded()
+
+    def _restarted_to_recopy(self, capture: Capture) -> bool:
+        """Let go of a capture for the sake of tables that are to be copied again: the next step begins the next one."""
+        assert self._turn.epoch is not None, "a capture has an epoch"
+        if capture.status().copying or not self._recopying.step(capture.progress, self._turn.epoch):
+            return False
+        self._around.log.info("restarting capture to copy the tables that were requested")
+        self._turn.let_go()
+        return True
 
     def _find_start(self, marks: StateMarks) -> None:
         """Find where a promoted follower begins, unless that is done; it takes as long as the lake does to answer."""
@@ -189,7 +202,8 @@ class Realtime:
         """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
         try:
             epoch = self._store.take_epoch(self._owner)
-        except NotDeliverer as error:
+            self._recopying.queue(epoch)
+        except Fenced as error:
             self._around.log.warning("somebody else delivers now", **describe_error(error))
             return False
         self._begin(epoch, partial(from_node, self._around))
@@ -235,6 +249,10 @@ class Realtime:
     def _operator(self, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
         switched = self._mover.move(event)
         return {"before": switched.before.value, "stage": switched.after.value}
+
+    def _request_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
+        wanted, after_lsn = decode_request(request)
+        return encode_generations(request_recopies(self._store, wanted, after_lsn, self._clock.wall_us()))
 
     # --- markers
 

@@ -9,10 +9,11 @@ import click
 
 from ctl import settings
 from ctl.options import config_option, json_option, state_option
-from ctl.realtime_switch import NotComplete, RealtimeSwitch
+from ctl.realtime_switch import RealtimeSwitch
 from ctl.realtime_tree import realtime_tree, see, stage_tree
 from ctl.render import show
 from ctl.surroundings import surrounded
+from ctl.waiting import NotComplete
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 

@@ -20,7 +20,8 @@ from tidemark.io.state_views import StateView
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
 from tidemark.wire.items import SchemaVersion
-from tidemark.wire.state import CopyPhase, Watermark
+from tidemark.wire.recopies import RecopyStep, recopies_by_table, step_of
+from tidemark.wire.state import CopyPhase, CopyProgress, Watermark
 
 US_PER_S = 1_000_000
 
@@ -38,6 +39,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     tree = {
         **describe(seen, SystemClock().wall_us()),
         "first_copy": _first_copy(seen.view, relations),
+        "recopy": _recopy(seen.view),
         "archive": _archive(seen),
         "sidecar": process_tree(seen.sidecar),
         "archiver": process_tree(seen.archiver),
@@ -95,6 +97,23 @@ def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Re
             if copy.phase is CopyPhase.WAITING
         ],
     }
+
+
+def _recopy(view: StateView) -> dict[str, Tree]:
+    """Return how far the copies are that `cdcctl table recopy` requested, until they are done."""
+    requests = recopies_by_table(view.recopies)
+    copies = {key: view.copies.get(key) for key in requests}
+    return {
+        request.name: _recopy_text(step, copies[key])
+        for key, request in requests.items()
+        if not (step := step_of(request, copies[key])).is_over
+    }
+
+
+def _recopy_text(step: RecopyStep, copy: CopyProgress | None) -> str:
+    if step is not RecopyStep.COPYING or copy is None:
+        return step.value
+    return f"{step.value}: {copy.row_count} rows of generation {copy.generation}"
 
 
 def _archive(seen: Seen) -> Tree:

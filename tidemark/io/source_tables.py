@@ -6,6 +6,7 @@ What shows that anything was changed, not what: whoever sees another stamp reads
 beside it, since one that comes and goes leaves no trace in any other row: the stamp is what it was before.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidemark.decode.catalog.seed import TYPE_PARTS
@@ -82,6 +83,30 @@ _QUERY = f"""
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
 """  # noqa: S608 - constants of ours
 
+_RELATIONS = f"""
+    SELECT c.oid::int8, {_NAMES}, pg_catalog.getdatabaseencoding()::text
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relrewrite = 0
+"""  # noqa: S608 - a constant of ours
+_RIGHTS = f"""
+    SELECT c.relkind::text, c.relpersistence::text, pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'),
+        pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid),
+        ARRAY({_ANCESTOR_NAMES})
+    FROM pg_catalog.pg_class c WHERE c.oid = %s
+"""  # noqa: S608 - a constant of ours
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRelation:
+    """What a relation is, and what the role may do with it."""
+
+    oid: Oid
+    kind: str  # pg_class.relkind
+    persistence: str  # pg_class.relpersistence
+    usable: bool  # USAGE on its schema
+    readable: bool  # SELECT
+    row_security: bool  # policies hide rows from the role
+    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
+
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
@@ -127,6 +152,22 @@ def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[Source
             )
         )
     return tables
+
+
+def named_relations(node: Node, major: int, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], NamedRelation]:
+    """Return the relations of these namespaces and names, whatever their kinds, as far as they are there."""
+    found: dict[tuple[str, str], NamedRelation] = {}
+    # NB: compared here and not by the server, which can be asked for no name that is invalid in its encoding.
+    for oid, raw_namespace, raw_name, encoding in node.query(_RELATIONS.encode()):
+        dialect = Dialect.of(encoding, major)
+        name = (dialect.decode(raw_namespace), dialect.decode(raw_name))
+        if name not in names:
+            continue
+        for kind, persistence, usable, readable, row_security, lineage in node.query(_RIGHTS.encode(), (oid,)):
+            if readable is not None:  # None: dropped since the statement began
+                above = tuple((dialect.decode(namespace), dialect.decode(named)) for namespace, named in lineage)
+                found[name] = NamedRelation(Oid(oid), kind, persistence, usable, readable, row_security, above)
+    return found
 
 
 def value_forms(node: Node, oid: Oid) -> frozenset[str]:

@@ -22,7 +22,17 @@ from tidemark.model.relation import Relation
 from tidemark.wire.envelope import unseal
 from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import Scope, named
-from tidemark.wire.state import IDENTITY, LEDGER, MARKER_KEYS, CopyProgress, Identity, MarkerKeys, OutboxLedger, Owner
+from tidemark.wire.state import (
+    IDENTITY,
+    LEDGER,
+    MARKER_KEYS,
+    CopyProgress,
+    Identity,
+    MarkerKeys,
+    OutboxLedger,
+    Owner,
+    Recopies,
+)
 
 _OID_BYTES = 4
 
@@ -98,6 +108,11 @@ class StateStore(OpenedState):
         """Read how far the first copy of one table is."""
         with self.environment.read() as transaction:
             return self._inside(transaction).copy(database, relation)
+
+    def recopies(self) -> Recopies:
+        """Read the requested copies."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).recopies()
 
     def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
         """Return every schema version with its database."""

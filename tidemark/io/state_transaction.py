@@ -35,6 +35,7 @@ from tidemark.wire.state import (
     LOSSES,
     MARKER_KEYS,
     READER,
+    RECOPIES,
     REWINDS,
     STAGE,
     SWITCHES,
@@ -53,6 +54,7 @@ from tidemark.wire.state import (
     OutboxLedger,
     Owner,
     Reader,
+    Recopies,
     Rewind,
     RewindLog,
     Switch,
@@ -296,6 +298,18 @@ class StateTransaction:
         key = named(self._scope, f"{database}/{relation}")
         self._transaction.delete(key, db=self._environment.database("copies"))
 
+    def recopies(self) -> Recopies:
+        """Return the requested copies; damaged: none, and whoever waits for one finds it missing."""
+        try:
+            return self.get(RECOPIES) or Recopies()
+        except DamagedValue:
+            assert RECOPIES.policy is DamagePolicy.FORGET
+            return Recopies()
+
+    def put_recopies(self, recopies: Recopies) -> None:
+        """Store the requested copies."""
+        self.put(RECOPIES, recopies)
+
     def learn_databases(self, told: Mapping[Oid, KnownDatabase]) -> None:
         """Remember databases that came into the capture; of those that left it, names are needed still."""
         beginning = self.get(BEGINNING) if told else None
@@ -337,6 +351,7 @@ class StateTransaction:
             history=self.history(),
             journal=self.journal(),
             copies=self.copies(),
+            recopies=self.recopies(),
             fingerprint=self.get(FINGERPRINT),
             hand_over=self.get(HAND_OVER) or HandOver(),
             switches=self.switches(),

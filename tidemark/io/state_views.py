@@ -17,6 +17,7 @@ from tidemark.wire.state import (
     LossLog,
     OutboxLedger,
     Reader,
+    Recopies,
     RewindLog,
     SwitchLog,
     Term,
@@ -69,6 +70,7 @@ class StateView(StateMarks):
     history: HistoryIndex
     journal: JournalMark
     copies: dict[tuple[Oid, Oid], CopyProgress]
+    recopies: Recopies
     fingerprint: Fingerprint | None
     hand_over: HandOver
     switches: SwitchLog

@@ -56,7 +56,7 @@ class Turn:
         """Let go of a capture that has delivered what tables to be copied wait for: the next one copies them first."""
         if self.capture is None or not self.capture.is_to_begin_anew:
             return False
-        self._around.log.info("the capture begins anew, with the tables that a rewind left to be copied")
+        self._around.log.info("restarting capture to copy the tables that the rewind queued")
         self.let_go()
         return True
 

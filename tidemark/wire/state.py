@@ -306,6 +306,24 @@ class CopyProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Recopy:
+    """A table that an operator wants copied again (`cdcctl table recopy`); kept until that is done."""
+
+    name: str  # at the time of the request, for people
+    requested_at_us: int  # wall clock
+    after_lsn: Lsn  # the table is not copied before this much is delivered
+    generation: int  # the latest one at the time of the request: a later one fulfils it
+    is_queued: bool = False  # `CopyProgress` has it as a table to be copied
+
+
+@dataclass(frozen=True, slots=True)
+class Recopies:
+    """The requested copies, by `DATABASE/RELATION` (OIDs)."""
+
+    tables: Mapping[str, Recopy] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Fingerprint:
     """The configuration that the delivered changes were selected by, and the catalogs that its tables were found in."""
 
@@ -375,6 +393,7 @@ READER = Key("reader", Reader, DamagePolicy.HOLD)
 HISTORY = Key("history", HistoryIndex, DamagePolicy.REBUILD)
 JOURNAL = Key("journal", JournalMark, DamagePolicy.HALT)
 COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
+RECOPIES = Key("recopies", Recopies, DamagePolicy.FORGET)
 FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 

@@ -1,0 +1,53 @@
+"""`cdcctl table`: what is done to single tables; `recopy` sends one to every reader again (I30)."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from ctl.options import config_option, json_option, state_option
+from ctl.recopy import TableFinder, TableRecopy
+from ctl.render import show
+from ctl.surroundings import surrounded
+from tidemark.model.table_name import TableName
+
+DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
+
+
+@click.group()
+def table() -> None:
+    """Copy single tables again."""
+
+
+@table.command()
+@state_option
+@config_option
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(min=0),
+    default=DEADLINE_S_DEFAULT,
+    show_default=True,
+    help="Return by then with what was found; the request is kept.",
+)
+@click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
+@json_option
+def recopy(
+    state: Path, *, config: Path | None, tables: tuple[str, ...], deadline_s: float, no_wait: bool, as_json: bool
+) -> None:
+    """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
+
+    TABLE is schema.table or database.schema.table, case-sensitive; a part with a dot is written as "a.b". Readers
+    replace the rows that they hold by the copied ones. The command may be repeated: a request that is open is not made
+    twice. While the archiver delivers, the tables wait until realtime is back.
+    """
+    names = list(dict.fromkeys(TableName.parse(text) for text in tables))
+    with surrounded(state, config) as (around, _errands):
+        wanted = TableFinder(around).find(names)
+        request = TableRecopy(around, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        request.request()
+        try:
+            if not no_wait:
+                request.wait()
+        finally:
+            show(request.tree(), as_json=as_json)

@@ -1,0 +1,210 @@
+"""`cdcctl table recopy`: a new generation of the tables that are there, for every reader, through kills."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.integration.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
+from tests.support.archiving import Archiving
+from tests.support.captures import Sidecar, Taking, change_log, replayed, running
+from tests.support.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.cdcctl import running as running_cdcctl
+from tests.support.failover import paired
+from tests.support.lakes import feed_by_hand, rows_by_key
+from tests.support.postgres import Cluster
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.change import CopyBoundary, GroupItem
+from tidemark.model.errors import ExitCode
+
+SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
+
+
+def recopy(sidecar: Sidecar, *arguments: str) -> Done:
+    return cdcctl("table", "recopy", *arguments, "--json", "--state", sidecar.folder.root, **sidecar.options)
+
+
+def steps(done: Done) -> dict[str, str]:
+    """Return each table's step, as the command told it."""
+    return {name: table["step"] for name, table in json.loads(done.out)["tables"].items()}
+
+
+def recopies_in_status(sidecar: Sidecar) -> dict[str, str]:
+    done = succeeded(cdcctl("status", "--json", "--state", sidecar.folder.root, **sidecar.options))
+    shown: dict[str, str] = json.loads(done.out)["recopy"]
+    return shown
+
+
+def generations(items: list[GroupItem], table: str = "account") -> list[tuple[int, bool]]:
+    """Return the boundaries of a table's copies: generation, and if it begins."""
+    return [
+        (item.generation, item.begin)
+        for item in items
+        if isinstance(item, CopyBoundary) and item.relation.name == table
+    ]
+
+
+@pytest.mark.feature("I30")
+def test_rows_lost_in_a_replica_are_right_after_the_recopy_beside_a_writer(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database)
+    fill(cluster, database, "other", 10)
+    lake = tmp_path / "lake"
+    with running(cluster, database, tmp_path, copy=True) as sidecar:
+        sidecar.catch_up()
+        feed_by_hand(sidecar.folder, lake, "lake")
+        (folder,) = lake.glob("*/*-public.account")
+        DeltaTable(str(folder / "replica")).delete("id % 3 = 0")
+        before = recopies_in_status(sidecar)
+        with Workload(cluster, database):
+            done = succeeded(recopy(sidecar, "account"))
+        items = sidecar.catch_up()
+        feed_by_hand(sidecar.folder, lake, "lake")
+        assert rows_by_key(lake, "account") == {key: [row["note"]] for key, row in source_rows(sidecar).items()}
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+        assert generations(items) == [(1, True), (1, False), (2, True), (2, False)]
+        assert generations(items, "other") == [(1, True), (1, False)]
+        assert (before, steps(done), recopies_in_status(sidecar)) == ({}, {f"{database}.public.account": "done"}, {})
+
+
+@pytest.mark.feature("I30")
+def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """The outbox is too small for the copy, and nobody reads: at the second kill it is in the middle."""
+    fill(cluster, database)
+    cluster.sql("UPDATE account SET note = repeat(note, 50)", database)
+    name = f"{database}.public.account"
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **SMALL_OUTBOX)
+    sidecar.init(bytes_max=1 << 20)
+    try:
+        with OutboxReader.open(sidecar.folder) as outbox:
+            taking = Taking(outbox)
+            sidecar.start()
+            taking.catch_up(sidecar)
+            sidecar.kill()
+            fulls = times_full(sidecar)
+            unstarted = recopy(sidecar, "public.account")
+            message, hint = told(unstarted.err)
+            assert (unstarted.code, steps(unstarted)) == (ExitCode.UNEXPECTED, {name: "requested"})
+            assert "the sidecar does not run" in message
+            assert "cdcctl run sidecar" in hint
+            assert steps(succeeded(recopy(sidecar, name, "--no-wait"))) == {name: "requested"}
+            assert recopies_in_status(sidecar) == {name: "requested"}
+            with Workload(cluster, database):
+                sidecar.start()
+                sidecar.wait_until(lambda: times_full(sidecar) > fulls, "a full outbox")
+                assert steps(succeeded(recopy(sidecar, "account", "--no-wait"))) == {name: "copying"}
+                assert "rows of generation 2" in recopies_in_status(sidecar)[name]
+                sidecar.kill()
+                taking.take()
+                sidecar.start()
+                with running_cdcctl(
+                    tmp_path, "table", "recopy", "account", "--state", sidecar.folder.root, **sidecar.options
+                ) as waiting:
+                    waiting.wait_for_err("copying")
+                    taking.catch_up(sidecar)
+                    assert waiting.ended().code == ExitCode.SUCCESS
+            items = taking.catch_up(sidecar)
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+        first, again = [(1, True), (1, False)], [(2, True), (3, True), (3, False)]
+        assert generations(items) == first + again
+        assert recopies_in_status(sidecar) == {}
+    finally:
+        sidecar.close()
+
+
+@pytest.mark.feature("I30")
+def test_while_the_archiver_delivers_a_request_waits_for_realtime_and_the_command_says_so(
+    node: Archiving, tmp_path: Path
+) -> None:
+    with paired(node, tmp_path, copy=True) as pair:
+        pair.insert(1, 2)
+        pair.catch_up()
+        succeeded(cdcctl("realtime", "off", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
+        late = recopy(pair.sidecar, "account", "--deadline-s", "0")
+        assert late.code == ExitCode.UNEXPECTED
+        assert "the stage is held: the tables are copied once realtime is back" in late.err
+        assert "cdcctl realtime on" in told(late.err)[0]
+        pair.insert(3)
+        assert generations(pair.catch_up()) == [(1, True), (1, False)]
+        state, options = pair.sidecar.folder.root, pair.sidecar.options
+        with running_cdcctl(tmp_path, "table", "recopy", "account", "--state", state, **options) as waiting:
+            waiting.wait_for_err("waiting until realtime is back")
+            succeeded(cdcctl("realtime", "on", "--state", state, **options))
+            assert waiting.ended().code == ExitCode.SUCCESS
+        pair.insert(4)
+        items = pair.catch_up()
+        assert generations(items) == [(1, True), (1, False), (2, True), (2, False)]
+        assert set(replayed(change_log(newest_generation(items), "account"))) == {1, 2, 3, 4}
+
+
+@pytest.mark.feature("I30")
+def test_what_cannot_be_copied_is_refused_by_name_with_what_to_do(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    role = f"r_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
+    with cluster.connect(database) as session:
+        for statement in (
+            "CREATE TABLE account (id int PRIMARY KEY, note text)",
+            'CREATE TABLE "Say.""so""" (id int PRIMARY KEY)',
+            "CREATE TABLE denied (id int)",
+            "CREATE TABLE excluded (id int)",
+            "CREATE TABLE guarded (id int)",
+            "ALTER TABLE guarded ENABLE ROW LEVEL SECURITY",
+            "CREATE UNLOGGED TABLE unlogged (id int)",
+            "CREATE VIEW shown AS SELECT 1",
+            "CREATE TABLE parted (id int) PARTITION BY LIST (id)",
+            "CREATE TABLE rooted (id int) PARTITION BY LIST (id)",
+            "CREATE TABLE leaf PARTITION OF rooted DEFAULT",
+            "CREATE SCHEMA hidden",
+            "CREATE TABLE hidden.far (id int)",
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA public, hidden TO {role}",
+            f"REVOKE SELECT ON denied FROM {role}",
+        ):
+            session.execute(statement.encode())
+    sidecar = Sidecar(
+        cluster,
+        database,
+        tmp_path,
+        TIDEMARK_CAPTURE__DSN=cluster.dsn(database, role),
+        TIDEMARK_SELECT__EXCLUDE_TABLES="excluded",
+        TIDEMARK_SELECT__PARTITION_ROOTS="rooted",
+    )
+    sidecar.init()
+    for code, refusals in (
+        (
+            ExitCode.CONFIG,
+            {
+                "nowhere": ("does not exist", "case-sensitive"),
+                "Account": ("does not exist", "case-sensitive"),
+                "excluded": ("is not selected", "select.exclude_tables"),
+                "unlogged": ("is unlogged", "not captured"),
+                "shown": ("is a view", "name the tables"),
+                "parted": ("is partitioned", "select.partition_roots"),
+                "leaf": ("is a partition", "name public.rooted"),
+                "denied": ("is without SELECT", "GRANT SELECT"),
+            },
+        ),
+        (
+            ExitCode.NODE_UNFIT,
+            {
+                "denied": ("is without SELECT", "GRANT SELECT"),
+                "hidden.far": ("is in a schema without USAGE", "GRANT USAGE"),
+                "guarded": ("has row-level security", "BYPASSRLS"),
+            },
+        ),
+        (ExitCode.CONFIG, {"elsewhere.public.account": ("is in a database that is not captured", database)}),
+        (ExitCode.CONFIG, {"a..b": ("", "schema.table")}),
+    ):
+        done = recopy(sidecar, "account", *refusals)
+        refused(done, code, *(f"{name} {because}".strip() for name, (because, _) in refusals.items() if because))
+        for _, remedy in refusals.values():
+            assert remedy in told(done.err)[1], remedy
+    assert recopies_in_status(sidecar) == {}
+    good = succeeded(recopy(sidecar, "--no-wait", "account", "rooted", 'public."Say.""so"""'))
+    assert set(steps(good)) == {f"{database}.public.{name}" for name in ("account", "rooted", '"Say.""so"""')}

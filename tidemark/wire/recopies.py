@@ -1,0 +1,98 @@
+"""How far a requested copy of a table is (`cdcctl table recopy`), and the request as the control socket carries it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.model.lsn import Lsn, Oid, format_lsn, parse_lsn
+from tidemark.wire.control import BadRequest, Json
+from tidemark.wire.state import CopyPhase, CopyProgress, Recopies, Recopy
+
+TableKey = tuple[Oid, Oid]  # database, relation
+
+
+class RecopyStep(Enum):
+    """How far a requested copy is."""
+
+    REQUESTED = "requested"  # the table's copy is as it was
+    QUEUED = "queued"  # the next capture copies the table before it streams
+    COPYING = "copying"  # a killed one begins again as the next generation
+    DONE = "done"  # in the stream, with a later generation than at the request
+    ENDED = "ended"  # without a copy: the table was dropped, or is not selected any more
+
+    @property
+    def is_over(self) -> bool:
+        """Tell if nothing is left to be done."""
+        return self in (RecopyStep.DONE, RecopyStep.ENDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A table to be copied again, by its OIDs and its name at the time of the request."""
+
+    key: TableKey
+    name: str
+
+
+def step_of(request: Recopy, copy: CopyProgress | None) -> RecopyStep:
+    """Return how far a request is, by the table's copy."""
+    if copy is not None and copy.phase is CopyPhase.DONE and copy.generation > request.generation:
+        return RecopyStep.DONE
+    if not request.is_queued:
+        return RecopyStep.REQUESTED
+    if copy is None or not copy.is_open:
+        return RecopyStep.ENDED
+    return RecopyStep.COPYING if copy.phase is CopyPhase.COPYING else RecopyStep.QUEUED
+
+
+def recopies_by_table(requests: Recopies) -> dict[TableKey, Recopy]:
+    """Return the requests by their tables' OIDs."""
+    found: dict[TableKey, Recopy] = {}
+    for name, request in requests.tables.items():
+        database, _, relation = name.partition("/")
+        found[Oid(int(database)), Oid(int(relation))] = request
+    return found
+
+
+def recopies_of(requests: Mapping[TableKey, Recopy]) -> Recopies:
+    """Return the requests in the state's form."""
+    return Recopies({f"{database}/{relation}": request for (database, relation), request in requests.items()})
+
+
+def encode_request(wanted: Iterable[Wanted], after_lsn: Lsn) -> dict[str, Json]:
+    """Return the request as the control socket carries it."""
+    tables: list[Json] = [[*table.key, table.name] for table in wanted]
+    return {"tables": tables, "after_lsn": format_lsn(after_lsn)}
+
+
+def decode_request(content: Mapping[str, Json]) -> tuple[list[Wanted], Lsn]:
+    """Return what `encode_request` wrote; raise `BadRequest` for anything else."""
+    tables, after_lsn = content.get("tables"), content.get("after_lsn")
+    wanted: list[Wanted] = []
+    for table in tables if isinstance(tables, list) else [None]:
+        match table:
+            case [int(database), int(relation), str(name)]:
+                wanted.append(Wanted((Oid(database), Oid(relation)), name))
+            case _:
+                raise BadRequest(f"not a table to be copied: {table!r}")
+    if not isinstance(after_lsn, str):
+        raise BadRequest(f"not an LSN: {after_lsn!r}")
+    return wanted, parse_lsn(after_lsn)
+
+
+def encode_generations(generations: Mapping[TableKey, int]) -> dict[str, Json]:
+    """Return the answer to a request as the control socket carries it."""
+    return {"generations": [[*key, generation] for key, generation in generations.items()]}
+
+
+def decode_generations(content: Mapping[str, Json]) -> dict[TableKey, int]:
+    """Return what `encode_generations` wrote; raise `BadRequest` for anything else."""
+    found: dict[TableKey, int] = {}
+    rows = content.get("generations")
+    for row in rows if isinstance(rows, list) else [None]:
+        match row:
+            case [int(database), int(relation), int(generation)]:
+                found[Oid(database), Oid(relation)] = generation
+            case _:
+                raise BadRequest(f"not a generation: {row!r}")
+    return found
