@@ -16,8 +16,8 @@ from tidemark.io.node_errors import (
     WrongNode,
 )
 from tidemark.model.errors import ExitCode, NodeUnreachable
-from tidemark.model.lsn import FullXid, Lsn, SystemIdentifier
-from tidemark.model.snapshot import BadSnapshot, parse_snapshot, parse_visibility
+from tidemark.model.lsn import FullXid, SystemIdentifier
+from tidemark.model.snapshot import parse_snapshot
 
 
 @pytest.mark.parametrize("major", MAJORS)
@@ -115,26 +115,6 @@ def test_a_snapshot_sees_what_the_server_sees_in_it(cluster: Cluster, text: str)
     snapshot = parse_snapshot(text)
     seen = [xid for xid in range(1, 31) if snapshot.sees(FullXid(xid))]
     assert seen == [xid for (xid,) in cluster.sql(f"{query} ORDER BY n")]
-
-
-@pytest.mark.parametrize("text", ["", "1:2", "5:3:", "1:3:7", "a:b:", "1:2:3:4", "5:7:4", "5:7:7"])
-def test_what_is_no_snapshot_is_refused(text: str) -> None:
-    with pytest.raises(BadSnapshot):
-        parse_snapshot(text)
-
-
-@pytest.mark.parametrize("text", ["@", "1@", "a@0/1", "1@x", "@0/1", "1:2"])
-def test_what_is_no_standbys_snapshot_is_refused(text: str) -> None:
-    with pytest.raises(BadSnapshot):
-        parse_visibility(text)
-
-
-def test_a_standbys_snapshot_shows_what_is_older_than_all_that_ran_and_what_had_committed() -> None:
-    snapshot = parse_visibility("10@0/20")
-    assert str(snapshot) == "10@0/20"
-    assert parse_visibility("10:20:10,14") == parse_snapshot("10:20:10,14")
-    shown = [(xid, lsn) for xid in (9, 10, 30) for lsn in (0x18, 0x20, 0x28) if snapshot.shows(FullXid(xid), Lsn(lsn))]
-    assert shown == [(9, 0x18), (9, 0x20), (9, 0x28), (10, 0x18), (30, 0x18)]
 
 
 def test_a_standby_tells_what_it_has_replayed_and_is_written_nothing_to(new_cluster: NewCluster) -> None:

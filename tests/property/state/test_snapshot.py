@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn
-from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, parse_snapshot, parse_visibility
+from tidemark.model.snapshot import BadSnapshot, ReplayedSnapshot, Snapshot, parse_snapshot, parse_visibility
 
 FIRST_XID = FullXid(700)
 BYTES_PER_COMMIT = 8
@@ -86,3 +86,30 @@ def test_a_snapshot_is_read_as_it_is_written(steps: list[int]) -> None:
     assert parse_snapshot(str(transactions.snapshot())) == transactions.snapshot()
     for snapshot in (transactions.snapshot(), transactions.replayed()):
         assert parse_visibility(str(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize("text", ["", "1:2", "5:3:", "1:3:7", "a:b:", "1:2:3:4", "5:7:4", "5:7:7", "a:7:", "5:7:a"])
+def test_what_is_no_snapshot_is_refused(text: str) -> None:
+    with pytest.raises(BadSnapshot):
+        parse_snapshot(text)
+
+
+@pytest.mark.parametrize("text", ["@", "1@", "a@0/1", "1@x", "@0/1", "1:2"])
+def test_what_is_no_standbys_snapshot_is_refused(text: str) -> None:
+    with pytest.raises(BadSnapshot):
+        parse_visibility(text)
+
+
+def test_a_standbys_snapshot_shows_what_is_older_than_all_that_ran_and_what_had_committed() -> None:
+    snapshot = parse_visibility("10@0/20")
+    assert str(snapshot) == "10@0/20"
+    assert parse_visibility("10:20:10,14") == parse_snapshot("10:20:10,14")
+    shown = [(xid, lsn) for xid in (9, 10, 30) for lsn in (0x18, 0x20, 0x28) if snapshot.shows(FullXid(xid), Lsn(lsn))]
+    assert shown == [(9, 0x18), (9, 0x20), (9, 0x28), (10, 0x18), (30, 0x18)]
+    none = [
+        (xid, lsn)
+        for xid in (9, 10, 30)
+        for lsn in (0x18, 0x20, 0x28)
+        if snapshot.shows_none_from(FullXid(xid), Lsn(lsn))
+    ]
+    assert none == [(10, 0x20), (10, 0x28), (30, 0x20), (30, 0x28)]

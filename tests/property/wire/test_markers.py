@@ -10,6 +10,7 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
 from tidemark.wire.marker import (
     CONTENT_BYTES_MAX,
+    KEY_BYTES_MIN,
     REASON_CHARACTERS_MAX,
     Ignored,
     Instance,
@@ -69,6 +70,13 @@ def test_those_of_another_capture_or_cluster_are_foreign(marker: Marker) -> None
 @given(content=st.binary(max_size=200) | st.text().map(str.encode))
 def test_bytes_of_anybody_are_no_marker(content: bytes) -> None:
     assert read_marker(content, INSTANCE, KEY) is Ignored.MALFORMED
+
+
+def test_no_marker_is_written_with_a_key_that_could_be_guessed() -> None:
+    marker = Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None)
+    assert write_marker(marker, KEY[:KEY_BYTES_MIN])
+    with pytest.raises(AssertionError):
+        write_marker(marker, KEY[: KEY_BYTES_MIN - 1])
 
 
 def test_a_newer_version_and_wrong_shapes_are_told_apart() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemark.engine.dead_branch import DeadBranch, OtherBranch, find_dead_branch, restart_before
+from tidemark.engine.dead_branch import DeadBranch, OtherBranch, find_dead_branch, happened, precedes, restart_before
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import Pointer, Position
 from tidemark.wal.segments import parse_history
@@ -40,6 +40,20 @@ def test_a_timeline_that_did_not_lead_to_the_nodes_is_refused_by_name(timeline: 
         find_dead_branch(NODE, at(timeline, FORK))
 
 
+def test_a_position_happened_if_the_node_was_on_its_timeline_when_it_was_written() -> None:
+    for past in (at(1, FORK - 1, 9), at(3, LATER_FORK - 1), at(4, 1 << 40)):
+        assert happened(NODE, past), past
+    for other in (at(1, FORK), at(2, FORK - 1), at(3, LATER_FORK), at(5, FORK)):
+        assert not happened(NODE, other), other
+
+
+def test_what_the_node_wrote_behind_a_branch_does_not_precede_it() -> None:
+    first_branch = DeadBranch(TimelineId(1), FORK, at(1, 0x4000), TimelineId(3))
+    assert precedes(NODE, at(1, FORK - 1), first_branch)
+    assert not precedes(NODE, at(3, FORK), first_branch)
+    assert not precedes(NODE, at(4, LATER_FORK), first_branch)
+
+
 def restarted(pointers: list[Pointer], bases: list[tuple[int, int]]) -> Lsn | None:
     branch = DeadBranch(TimelineId(3), LATER_FORK, at(3, 0xA000), TimelineId(4))
     return restart_before(NODE, branch, pointers, [(Lsn(lsn), Lsn(restart)) for lsn, restart in bases])
@@ -49,6 +63,8 @@ def test_decoding_begins_again_where_the_latest_of_before_the_fork_says() -> Non
     assert restarted([], []) is None
     assert restarted([], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x4F00
     assert restarted([pointer(3, 0x8000, 0x7000)], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x7000
+    several = [pointer(3, 0x6000, 0x5800), pointer(3, 0x8000, 0x7000), pointer(1, 0x1000, 0x0F00)]
+    assert restarted(several, [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x7000
     assert restarted([pointer(3, 0x8000, 0x2000)], [(0x1000, 0x1000), (0x5000, 0x4F00)]) == 0x4F00
 
 

@@ -41,6 +41,11 @@ def test_a_capture_that_begins_anew_counts_from_nothing_and_other_wal_is_marked_
     assert paced(*before, *afterwards) == [False, True, False, False, True, False]
 
 
+def test_an_idle_capture_writes_no_marker_however_much_it_has_decoded() -> None:
+    looks = [(10.0 * n, Confirmed(1, 1, 100 * SEGMENT)) for n in range(5)]
+    assert paced(*looks) == [False] * 5
+
+
 def test_wal_has_moved_by_an_end_of_a_transaction_or_by_more_than_an_idle_node_writes() -> None:
     mark = WalMark(1000, "7:9:7")  # as pg_snapshot prints it: 7 is open, 8 has ended
     assert not WalMark(1000 + OTHER_WAL_BYTES_MIN - 1, "7:9:7").has_moved_since(mark)

@@ -38,6 +38,37 @@ def test_no_watermark_moves_back_and_none_overtakes_its_source() -> None:
         progress.deliver(pointer(69))
     with pytest.raises(InternalError, match="would pass delivered"):
         progress.confirm(pointer(71))
+    progress.deliver(pointer(72))
+    with pytest.raises(InternalError, match="confirmed would move back"):
+        progress.confirm(pointer(69))
+    with pytest.raises(InternalError, match="would pass delivered"):
+        Progress().confirm(pointer(1))
+
+
+def test_each_watermark_moves_on_and_may_stay_and_may_meet_its_source() -> None:
+    progress = Progress()
+    for lsn in (100, 100, 120):
+        progress.receive(Lsn(lsn))
+        progress.decode(Lsn(lsn), Lsn(lsn))
+        progress.deliver(pointer(lsn))
+        progress.confirm(pointer(lsn))
+        progress.confirm(pointer(lsn))
+    assert (progress.received_lsn, progress.decoded_lsn, progress.restart_lsn) == (120, 120, 120)
+    assert progress.delivered == progress.confirmed == pointer(120)
+
+
+def test_the_lag_is_what_the_node_has_flushed_and_nobody_has_decoded() -> None:
+    progress = Progress(received_lsn=Lsn(100), flush_lsn=Lsn(130))
+    progress.decode(Lsn(90), Lsn(80))
+    assert progress.lag_bytes == 40
+    progress.flush_lsn = Lsn(50)  # the node said so before it sent what is decoded
+    assert progress.lag_bytes == 0
+
+
+def test_a_pointer_has_a_restart_lsn_that_a_server_can_have() -> None:
+    assert Pointer(groups.position(70), Lsn(0)).restart_lsn == 0  # of copied rows
+    with pytest.raises(AssertionError):
+        Pointer(groups.position(70), Lsn(-1))
 
 
 def test_delays_double_up_to_the_longest_and_begin_anew_after_a_success() -> None:

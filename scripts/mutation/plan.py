@@ -1,0 +1,57 @@
+"""Which modules are mutated, and which tests have to detect it: the fast ones first, those with servers behind them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tests of one module."""
+
+    fast: tuple[str, ...]  # in one process, without a server
+    slow: tuple[str, ...] = ()  # tried where the fast ones pass
+    interpreted: bool = False  # a kernel: tested in a tree without compiled modules
+
+
+_SMALL_TRANSACTIONS = (
+    "tests/unit/decoder/test_small_transactions.py",
+    "tests/unit/decoder/test_small_savepoints.py",
+    "tests/unit/decoder/test_small_transactions_chosen.py",
+    "tests/unit/decoder/test_unwanted_rows.py",
+    "tests/unit/decoder/test_many_tables.py",
+    "tests/property/decoder",
+)
+_STATE = ("tests/integration/test_state_store.py",)
+
+PLANS = {
+    "tidemark/model/snapshot.py": Plan(
+        ("tests/property/state/test_snapshot.py",),
+        ("tests/integration/test_node.py", "tests/integration/test_first_copy.py"),
+    ),
+    "tidemark/model/position.py": Plan(("tests/unit/engine", "tests/property/wire/test_markers.py")),
+    "tidemark/engine/handover.py": Plan(("tests/unit/engine/test_handover.py", "tests/property/handover")),
+    "tidemark/engine/progress.py": Plan(("tests/unit/engine/test_progress_retry_selection.py",)),
+    "tidemark/engine/marking.py": Plan(("tests/unit/engine/test_marking.py",)),
+    "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),
+    "tidemark/engine/ring.py": Plan(("tests/property/state/test_ring.py",)),
+    "tidemark/decode/held.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
+    "tidemark/decode/held_children.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
+    "tidemark/decode/committed_run.py": Plan((*_SMALL_TRANSACTIONS, "tests/unit/decoder"), interpreted=True),
+    "tidemark/decode/stream_order.py": Plan(("tests/unit/decoder",)),
+    "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
+    "tidemark/io/trimming.py": Plan(("tests/unit/archive", "tests/property/catalog/test_history_retention.py")),
+    "tidemark/io/hole_ledger.py": Plan(
+        ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
+    ),
+    "tidemark/io/switching.py": Plan(_STATE, ("tests/integration/test_way_back.py",)),
+    "tidemark/io/state_transaction.py": Plan((*_STATE, "tests/integration/test_sinks_readers.py")),
+    "tidemark/runtime/delivery.py": Plan(("tests/integration/test_delivery.py",)),
+    "tidemark/runtime/confirming.py": Plan(("tests/integration/test_delivery.py",)),
+    "tidemark/runtime/marker_reading.py": Plan(_STATE, ("tests/integration/test_marker_key.py",)),
+    "tidemark/runtime/copies.py": Plan(("tests/property/state/test_snapshot.py",)),
+    "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold.py",)),
+    "tidemark/pipeline/positions.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
+    "tidemark/pipeline/replica.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
+    "archiver/archive_command.py": Plan(
+        ("tests/faults/test_archive_command.py", "tests/faults/test_archive_program.py")
+    ),
+}

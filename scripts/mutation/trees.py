@@ -1,0 +1,162 @@
+"""Copies of the tree in which mutants are tested, and test runs in them.
+
+A run is a child of this process, forked after the libraries were imported: that takes most of the time of a short run.
+"""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+MEMORY_BYTES_MAX = 4 << 30  # a mutant may loop for ever and collect
+INTERRUPTED_S = 20.0  # for a test to stop its servers
+OUTPUT = "mutate.log"
+_PRELOADED = (
+    "hypothesis",
+    "pyarrow",
+    "lmdb",
+    "psycopg",
+    "msgspec",
+    "pydantic",
+    "prometheus_client",
+    "structlog",
+)
+_TREES = ("tidemark", "sidecar", "archiver", "ctl", "tests", "scripts", "pyspark_tidemark")
+
+
+class Outcome(Enum):
+    """What became of a mutant."""
+
+    KILLED = "killed"
+    HUNG = "hung"
+    SURVIVED = "survived"
+
+
+def preload() -> None:
+    """Import what all tests import, but nothing of the tree."""
+    for name in _PRELOADED:
+        __import__(name)
+
+
+@dataclass(slots=True)
+class Tree:
+    """A copy of the tree."""
+
+    root: Path
+
+    @classmethod
+    def copy(cls, source: Path, root: Path, *, interpreted: bool) -> "Tree":
+        """Copy what git lists, and the compiled modules unless it is to be interpreted."""
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=source,
+            check=True,
+            stdout=subprocess.PIPE,
+        ).stdout.decode()
+        names = [name for name in listed.split("\0") if name and (source / name).is_file()]
+        if not interpreted:
+            names += [str(path.relative_to(source)) for part in _TREES for path in (source / part).rglob("*.so")]
+        for name in names:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, root / name)
+        subprocess.run([sys.executable, "-m", "compileall", "-qq", *_TREES], cwd=root, check=False)
+        return cls(root)
+
+    def write(self, module: str, source: bytes) -> None:
+        """Change a module. Its compiled form is removed: a file of equal size and time would count as unchanged."""
+        path = self.root / module
+        path.write_bytes(source)
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            compiled.unlink()
+
+    def output(self) -> str:
+        """Return what the last run printed."""
+        return (self.root / OUTPUT).read_text(errors="replace")
+
+
+class Run:
+    """A test run in a tree: a process group."""
+
+    def __init__(self, tree: Tree, tests: tuple[str, ...], timeout_s: float) -> None:
+        self.tree = tree
+        self._began_s = time.monotonic()
+        self._ends_s = self._began_s + timeout_s
+        self._was_interrupted = False
+        self._temporary = tree.root / "build" / "t"
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir(parents=True)
+        self._pid = os.fork()
+        if self._pid == 0:
+            _test(tree.root, tests, self._temporary)
+
+    def poll(self) -> tuple[Outcome, float] | None:
+        """Return the outcome and the seconds it took; None while it runs."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        now_s = time.monotonic()
+        if pid == 0:
+            if now_s > self._ends_s:
+                self._interrupt()
+            return None
+        self._stop_rest()
+        if self._was_interrupted:
+            return Outcome.HUNG, now_s - self._began_s
+        return Outcome.SURVIVED if status == 0 else Outcome.KILLED, now_s - self._began_s
+
+    def _interrupt(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL if self._was_interrupted else signal.SIGINT)
+        self._was_interrupted = True
+        self._ends_s = time.monotonic() + INTERRUPTED_S
+
+    def _stop_rest(self) -> None:
+        """Kill what the run has left in its process group, and servers: those have groups of their own."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        for path in self._temporary.rglob("postmaster.pid"):
+            with suppress(ProcessLookupError, ValueError, OSError):
+                os.kill(int(path.read_text().split()[0]), signal.SIGQUIT)
+
+
+def _test(root: Path, tests: tuple[str, ...], temporary: Path) -> None:
+    """Run the tests in this process, which ends with it."""
+    status = 70
+    try:
+        os.setpgid(0, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        os.chdir(root)
+        output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.environ.update(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", TMPDIR=str(temporary))
+        sys.dont_write_bytecode = True
+        for name in [name for name in sys.modules if name.partition(".")[0] in _TREES]:
+            del sys.modules[name]
+        sys.path[0] = str(root)
+        arguments = [
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",
+            "--hypothesis-seed=0",
+            "--no-header",
+        ]
+        status = int(pytest.main([*arguments, "--tb=line", *tests]))
+        sys.stdout.flush()
+    except BaseException:  # noqa: BLE001 - the child ends here, whatever it is
+        traceback.print_exc()
+    finally:
+        os._exit(status)
