@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.aged_logs import LOG_FOLDER, age, lengthen, versions
 from tests.support.feeder import World, feed, make_state
 from tests.support.lakes import IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
@@ -23,7 +24,9 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline import runner
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import TableFenced
+from tidemark.pipeline.log_cleanup import KEEP_S, LISTED_MAX
 from tidemark.pipeline.portions import feeds
+from tidemark.pipeline.positions import FOLDER as POSITIONS
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.sinks import Lake, folder_of
 from tidemark.pipeline.types import constants_of, shape_of
@@ -233,6 +236,23 @@ def test_a_stream_larger_than_the_outbox_flows_through_it(spark: SparkSession, t
     assert not failures, failures
     small.run(spark)
     small.check()
+
+
+@pytest.mark.feature("L10")
+def test_the_pipeline_keeps_the_commit_logs_of_a_lake_short(spark: SparkSession, place: Place) -> None:
+    groups = list(World(SEED).groups(GROUPS))
+    feed(place.state, groups[: GROUPS // 2])
+    place.run(spark)
+    tables = [path.parent for path in place.lake.rglob(LOG_FOLDER)]
+    for table in tables:
+        lengthen(table, 150, after_checkpoint=20)
+        age(table, KEEP_S + 60)
+    feed(place.state, groups[GROUPS // 2 :])
+    place.run(spark)
+    cleaned = [table for table in tables if versions(table)[0] > 100]
+    assert place.lake / POSITIONS in cleaned
+    assert len(cleaned) >= LISTED_MAX
+    place.check()
 
 
 def test_the_format_is_found_without_being_registered(spark: SparkSession, place: Place) -> None:

@@ -99,7 +99,6 @@ def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sinks, "COMPACT_EVERY", 4)
-    monkeypatch.setattr(sinks, "REPLICA_KEEP_HOURS", 0)
     table, seen = ScriptedTable(), 0
     for n in range(BATCHES):  # versions 1, 3, 5, ...: none is a multiple
         if n:
@@ -107,6 +106,6 @@ def test_a_table_that_makes_several_commits_a_batch_is_compacted_too(
         table.insert({1: n, 2: "new", 3: None})
         table.commit()
         told = table.delivered()
-        new_lake(tmp_path).apply(batch(told[seen:]))
+        Lake(str(tmp_path), IDENTITY, shape_of, constants_of, keep_hours=0).apply(batch(told[seen:]))
         seen = len(told)
     assert len(list((tmp_path / FOLDER / "replica").glob("*.parquet"))) < BATCHES / 2

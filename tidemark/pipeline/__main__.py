@@ -21,6 +21,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.log_cleanup import KEEP_S
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.runner import BATCH_BYTES, Pipeline, Settings
@@ -78,6 +79,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.batch_bytes,
             given.shared_with_group,
             given.once,
+            given.log_keep_s,
         )
         pipeline = Pipeline(settings, outbox, metrics, progress, log)
         local = given.master.startswith("local") and "://" not in checkpoint
@@ -134,6 +136,12 @@ def _parser() -> argparse.ArgumentParser:
         "--batch-bytes", type=_byte_count, default=BATCH_BYTES, help="bound of a batch (default: %(default)s)"
     )
     parser.add_argument("--driver-memory", default="1g", help="heap of Spark's driver (default: %(default)s)")
+    parser.add_argument(
+        "--log-keep-s",
+        type=_second_count,
+        default=KEEP_S,
+        help="for how long an older version of a table can be read, seconds (default: %(default)s)",
+    )
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
     parser.add_argument("--once", action="store_true", help="stop when what is in the outbox now is in the lake")
     parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
@@ -145,6 +153,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _byte_count(text: str) -> int:
     return _bounded(text, 1, 1 << 40)
+
+
+def _second_count(text: str) -> int:
+    return _bounded(text, 60, 366 * 86_400)
 
 
 def _port(text: str) -> int:

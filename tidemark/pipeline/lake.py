@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from deltalake import DeltaTable, Field, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError
 from tidemark.pipeline.encodings import SAMPLE_ROWS, properties_for
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
 
-LOG_RETENTION = {"delta.logRetentionDuration": "interval 1 days"}  # of commits: some a second make many in 30 days
+KEEP_HOURS = 1  # files that a commit replaced, for readers of older versions: versions are kept for ten minutes
 FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
 
 
@@ -55,6 +55,24 @@ def _translated(uri: str) -> Iterator[None]:
         raise named_failure(str(error)) or LakeFailed(f"{uri}: {first_reason(str(error))}") from error
 
 
+def _opened(uri: str) -> DeltaTable | None:
+    # NB: is_deltatable() would list the log as often as opening it does.
+    try:
+        return DeltaTable(uri)
+    except TableNotFoundError:
+        return None
+
+
+def table_properties(keep_hours: int) -> dict[str, str]:
+    """Return the properties of our tables; replaced files are kept for so many hours."""
+    return {
+        "delta.logRetentionDuration": "interval 1 days",  # for other engines: ours is `tidemark.pipeline.log_cleanup`
+        "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
+        # A checkpoint lists the files that were removed for so long: at two commits a second a week's are a million.
+        "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class MergeActions:
     """What a merge does: delete where `delete_if`, else assign; insert where nothing matches and `insert_if`."""
@@ -72,7 +90,7 @@ class LakeTable:
         self.uri = uri
         self.app = app
         with _translated(uri):
-            self._delta = DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+            self._delta = _opened(uri)
         self._opened = max(self.version, 0)
         self.held = read_held(self._delta.transaction_version, app) if self._delta is not None else NOTHING
 
@@ -111,7 +129,10 @@ class LakeTable:
         """Create the table without rows."""
         with _translated(self.uri):
             self._delta = DeltaTable.create(
-                self.uri, schema, configuration=LOG_RETENTION, commit_properties=commit_properties(self.app, held)
+                self.uri,
+                schema,
+                configuration=table_properties(KEEP_HOURS),
+                commit_properties=commit_properties(self.app, held),
             )
         self.held = held
 
@@ -178,6 +199,8 @@ class LakeTable:
 
     def forget_files(self, hours: int = 0) -> None:
         """Delete the files that no row has needed for `hours`; with 0 not for tables that anybody else reads."""
+        if hours:
+            self._set_properties(table_properties(hours))
         self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
     def compact(self, keep_hours: int) -> None:
@@ -186,6 +209,14 @@ class LakeTable:
             sample = self.delta.to_pyarrow_dataset().head(SAMPLE_ROWS)
             self.delta.optimize.compact(target_size=FILE_BYTES, writer_properties=properties_for(sample))
         self.forget_files(keep_hours)
+
+    def _set_properties(self, wanted: Mapping[str, str]) -> None:
+        """Set properties of the table where they differ: it may have been created by another version of ours."""
+        configuration = self.delta.metadata().configuration
+        changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
+        if changed:
+            with _translated(self.uri):
+                self.delta.alter.set_table_properties(changed, commit_properties=commit_properties(self.app, self.held))
 
     def _settle(self, version: int, held: Held) -> None:
         if self.version == version:

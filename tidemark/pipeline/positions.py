@@ -16,7 +16,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.held import Held
-from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.lake import KEEP_HOURS, LakeTable
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"
@@ -95,7 +95,8 @@ TableId = tuple[Oid, Oid]
 class Positions:
     """The positions table as last written; raises `LakeTaken` for a lake that is not `identity`'s."""
 
-    def __init__(self, root: str, identity: Identity) -> None:
+    def __init__(self, root: str, identity: Identity, keep_hours: int = KEEP_HOURS) -> None:
+        self._keep_hours = keep_hours
         self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions")
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self.tables: dict[TableId, TablePosition] = {}
@@ -116,6 +117,11 @@ class Positions:
         """Return what the whole lake holds."""
         return self._table.held
 
+    @property
+    def version(self) -> int:
+        """Return the version of the table itself."""
+        return self._table.version
+
     def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
         """Record that `touched` tables are where they are and that all tables hold `held`."""
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
@@ -127,7 +133,7 @@ class Positions:
         self._table.overwrite(pa.Table.from_pylist(rows, schema=SCHEMA), held)
         self.tables, self.outbox = tables, outbox
         if self._table.version % _VACUUM_EVERY == 0:
-            self._table.forget_files(hours=1)
+            self._table.forget_files(self._keep_hours)
 
     def lake_id(self) -> str:
         """Return what tells this lake from all others, also from one that stood in its place before."""

@@ -26,6 +26,7 @@ from tidemark.pipeline.databases import CapturedDatabases
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.feed import Feed, check_joins
+from tidemark.pipeline.log_cleanup import KEEP_S, LogCleanup, keep_hours
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.portions import feeds
 from tidemark.pipeline.positions import Positions
@@ -61,6 +62,7 @@ class Settings:
     batch_bytes: int
     shared_with_group: bool
     once: bool  # stop at what is in the outbox now
+    log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
 
 
 class Pipeline:
@@ -76,6 +78,7 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._lake = self._open_lake()
+        self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
 
@@ -100,7 +103,15 @@ class Pipeline:
         databases = self._databases
         shapes = partial(shape_of, types=databases.types)
         identity = self._outbox.identity
-        return Lake(self._settings.lake, identity, shapes, constants_of, databases, dialects=databases.dialects)
+        return Lake(
+            self._settings.lake,
+            identity,
+            shapes,
+            constants_of,
+            databases,
+            dialects=databases.dialects,
+            keep_hours=keep_hours(self._settings.log_keep_s),
+        )
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
@@ -157,6 +168,7 @@ class Pipeline:
                 continue
             self._land_portion(feed, replayable)
             self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
+            self._cleanup.run(self._lake.written)
             started = time.monotonic()
             del feed  # the next but one is read while the next is written: not three at once
 

@@ -23,20 +23,20 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.changelog import ChangeLog
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.lake import KEEP_HOURS, LakeTable
 from tidemark.pipeline.layout import Constants, Shapes
 from tidemark.pipeline.messages import FOLDER as MESSAGES
 from tidemark.pipeline.messages import append_messages
+from tidemark.pipeline.positions import FOLDER as POSITIONS
 from tidemark.pipeline.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.replica import Replica
 from tidemark.pipeline.steps import Delivered, TableItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
+LOG, REPLICA = "log", "replica"  # the Delta tables of a table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
-LOG_KEEP_HOURS = 168  # files that compaction replaced, for readers of older versions
-REPLICA_KEEP_HOURS = 1  # each merge replaces whole files: a week of them may be a thousand times the table
 PARTITIONED = "p"  # pg_class.relkind
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
@@ -74,16 +74,28 @@ class Lake:
         databases: Mapping[Oid, str] | None = None,
         *,
         dialects: Mapping[Oid, Dialect] | None = None,
+        keep_hours: int = KEEP_HOURS,
     ) -> None:
-        """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's."""
+        """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's.
+
+        Files that a commit replaced are kept for `keep_hours`, for readers of older versions.
+        """
         self.root = root.rstrip("/")
         self.capture = identity.capture
         self._databases = {} if databases is None else databases
         self._dialects = {} if dialects is None else dialects
-        self.positions = Positions(self.root, identity)
+        self.positions = Positions(self.root, identity, keep_hours)
         self._shapes = shapes
         self._constants = constants
         self._present: dict[TableId, Relation] = {}
+        self._keep_hours = keep_hours
+        self._touched: Sequence[TablePosition] = ()
+
+    @property
+    def written(self) -> list[tuple[str, int]]:
+        """Return the Delta tables that the last batch wrote to: folder below the root, recorded version."""
+        found = [(folder, version) for table in self._touched for folder, version in delta_tables(table)]
+        return [(POSITIONS, self.positions.version), *found]
 
     def apply(self, batch: LakeBatch) -> None:
         """Bring every table up to the end of `batch`, and say so in the positions table."""
@@ -102,13 +114,14 @@ class Lake:
         if held.position < self.positions.held.position:
             held = replace(held, position=self.positions.held.position)
         self.positions.write(batch.outbox, touched, held)
+        self._touched = touched
         passed(Failpoint.POSITIONS_WRITTEN)
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
         uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
         log = ChangeLog(uri, app, self._shapes).apply(items)
         if log.has_passed(COMPACT_EVERY):
-            log.compact(LOG_KEEP_HOURS)
+            log.compact(self._keep_hours)
         return log
 
     def _replica(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
@@ -121,7 +134,7 @@ class Lake:
         if applying.present is not None:
             self._present[table] = applying.present
         if replica.has_passed(COMPACT_EVERY):
-            replica.compact(REPLICA_KEEP_HOURS)
+            replica.compact(self._keep_hours)
         return replica
 
     def _app(self, table: TableId) -> str:
@@ -154,7 +167,7 @@ class Lake:
         app = f"tidemark:{self.capture}:{database}:{MESSAGES}"
         log = append_messages(f"{self.root}/{folder}", app, messages)
         if log.has_passed(COMPACT_EVERY):
-            log.compact(LOG_KEEP_HOURS)
+            log.compact(self._keep_hours)
         return TablePosition(
             database=database,
             relation=INVALID_OID,
@@ -183,6 +196,14 @@ class Lake:
             return True
         tables = self.positions.tables.values()
         return any(known.database != database and known.folder.startswith(f"{name}/") for known in tables)
+
+
+def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
+    """Return folder and version of a table's Delta tables."""
+    if table.relation == INVALID_OID:
+        return [(table.folder, table.log_version)]
+    both = ((LOG, table.log_version), (REPLICA, table.replica_version))
+    return [(f"{table.folder}/{name}", version) for name, version in both if version >= 0]
 
 
 def folder_of(relation: Relation) -> str:

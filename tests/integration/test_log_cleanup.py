@@ -1,0 +1,221 @@
+"""Commit logs stay short, and no removal takes away what anybody still needs."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
+from tests.support.lakes import IDENTITY, batch
+from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tidemark.io.logs import get_log
+from tidemark.pipeline.held import NOTHING
+from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.log_cleanup import (
+    CHECKPOINT_BEHIND_MAX,
+    EVERY_COMMITS,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    REMOVED_MAX,
+    LogCleanup,
+    keep_hours,
+)
+from tidemark.pipeline.positions import FOLDER as POSITIONS
+from tidemark.pipeline.sinks import Lake
+from tidemark.pipeline.types import constants_of, shape_of
+
+NAME = "table"
+ROWS = pa.table({"id": pa.array([1, 2, 3])})
+KEEP_S = 600.0
+LISTED_FILES_MAX = CHECKPOINT_BEHIND_MAX + 10  # of a log whose commits are all old
+
+
+def make_table(root: Path) -> Path:
+    table = LakeTable(str(root / NAME), "app")
+    table.create(ROWS.schema, NOTHING)
+    table.append(ROWS, NOTHING)
+    return root / NAME
+
+
+def cleanup(root: Path, keep_s: float = 0.0) -> LogCleanup:
+    return LogCleanup(str(root), keep_s, get_log("test"))
+
+
+def opens(table: Path, version: int | None = None) -> bool:
+    """Tell if the table opens with its rows."""
+    rows = DeltaTable(str(table), version=version).to_pyarrow_table()
+    return sorted(rows.column("id").to_pylist()) == [1, 2, 3]
+
+
+@pytest.mark.feature("L10")
+def test_the_files_listed_for_a_commit_do_not_grow_with_the_commits(tmp_path: Path) -> None:
+    table = LakeTable(str(tmp_path / NAME), "app")
+    table.create(ROWS.schema, NOTHING)
+    cleaning = cleanup(tmp_path)
+    listed = []
+    for _ in range(5 * EVERY_COMMITS // 2):
+        listed.append(len(list((tmp_path / NAME / LOG_FOLDER).iterdir())))
+        table.append(ROWS.schema.empty_table(), NOTHING)
+        cleaning.run([(NAME, table.version)])
+    assert max(listed) <= LISTED_FILES_MAX
+    assert DeltaTable(str(tmp_path / NAME)).version() == len(listed)
+
+
+@pytest.mark.feature("L10")
+def test_a_log_of_many_old_commits_is_cleaned_a_bounded_number_at_a_time(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 3 * REMOVED_MAX, after_checkpoint=30)
+    cleaning = cleanup(tmp_path)
+    removed: list[int] = []
+    while not removed or removed[-1]:
+        removed.append(cleaning.run([(NAME, version)]))
+        assert opens(table)
+    assert max(removed) <= REMOVED_MAX
+    assert len(removed) == 4
+    assert versions(table) == list(range(version - 30, version + 1))
+
+
+def test_a_commit_after_the_recorded_version_is_never_removed(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 400, checkpoint_every=100)
+    cleanup(tmp_path).run([(NAME, 250)])
+    base = versions(table)[0]
+    assert 0 < base <= 250
+    assert versions(table) == list(range(base, version + 1))
+    assert opens(table, 250)
+
+
+def test_nothing_younger_than_the_kept_time_is_removed(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 400, checkpoint_every=100)
+    cleanup(tmp_path, KEEP_S).run([(NAME, version)])
+    assert versions(table) == list(range(version + 1))
+    age(table, KEEP_S + 60, up_to=250)
+    cleanup(tmp_path, KEEP_S).run([(NAME, version)])
+    base = versions(table)[0]
+    assert 100 < base <= 250
+    assert all(opens(table, kept) for kept in (base, 250, 251, version))
+
+
+def test_an_old_commit_behind_a_young_one_is_kept_so_that_the_log_has_no_holes(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 200, checkpoint_every=100)
+    age(table, KEEP_S + 60)
+    os.utime(commit_path(table, 40))
+    cleanup(tmp_path, KEEP_S).run([(NAME, version)])
+    assert versions(table) == list(range(40, version + 1))
+
+
+def test_a_table_opens_after_a_crash_between_any_two_removals(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 120, checkpoint_every=40, after_checkpoint=10)
+    removals = 0
+    while cleanup(tmp_path).run([(NAME, version)], removed_max=1):  # each a new process
+        assert opens(table)
+        assert opens(table, version - 1)
+        removals += 1
+    assert removals > 100
+
+
+def test_the_base_is_on_disk_before_anything_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 120, checkpoint_every=60)
+    done: list[str] = []
+    sync, unlink = os.fsync, Path.unlink
+
+    def note_sync(descriptor: int) -> None:
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def note_unlink(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as pathlib has it
+        done.append("removal")
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "unlink", note_unlink)
+    assert cleanup(tmp_path).run([(NAME, version)])
+    before = done[: done.index("removal")]
+    assert {checkpoint_path(table, versions(table)[0]).name, LAST_CHECKPOINT, LOG_FOLDER} <= set(before)
+
+
+@pytest.mark.parametrize("bytes_left", [0, 5])
+def test_without_a_right_hint_nothing_is_removed_and_a_checkpoint_is_written(tmp_path: Path, bytes_left: int) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 150, after_checkpoint=10)
+    hint = table / LOG_FOLDER / LAST_CHECKPOINT
+    hint.write_bytes(hint.read_bytes()[:bytes_left])
+    before = versions(table)
+    assert not cleanup(tmp_path).run([(NAME, version)])
+    assert versions(table) == before
+    assert json.loads(hint.read_text())["version"] == version
+    assert opens(table)
+
+
+def test_a_checkpoint_above_the_hint_is_no_base(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 60, after_checkpoint=20)
+    hint = table / LOG_FOLDER / LAST_CHECKPOINT
+    before = hint.read_bytes()
+    lengthen(table, 60, after_checkpoint=20)
+    hint.write_bytes(before)
+    assert cleanup(tmp_path).run([(NAME, version + 60)])
+    assert versions(table)[0] == version - 20
+    assert opens(table)
+
+
+def test_beside_a_torn_checkpoint_nothing_is_removed(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    version = lengthen(table, 150, checkpoint_every=50)
+    (newest,) = (path for path in (table / LOG_FOLDER).glob("*.parquet") if "151" in path.name)
+    newest.write_bytes(newest.read_bytes()[:100])
+    before = versions(table)
+    assert not cleanup(tmp_path).run([(NAME, version)])
+    assert versions(table) == before
+
+
+def test_what_was_to_be_removed_of_a_table_is_not_removed_of_another_one_in_its_place(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    cleaning = cleanup(tmp_path)
+    cleaning.run([(NAME, lengthen(table, 200, checkpoint_every=100))], removed_max=1)
+    table.rename(tmp_path / "moved away")
+    make_table(tmp_path)
+    version = lengthen(table, 250, after_checkpoint=200)
+    before = versions(table)
+    assert cleaning.run([(NAME, 20)]) == 0  # recorded before any checkpoint
+    assert versions(table) == before
+    assert opens(table, version)
+
+
+def test_a_table_that_is_gone_hinders_no_other(tmp_path: Path) -> None:
+    version = lengthen(make_table(tmp_path), 200, checkpoint_every=100)
+    assert cleanup(tmp_path).run([("gone", 300), (NAME, version)])
+
+
+def test_a_batch_names_every_delta_table_that_it_wrote_to_with_its_recorded_version(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "new", 3: None})
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
+    lake.apply(batch(table.delivered()))
+    folder = f"{DATABASE}/{RELATION}-public.Orders"
+    assert [name for name, _ in lake.written] == [POSITIONS, f"{folder}/log", f"{folder}/replica"]
+    assert all(DeltaTable(str(tmp_path / name)).version() == version for name, version in lake.written)
+
+
+def test_a_table_of_an_older_version_of_ours_gets_the_properties_that_keep_its_checkpoints_small(
+    tmp_path: Path,
+) -> None:
+    uri = str(tmp_path / NAME)
+    DeltaTable.create(uri, ROWS.schema, configuration={"delta.logRetentionDuration": "interval 1 days"})
+    table = LakeTable(uri, "app")
+    for _ in range(3):
+        table.overwrite(ROWS, NOTHING)
+    table.compact(keep_hours(KEEP_S))
+    configuration = DeltaTable(uri).metadata().configuration
+    assert configuration["delta.deletedFileRetentionDuration"] == "interval 1 hours"
+    assert configuration["delta.enableExpiredLogCleanup"] == "false"
+    version = DeltaTable(uri).version()
+    table.compact(keep_hours(KEEP_S))
+    assert LakeTable(uri, "app").version == version  # nothing to do: no commit
