@@ -12,6 +12,7 @@ import pytest
 from tests.support import groups
 from tests.support.histories import empty_history
 from tidemark.engine.progress import Progress
+from tidemark.engine.retry import RetryPolicy
 from tidemark.engine.selection import Selection
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
@@ -186,9 +187,10 @@ class Scripted(NullConsumer):
             self.calls.append(f"group {group.last.position.commit_lsn}")
         return self._answers.pop(0) if self._answers else True
 
-    def on_revoked(self, partition: Partition) -> None:
+    def on_revoked(self, partition: Partition) -> bool | None:
         del partition
         self.calls.append("revoked")
+        return None
 
     def alive(self) -> bool:
         return self.alive_now
@@ -205,6 +207,8 @@ def new_target(
     stopping: threading.Event,
     *,
     liveness: Liveness | None = None,
+    retry: RetryPolicy | None = None,
+    metrics: Metrics | None = None,
 ) -> ConsumerTarget:
     return ConsumerTarget(
         consumer,
@@ -216,6 +220,9 @@ def new_target(
         progress=progress,
         stopping=stopping,
         liveness=liveness,
+        retry=retry or RetryPolicy(0),
+        metrics=metrics or Metrics("main"),
+        log=get_log("test"),
     )
 
 
@@ -398,9 +405,10 @@ def application(
     stopping: threading.Event,
     *,
     liveness: Liveness | None = None,
+    retry: RetryPolicy | None = None,
 ) -> tuple[ApplicationThread, Handoff]:
     handoff = Handoff(1 << 20, Signal())
-    target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness)
+    target = new_target(consumer, store, epoch, progress, stopping, liveness=liveness, retry=retry)
     thread = ApplicationThread(
         handoff, target, empty_history(store), prelude=lambda: None, metrics=Metrics("main"), stopping=stopping
     )

@@ -36,10 +36,17 @@ class Consumer(Protocol):
 
         What is confirmed becomes durable behind the call, while the next groups come: a crash may bring it again.
         Nothing is taken for confirmed that was not drawn from the iterator.
+
+        After an error the call is repeated, `deliver.retries_max` times with back-off, and what it drew before it
+        raised comes again; groups of earlier calls do not. An error is final at once if it is one of Tidemark's own
+        whose disposition is not RETRY, as `ConsumerFailed`.
         """
 
-    def on_revoked(self, partition: Partition) -> None:
-        """Give a partition back: the last chance to confirm what is in hand."""
+    def on_revoked(self, partition: Partition) -> bool | None:
+        """Give a partition back. True confirms all that was taken: the last chance to do so.
+
+        It may take `deliver.stop_s` together with the batch in hand; a confirmation that comes later has no effect.
+        """
 
     def alive(self) -> bool:
         """Tell if the consumer can go on. Asked by any thread at any time, also while `on_events` runs.

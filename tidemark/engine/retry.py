@@ -1,6 +1,6 @@
-"""Back-off: when to try again. Time is an argument; nothing here waits."""
+"""Back-off and its bound: when to try again, and how often. Time is an argument; nothing here waits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -28,3 +28,21 @@ class Backoff:
     def wait_s(self, now_s: float) -> float:
         """Return the seconds that are left to wait."""
         return max(0.0, self._not_before_s - now_s)
+
+
+@dataclass(slots=True)
+class RetryPolicy:
+    """A bounded number of further attempts after a failure, with back-off; a success renews them."""
+
+    retries_max: int
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def failed(self, now_s: float) -> float | None:
+        """Note a failure; return the seconds to wait before the next attempt, None where none is left."""
+        if self.backoff.failures >= self.retries_max:
+            return None
+        return self.backoff.failed(now_s)
+
+    def succeeded(self) -> None:
+        """Note a success."""
+        self.backoff.succeeded()

@@ -111,6 +111,7 @@ class DeliverConfig:
     stop_s: Seconds = 10.0
     alive_s: Seconds = 5.0
     hang_s: Seconds = 300.0
+    retries_max: Annotated[int, Field(ge=0, le=1000)] = 5
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -40,6 +40,7 @@ from tidemark.runtime.following import AskLeader
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
 from tidemark.runtime.inflow import MakeInflow, Surroundings
+from tidemark.runtime.role_holding import RoleHolding
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.targets import TargetMaker
 from tidemark.wal.kernel import COMPILED
@@ -89,8 +90,12 @@ class Capture:
         consumer: Consumer | None = None,
         on_marker: OnMarker | None = None,
         ask_leader: AskLeader | None = None,
+        in_daemon: bool = False,
     ) -> None:
         """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
+
+        Unless it is run `in_daemon`, which does so itself, the capture holds the lock of the role that took the epoch,
+        and gives its signs of life, from `start` to `stop`.
 
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
         `ask_leader`: it delivers nothing, and asks where the deliverer is.
@@ -101,6 +106,7 @@ class Capture:
         if beginning is None or start is None:
             raise NotInitialised(f"{store.folder.root} has no beginning")
         check_types(config, beginning)
+        self._role = None if in_daemon else RoleHolding(store, epoch, config.watchdog.watchdog_s)
         self._store = store
         self._epoch = epoch
         self._log = around.log
@@ -131,6 +137,7 @@ class Capture:
         target, self._liveness = (
             maker.deliver(consumer, names) if ask_leader is None else (maker.follow(ask_leader), None)
         )
+        self._target = target
         first_copy = FirstCopy(
             config,
             store,
@@ -152,6 +159,8 @@ class Capture:
 
     def start(self) -> None:
         """Start the threads; decoding starts once there is no first copy (any more)."""
+        if self._role is not None:
+            self._role.start()
         self._application.start()
         if self._liveness is not None:
             self._liveness.start()
@@ -225,6 +234,16 @@ class Capture:
 
     def stop(self) -> None:
         """Stop in order: nothing new, the slice in hand, the batch in hand (for `deliver.stop_s`), the files."""
+        if self._role is None:
+            self._stop()
+            return
+        self._role.stop()
+        try:
+            self._stop()
+        finally:
+            self._role.release()
+
+    def _stop(self) -> None:
         self._stopping.set()
         self._inflow.input.stop()
         self._handoff.close()
@@ -236,6 +255,8 @@ class Capture:
         self._metrics.ring_used.set(0)
         self._metrics.queue_used.set(0)
         is_idle = self._application.join(self._stop_s)
+        if not is_idle:
+            self._target.abandon()
         self._history.close()
         if not is_idle:
             # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.

@@ -75,6 +75,16 @@ class Confirming(Generic[CONFIRMED]):
             if self._thread.ident is not None:
                 self._thread.join()
 
+    def abandon(self, error: BaseException, wait_s: float) -> None:
+        """Store nothing more, and raise `error` to whoever confirms later; wait for a transaction under way."""
+        with self._changed:
+            self._error = self._error or error
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._changed.notify_all()
+            self._hurried.notify_all()
+            self._changed.wait_for(lambda: not self._is_storing, wait_s)
+
     def _is_below(self, bytes_max: int) -> bool:
         return not (self._waiting or self._is_storing) or self.byte_count <= bytes_max
 
@@ -95,7 +105,7 @@ class Confirming(Generic[CONFIRMED]):
     def _next(self) -> Sequence[CONFIRMED] | None:
         with self._changed:
             self._is_idle = True
-            self._changed.wait_for(lambda: self._is_over or bool(self._waiting))
+            self._changed.wait_for(lambda: self._is_over or self._error is not None or bool(self._waiting))
             self._is_idle = False
             if not self._waiting:
                 return None

@@ -4,6 +4,9 @@ The position, and how far a first copy is, follow once `on_events` returned true
 by a thread of their own (`confirming`), so that the next changes need not wait for the disk. How far a consumer may be
 ahead of what it confirmed, and of what is durable of that, is bounded in bytes; beyond that it is asked again, or the
 disk waited for, and nothing more is offered.
+
+A call of `on_events` that raises is repeated within a bound, with what it drew: a transient error of the consumer's
+target is no reason to leave realtime.
 """
 
 import threading
@@ -16,20 +19,25 @@ from typing import NamedTuple
 from tidemark.decode.committed_run import commit_times_us
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
+from tidemark.engine.retry import RetryPolicy
+from tidemark.io.clock import SystemClock
 from tidemark.io.history_files import HistoryWriter
+from tidemark.io.logs import Log, describe_error
+from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
-from tidemark.model.errors import ConsumerFailed
+from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.confirming import Confirming
 from tidemark.runtime.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep, Stopped
-from tidemark.runtime.liveness import Liveness
+from tidemark.runtime.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.outbox import EncodedGroup
 from tidemark.wire.state import CONFIRMED
 
+ABANDON_S = 5.0  # for a transaction of two syncs that is under way when a stop leaves the consumer behind
 UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
 Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
 
@@ -65,9 +73,12 @@ class ConsumerTarget:
         unconfirmed_bytes_max: int,
         progress: Progress,
         stopping: threading.Event,
+        retry: RetryPolicy,
+        metrics: Metrics,
+        log: Log,
         liveness: Liveness | None = None,
     ) -> None:
-        """`liveness`: who watches the consumer; ended before the consumer is."""
+        """`liveness`: who watches the consumer; ended before the consumer is. `retry`: how often it may fail."""
         self._consumer = consumer
         self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
         self._store = store
@@ -77,8 +88,13 @@ class ConsumerTarget:
         self._unconfirmed_bytes_max = unconfirmed_bytes_max
         self._progress = progress
         self._stopping = stopping
+        self._retry = retry
+        self._metrics = metrics
+        self._log = log
+        self._clock = SystemClock()
         self._announced: Announced = {}
         self._waiting: deque[_Offered] = deque()
+        self._announced_count = 0  # of them, from the first one on: put back after an error
         self._taken: list[_Offered] = []
         self._unconfirmed_bytes = 0  # of them
         self._confirming = Confirming(self._store_confirmed)
@@ -111,17 +127,24 @@ class ConsumerTarget:
             self._offer()
 
     def close(self) -> None:
-        """Make durable what is confirmed, take the partition back and stop the consumer."""
+        """Take the partition back, make durable what is confirmed by then, and stop the consumer."""
         self._liveness.stop()
         try:
             try:
-                self._confirming.close()
-            finally:
                 with self._liveness.calling("on_revoked"):
-                    self._consumer.on_revoked(self._partition)
+                    is_confirmed = self._consumer.on_revoked(self._partition)
+                if is_confirmed:
+                    self._confirm_taken()
+            finally:
+                self._confirming.close()
         finally:
             with self._liveness.calling("stop"):
                 self._consumer.stop()
+
+    def abandon(self) -> None:
+        """Take no confirmation any more: the capture has stopped without the consumer."""
+        late = ConsumerFailed("the consumer's call ended after the stop", hint="what it was given comes again")
+        self._confirming.abandon(late, ABANDON_S)
 
     def _offer_until_taken(self, offered: _Offered) -> None:
         self._confirming.check()
@@ -143,23 +166,64 @@ class ConsumerTarget:
                 raise Stopped
 
     def _offer(self) -> bool:
-        """Call the consumer once; tell if it took or confirmed anything."""
+        """Call the consumer until it returns; tell if it took or confirmed anything."""
         before = len(self._waiting)
-        with self._liveness.calling("on_events"):
-            alive = self._consumer.alive()
-            confirmed = alive and self._consumer.on_events(self._draw())
-        if not alive:
-            raise ConsumerFailed("the consumer says that it is not alive")
-        if confirmed and self._taken:
-            self._confirming.confirm([offered.without_rows() for offered in self._taken], self._unconfirmed_bytes)
-            self._taken.clear()
-            self._unconfirmed_bytes = 0
+        while True:
+            taken = len(self._taken)
+            try:
+                is_confirmed = self._call()
+            except TidemarkError as error:
+                self._put_back(taken)
+                self._wait_to_retry(error)
+            else:
+                break
+        self._retry.succeeded()
+        if is_confirmed and self._taken:
+            self._confirm_taken()
             return True
         return len(self._waiting) < before
 
+    def _call(self) -> bool:
+        with self._liveness.calling("on_events"):
+            alive = self._consumer.alive()
+            is_confirmed = alive and self._consumer.on_events(self._draw())
+        if not alive:
+            raise ConsumerFailed("the consumer says that it is not alive")
+        return is_confirmed
+
+    def _put_back(self, taken: int) -> None:
+        """Have a call's groups wait again, in order; `taken`: how many were taken before it."""
+        failed = self._taken[taken:]
+        del self._taken[taken:]
+        self._waiting.extendleft(reversed(failed))
+        self._announced_count += len(failed)
+        self._unconfirmed_bytes -= sum(offered.group.byte_count for offered in failed)
+
+    def _wait_to_retry(self, error: TidemarkError) -> None:
+        """Wait until the consumer may be called again; raise `error` where that is no use, or was tried enough."""
+        is_transient = isinstance(error, ConsumerRaised) or error.disposition is Disposition.RETRY
+        delay_s = self._retry.failed(self._clock.monotonic_s()) if is_transient else None
+        if delay_s is None:
+            raise error
+        self._metrics.errors.inc()
+        self._log.warning(
+            "the consumer failed, and is offered the same again", retry_s=delay_s, **describe_error(error)
+        )
+        if self._stopping.wait(delay_s):
+            raise Stopped from error
+
+    def _confirm_taken(self) -> None:
+        if self._taken:
+            self._confirming.confirm([offered.without_rows() for offered in self._taken], self._unconfirmed_bytes)
+            self._taken.clear()
+            self._unconfirmed_bytes = 0
+
     def _draw(self) -> Iterator[ChangeGroup]:
         while self._waiting:
-            self._announce(self._waiting[0].group)
+            if self._announced_count:
+                self._announced_count -= 1
+            else:
+                self._announce(self._waiting[0].group)
             offered = self._waiting.popleft()
             self._taken.append(offered)
             self._unconfirmed_bytes += offered.group.byte_count
@@ -175,8 +239,8 @@ class ConsumerTarget:
             elif isinstance(item, ChangeBatch):
                 key = (item.database, item.relation.oid)
                 if self._announced.get(key) != item.relation:
-                    self._announced[key] = item.relation
                     self._consumer.on_schema(_introduction(group, item))
+                    self._announced[key] = item.relation
 
     def _store_confirmed(self, confirmed: Sequence[_Offered]) -> None:
         """Make durable what the consumer has confirmed; the confirm thread does so."""

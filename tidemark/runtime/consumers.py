@@ -35,8 +35,8 @@ class NullConsumer:
             self.groups += 1
         return True
 
-    def on_revoked(self, partition: Partition) -> None:
-        """Do nothing."""
+    def on_revoked(self, partition: Partition) -> bool | None:
+        """Confirm nothing: what was taken is confirmed."""
 
     def alive(self) -> bool:
         """Say yes."""

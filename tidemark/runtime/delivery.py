@@ -56,6 +56,9 @@ class Target(Protocol):
     def close(self) -> None:
         """Let go."""
 
+    def abandon(self) -> None:
+        """Let nothing move any more: the capture has stopped while a call into the target went on. By any thread."""
+
 
 class Stopped(Exception):
     """The capture stops: what was to be delivered comes again after the restart."""
@@ -118,6 +121,9 @@ class OutboxTarget:
 
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
+
+    def abandon(self) -> None:
+        """Do nothing: no call into the outbox outlasts a stop, but for a transaction under way."""
 
     def _store_group(self, encoded: EncodedGroup, note: Note) -> None:
         wait_s = ROOM_FIRST_S

@@ -101,6 +101,9 @@ class FollowTarget:
     def close(self) -> None:
         """Do nothing: the state is its opener's."""
 
+    def abandon(self) -> None:
+        """Do nothing: nobody outside is called."""
+
     def _led(self, moving: StateTransaction, followed: Followed, met: Met | None) -> Followed:
         """Move `delivered` to what a new marker tells; give it up where none came for too long."""
         delivered = moving.delivered()

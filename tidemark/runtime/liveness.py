@@ -17,6 +17,10 @@ ASK_S = 2.0
 _AGAIN = "what it did not confirm comes again after a restart"
 
 
+class ConsumerRaised(ConsumerFailed):
+    """An error of the consumer's own, which may be gone at the next attempt."""
+
+
 class _Calling:
     """A call into the consumer, as long as it takes."""
 
@@ -67,7 +71,7 @@ class Liveness:
         """Note that the call is over; raise what its error means."""
         call, self._call = self._call, None
         if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:
-            raise self._failed(f"raised {type(error).__name__} in {call[0]}", _AGAIN) from error
+            raise ConsumerRaised(self._text(f"raised {type(error).__name__} in {call[0]}"), hint=_AGAIN) from error
 
     def error(self) -> ConsumerFailed | None:
         """Return what is wrong with the consumer; the first that was, from then on."""
@@ -100,5 +104,8 @@ class Liveness:
         return None if alive else self._failed("says that it is not alive", _AGAIN)
 
     def _failed(self, how: str, hint: str) -> ConsumerFailed:
+        return ConsumerFailed(self._text(how), hint=hint)
+
+    def _text(self, how: str) -> str:
         # NB: never the text of the consumer's own error: it may hold a row's values.
-        return ConsumerFailed(f"the consumer {self._name} {how}", hint=hint)
+        return f"the consumer {self._name} {how}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.io.history_files import HistoryWriter
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
@@ -72,6 +73,9 @@ class TargetMaker:
             unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
             progress=self.progress,
             stopping=self.stopping,
+            retry=RetryPolicy(config.deliver.retries_max, Backoff(config.retry.first_s, config.retry.max_s)),
+            metrics=around.metrics,
+            log=around.log,
         )
         return own, liveness
 

@@ -31,7 +31,9 @@ class Turn:
         self._around.log.info("epoch taken", epoch=str(epoch))
         self._around.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
-        self.capture = Capture(self._around, epoch, make_inflow, on_marker=on_marker, ask_leader=ask_leader)
+        self.capture = Capture(
+            self._around, epoch, make_inflow, on_marker=on_marker, ask_leader=ask_leader, in_daemon=True
+        )
         self.capture.start()
         put_latency_first()
 

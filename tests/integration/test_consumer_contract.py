@@ -1,0 +1,294 @@
+"""What a consumer may rely on: a confirmation while it is revoked, another try after an error, a role that is held."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_delivery import (
+    DEADLINE_S,
+    START,
+    Scripted,
+    application,
+    epoch,
+    eventually,
+    group,
+    new_target,
+    progress,
+    stopping,
+    store,
+)
+from tests.support import groups
+from tests.support.captures import config_for
+from tests.support.postgres import Cluster
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff, RetryPolicy
+from tidemark.io.clock import boot_id as this_boot
+from tidemark.io.clock import host_name, own_start_ticks
+from tidemark.io.config import Config
+from tidemark.io.heartbeat import Slot
+from tidemark.io.locks import AlreadyRunning, RoleLock
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup
+from tidemark.model.errors import ConsumerFailed, NodeUnreachable
+from tidemark.model.position import Epoch, Partition
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.inflow import Surroundings, from_node
+from tidemark.runtime.initialise import initialise
+from tidemark.wire.state import Owner
+
+__all__ = ["epoch", "progress", "stopping", "store"]  # fixtures
+QUICK = Backoff(0.001, 0.001)
+
+
+class Buffering(Scripted):
+    """Keeps what it takes, and confirms it when it is revoked."""
+
+    def __init__(self, answers: list[bool] | None = None) -> None:
+        super().__init__([False] * 100 if answers is None else answers)
+        self.flushed: list[int] = []
+
+    def on_revoked(self, partition: Partition) -> bool:
+        super().on_revoked(partition)
+        self.flushed += self.seen
+        return True
+
+
+@pytest.mark.feature("I34")
+def test_what_is_confirmed_in_on_revoked_is_durable_and_does_not_come_again(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    first = Buffering()
+    thread, handoff = application(store, epoch, first, progress, stopping)
+    thread.start()
+    for lsn in (100, 200):
+        handoff.put(group(lsn))
+    eventually(lambda: first.seen == [100, 200])
+    assert store.view().start == START
+    stopping.set()
+    handoff.close()
+    assert thread.join(DEADLINE_S)
+    assert (thread.error, first.flushed, first.calls[-2:]) == (None, [100, 200], ["revoked", "stop"])
+    view = store.view()
+    assert view.start == group(200).last == progress.confirmed
+    assert view.confirmed == view.delivered
+
+
+@pytest.mark.feature("I34")
+def test_a_word_that_comes_from_on_revoked_after_the_stop_moves_nothing(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    inside, leave = threading.Event(), threading.Event()
+
+    class Hanging(Buffering):
+        def on_revoked(self, partition: Partition) -> bool:
+            inside.set()
+            assert leave.wait(DEADLINE_S)
+            return super().on_revoked(partition)
+
+    consumer = Hanging()
+    target = new_target(consumer, store, epoch, progress, stopping)
+    target.begin()
+    target.deliver(group(100))
+    raised: list[BaseException] = []
+
+    def close() -> None:
+        try:
+            target.close()
+        except ConsumerFailed as error:
+            raised.append(error)
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert inside.wait(DEADLINE_S)
+    target.abandon()
+    leave.set()
+    closing.join(DEADLINE_S)
+    assert consumer.flushed == [100]
+    assert "after the stop" in str(raised[0])
+    assert store.view().start == START == progress.delivered
+    assert consumer.calls[-1] == "stop"
+
+
+class Failing(Scripted):
+    """Takes what it takes, then raises, for the first calls."""
+
+    def __init__(self, *errors: Exception, take: int = 1 << 30) -> None:
+        super().__init__([], take)
+        self.errors = list(errors)
+
+    def on_events(self, groups: Iterator[ChangeGroup]) -> bool:
+        confirmed = super().on_events(groups)
+        if self.errors:
+            raise self.errors.pop(0)
+        return confirmed
+
+
+@pytest.mark.feature("I34")
+def test_after_an_error_the_same_groups_come_again_and_their_schemas_do_not(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Failing(OSError("a value"), NodeUnreachable("away"), OSError("a value"))
+    target = new_target(consumer, store, epoch, progress, stopping, retry=RetryPolicy(3, QUICK))
+    target.begin()
+    changed = groups.relation("renamed")
+    target.deliver(groups.group(100, [groups.schema_event(100, changed), groups.batch(100, [1], of=changed)]))
+    target.deliver(group(200))
+    target.close()
+    assert consumer.calls[:3] == ["assigned 1.1", "schema renamed", "group 100"]
+    assert consumer.seen == [100, 100, 100, 100, 200]
+    assert consumer.calls.count("schema renamed") == 1
+    assert store.view().start == group(200).last
+
+
+@pytest.mark.feature("I34")
+def test_what_was_taken_before_the_failing_call_is_not_offered_again(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Failing()
+    consumer._answers = [False]
+    target = new_target(consumer, store, epoch, progress, stopping, retry=RetryPolicy(1, QUICK))
+    target.begin()
+    target.deliver(group(100))
+    consumer.errors = [OSError()]
+    target.deliver(group(200))
+    target.close()
+    assert consumer.seen == [100, 200, 200]
+    assert store.view().start == group(200).last
+
+
+@pytest.mark.feature("I34")
+def test_a_consumer_that_goes_on_to_fail_ends_delivery_after_its_tries_and_confirms_nothing(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Failing(*[OSError("a row's secret value")] * 10)
+    metrics = Metrics("main")
+    target = new_target(consumer, store, epoch, progress, stopping, retry=RetryPolicy(3, QUICK), metrics=metrics)
+    target.begin()
+    with pytest.raises(ConsumerFailed, match="raised OSError in on_events") as raised:
+        target.deliver(group(100))
+    target.close()
+    assert consumer.seen == [100] * 4
+    assert "secret" not in str(raised.value)
+    assert store.view().start == START
+    assert metrics.registry.get_sample_value("tidemark_errors_total", {"capture": "main"}) == 3
+
+
+@pytest.mark.feature("I34")
+def test_a_consumer_that_says_that_it_failed_is_not_asked_again(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Failing(ConsumerFailed("the target's schema is another one"))
+    target = new_target(consumer, store, epoch, progress, stopping, retry=RetryPolicy(3, QUICK))
+    target.begin()
+    with pytest.raises(ConsumerFailed, match="another one"):
+        target.deliver(group(100))
+    target.close()
+    assert consumer.seen == [100]
+
+
+@pytest.mark.feature("I39")
+def test_a_stop_ends_the_wait_before_another_try(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    consumer = Failing(*[OSError()] * 10)
+    thread, handoff = application(store, epoch, consumer, progress, stopping, retry=RetryPolicy(9, Backoff(3600, 3600)))
+    thread.start()
+    handoff.put(group(100))
+    eventually(lambda: consumer.seen == [100])
+    stopping.set()
+    handoff.close()
+    assert thread.join(DEADLINE_S)
+    assert (thread.error, consumer.seen) == (None, [100])
+    assert store.view().start == START
+
+
+@contextmanager
+def captured(config: Config, folder: StateFolder, consumer: NullConsumer) -> Iterator[tuple[StateStore, Capture]]:
+    """Embed a capture as an application does: no daemon, no lock."""
+    initialise(config, folder)
+    with StateStore.open(folder) as store:
+        epoch = store.take_epoch(Owner("sidecar", host_name(), this_boot(), os.getpid(), own_start_ticks()))
+        around = Surroundings(config, store, Metrics("main"), get_log("test"))
+        yield store, Capture(around, epoch, partial(from_node, around), consumer=consumer)
+
+
+def wait_for(capture: Capture, condition: Callable[[], bool]) -> None:
+    def holds() -> bool:
+        assert capture.poll() is None
+        return condition()
+
+    eventually(holds)
+
+
+@pytest.mark.feature("I20")
+@pytest.mark.feature("I38")
+def test_an_embedded_capture_holds_the_sidecars_role_and_gives_signs_of_life(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")
+    config = replace(config, watchdog=replace(config.watchdog, watchdog_s=3.0))
+    with captured(config, folder, NullConsumer()) as (store, capture):
+        beat = store.environment.heartbeat
+        capture.start()
+        assert RoleLock.seen(folder, "sidecar").is_held
+        with pytest.raises(AlreadyRunning):
+            RoleLock.take(folder, "sidecar")
+        before = beat.count(Slot.SIDECAR)
+        eventually(lambda: beat.count(Slot.SIDECAR) > before + 3)  # nobody polls
+        age_s = beat.age_s(Slot.SIDECAR)
+        assert age_s is not None
+        assert age_s < config.watchdog.watchdog_s
+        capture.stop()
+        assert not RoleLock.seen(folder, "sidecar").is_held
+        assert beat.read(Slot.SIDECAR) is None
+
+
+def test_a_capture_beside_another_process_of_its_role_is_refused(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")
+    with captured(config, folder, NullConsumer()) as (_, capture), RoleLock.take(folder, "sidecar") as lock:
+        folder.lock("sidecar").write_text(folder.lock("sidecar").read_text().replace(str(lock.owner.pid), "1"))
+        with pytest.raises(AlreadyRunning):
+            capture.start()
+
+
+@pytest.mark.feature("I34")
+def test_a_capture_ends_in_time_beside_a_consumer_that_hangs_in_on_revoked(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """It also has tried again what the consumer failed at once, as configured."""
+    leave = threading.Event()
+
+    class Hanging(Failing):
+        def on_revoked(self, partition: Partition) -> bool:
+            del partition
+            assert leave.wait(DEADLINE_S)
+            return True
+
+    config, folder = config_for(cluster, database), StateFolder(tmp_path / "state")
+    config = replace(config, deliver=replace(config.deliver, stop_s=0.1))
+    consumer = Hanging(OSError())
+    consumer._answers = [False] * 1000
+    cluster.sql("CREATE TABLE account (id int)", database)
+    with captured(config, folder, consumer) as (store, capture):
+        capture.start()
+        cluster.sql("INSERT INTO account VALUES (1)", database)
+        wait_for(capture, lambda: len(consumer.seen) > 1)
+        before = store.view().start
+        with pytest.raises(ConsumerFailed, match="did not end its batch"):
+            capture.stop()
+        leave.set()
+        eventually(lambda: consumer.calls[-1] == "stop")
+        eventually(lambda: not any(thread.name == "application" for thread in threading.enumerate()))
+        assert store.view().start == before
