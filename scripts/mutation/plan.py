@@ -20,7 +20,7 @@ _SMALL_TRANSACTIONS = (
     "tests/unit/decoder/test_many_tables.py",
     "tests/property/decoder",
 )
-_STATE = ("tests/integration/test_state_store.py",)
+_STATE = ("tests/integration/test_state_store.py", "tests/integration/test_state_transaction.py")
 
 PLANS = {
     "tidemark/model/snapshot.py": Plan(
@@ -38,12 +38,12 @@ PLANS = {
     "tidemark/decode/committed_run.py": Plan((*_SMALL_TRANSACTIONS, "tests/unit/decoder"), interpreted=True),
     "tidemark/decode/stream_order.py": Plan(("tests/unit/decoder",)),
     "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
-    "tidemark/io/trimming.py": Plan(("tests/unit/archive", "tests/property/catalog/test_history_retention.py")),
+    "tidemark/io/trimming.py": Plan(("tests/unit/archive/test_trimming.py", "tests/integration/test_trimming.py")),
     "tidemark/io/hole_ledger.py": Plan(
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
     "tidemark/io/switching.py": Plan(_STATE, ("tests/integration/test_way_back.py",)),
-    "tidemark/io/state_transaction.py": Plan((*_STATE, "tests/integration/test_sinks_readers.py")),
+    "tidemark/io/state_transaction.py": Plan(_STATE),
     "tidemark/runtime/delivery.py": Plan(("tests/integration/test_delivery.py",)),
     "tidemark/runtime/confirming.py": Plan(("tests/integration/test_delivery.py",)),
     "tidemark/runtime/marker_reading.py": Plan(_STATE, ("tests/integration/test_marker_key.py",)),

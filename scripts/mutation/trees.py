@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 MEMORY_BYTES_MAX = 4 << 30  # a mutant may loop for ever and collect
 INTERRUPTED_S = 20.0  # for a test to stop its servers
 OUTPUT = "mutate.log"
 _PRELOADED = (
-    "hypothesis",
     "pyarrow",
     "lmdb",
     "psycopg",
@@ -144,6 +144,10 @@ def _test(root: Path, tests: tuple[str, ...], temporary: Path) -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] in _TREES]:
             del sys.modules[name]
         sys.path[0] = str(root)
+        hypothesis.settings.register_profile(
+            "mutation", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), database=None
+        )
+        hypothesis.settings.load_profile("mutation")  # the tests' own profile inherits it: a failure is not shrunk
         arguments = [
             "-x",
             "-q",

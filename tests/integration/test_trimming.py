@@ -41,6 +41,18 @@ def test_a_folder_without_our_sentinel_is_never_trimmed(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_only_files_are_trimmed_whatever_else_has_the_name_of_a_segment(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool")
+    spool.create(7)
+    fill(spool.folder, range(1, 2))
+    folder, link = (spool.folder / segment_name(1, number, MB) for number in (2, 3))
+    folder.mkdir()
+    link.symlink_to(spool.folder / "elsewhere")
+    assert trim(spool, HORIZON, MB) == Trimmed(1, 10)
+    assert folder.is_dir()
+    assert link.is_symlink()
+
+
 def test_a_spool_far_below_the_horizon_is_trimmed_bit_by_bit(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "spool")
     spool.create(7)

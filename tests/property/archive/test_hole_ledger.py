@@ -1,7 +1,12 @@
 """The ledger beside a list; torn or foreign bytes are an empty ledger, never an error."""
 
+import fcntl
+import os
 import struct
+import time
+import uuid
 import zlib
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,10 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.io.hole_ledger import LEDGER_BYTES, ROUND_PAUSE_S, SLOTS, HoleLedger
+from tidemark.io import hole_ledger
+from tidemark.io.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, ROUND_PAUSE_S, SLOTS, HoleLedger, boot_clock_ns
 
 _REASONS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=100)
 HEADER_BYTES = 64
+SLOTS_AT = 128
+DEADLINE_S = 120
 SECOND = 10**9
 ROUND = (0, 1, 2)  # the server tries three times, and then again a minute later
 
@@ -125,3 +133,130 @@ def test_a_torn_header_counts_as_an_empty_ledger(
         assert ledger.hole_count in ((0,) if where < HEADER_BYTES else (1,))
         ledger.give_up("B", "full")
         assert ledger.holes()[-1].name == "B"
+
+
+def boot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the machine booted since: its boot has another name."""
+    name = folder / f"boot-{uuid.uuid4()}"
+    name.write_text(f"{uuid.uuid4()}\n")
+    monkeypatch.setattr(hole_ledger, "_BOOT_ID", name)
+
+
+def test_failing_begins_with_the_first_failure_and_ends_with_a_success(tmp_path: Path) -> None:
+    began_ns = boot_clock_ns() - 50 * SECOND
+    with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
+        found = []
+        for note in (ledger.note_success, partial(ledger.note_failure, began_ns=began_ns), ledger.note_success):
+            note()
+            found.append(ledger.failing_s)
+    before, failing_s, after = found
+    assert before is None
+    assert failing_s is not None
+    assert 50 <= failing_s <= 50 + DEADLINE_S
+    assert after is None
+
+
+def test_behind_a_boot_failing_is_told_since_the_boot_and_counted_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
+        now_ns = boot_clock_ns()
+        ledger.note_failure(began_ns=now_ns - 2 * SECOND, now_ns=now_ns)
+        boot(tmp_path, monkeypatch)
+        since_boot_s = boot_clock_ns() / SECOND
+        assert ledger.failing_s is not None
+        assert since_boot_s <= ledger.failing_s <= since_boot_s + DEADLINE_S
+        assert ledger.note_failure(began_ns=now_ns, now_ns=now_ns + SECOND) == 1
+
+
+def test_creating_a_ledger_again_leaves_it_as_it_is(tmp_path: Path) -> None:
+    path = fresh(tmp_path)
+    with HoleLedger.open(path, writable=True) as ledger:
+        ledger.give_up("A", "full")
+    HoleLedger.create(path, 0o600)
+    with HoleLedger.open(path, writable=False) as ledger:
+        assert [hole.name for hole in ledger.holes()] == ["A"]
+
+
+def test_a_torn_slot_or_a_file_that_was_cut_tells_of_no_hole(tmp_path: Path) -> None:
+    path = fresh(tmp_path)
+    with HoleLedger.open(path, writable=True) as ledger:
+        for name in "ABC":
+            ledger.give_up(name, "full")
+    packed = bytearray(path.read_bytes())
+    slot_bytes = (LEDGER_BYTES - SLOTS_AT) // SLOTS
+    packed[SLOTS_AT + slot_bytes + 20] ^= 1
+    path.write_bytes(packed)
+    with HoleLedger.open(path, writable=False) as ledger:
+        assert [hole.name for hole in ledger.holes()] == ["A", "C"]
+    path.write_bytes(packed[: SLOTS_AT + slot_bytes + 20])
+    with HoleLedger.open(path, writable=False) as ledger:
+        assert [hole.name for hole in ledger.holes()] == ["A"]
+    path.write_bytes(packed[:50])
+    with HoleLedger.open(path, writable=False) as ledger:
+        assert ledger.hole_count == 0
+
+
+def test_a_writer_is_alone_and_readers_share_the_ledger_and_write_nothing(tmp_path: Path) -> None:
+    path = fresh(tmp_path)
+    with path.open("rb") as other:
+
+        def may_lock(how: int) -> bool:
+            try:
+                fcntl.flock(other, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            fcntl.flock(other, fcntl.LOCK_UN)
+            return True
+
+        with HoleLedger.open(path, writable=True):
+            assert not may_lock(fcntl.LOCK_SH)
+            with HoleLedger.peek(path) as ledger:
+                assert ledger.hole_count == 0
+        with HoleLedger.open(path, writable=False) as ledger:
+            assert may_lock(fcntl.LOCK_SH)
+            assert not may_lock(fcntl.LOCK_EX)
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                ledger.give_up("A", "full")
+        assert may_lock(fcntl.LOCK_EX)
+
+
+def test_a_success_where_nothing_failed_writes_nothing(tmp_path: Path) -> None:
+    path = fresh(tmp_path)
+    with HoleLedger.open(path, writable=True) as ledger:
+        os.utime(path, ns=(SECOND, SECOND))
+        ledger.note_success()
+        assert path.stat().st_mtime_ns == SECOND
+
+
+def test_the_bounds_of_a_round_and_of_a_servers_stop_are_exact(tmp_path: Path) -> None:
+    round_ns, apart_ns = int(ROUND_PAUSE_S * SECOND), int(ATTEMPTS_APART_S * SECOND)
+    with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
+        ledger.note_failure(began_ns=SECOND, now_ns=SECOND)
+        at_ns = SECOND + round_ns
+        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
+        at_ns += round_ns + 1
+        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
+        at_ns += apart_ns - 1
+        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == ROUND_PAUSE_S
+        at_ns += apart_ns
+        assert ledger.note_failure(began_ns=at_ns, now_ns=at_ns) == 0
+
+
+def test_a_hole_has_the_time_that_is_told_or_now(tmp_path: Path) -> None:
+    with HoleLedger.open(fresh(tmp_path), writable=True) as ledger:
+        before_s = int(time.time())
+        ledger.give_up("A", "full")
+        ledger.give_up("B", "full", at_s=1234)
+        now, told = ledger.holes()
+        assert before_s <= now.at_s <= time.time()
+        assert told.at_s == 1234
+
+
+def test_a_torn_header_of_version_1_counts_as_an_empty_ledger(tmp_path: Path) -> None:
+    path = fresh(tmp_path)
+    rest = bytes(20) + struct.pack("<QQQ", 0, 3, 0)
+    for crc, holes in ((zlib.crc32(rest), 3), (zlib.crc32(rest) ^ 1, 0)):
+        path.write_bytes((b"TMHOLES1" + struct.pack("<I", crc) + rest).ljust(LEDGER_BYTES, b"\0"))
+        with HoleLedger.open(path, writable=False) as ledger:
+            assert ledger.hole_count == holes

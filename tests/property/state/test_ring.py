@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring, RingFull
+from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, TIMELINES_MAX, Ring, RingFull
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import ReadSegment
@@ -130,6 +130,24 @@ def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
             ring.release(len(segment.data))
     producer.join()
     assert ring.high_water_bytes <= RING_BYTES_MIN
+
+
+def test_a_ring_takes_exactly_its_capacity() -> None:
+    ring = Ring(RING_BYTES_MIN, START)
+    ring.put(ReadSegment(START, bytes(RING_BYTES_MIN), TimelineId(1)))
+    assert ring.free_bytes == 0
+    with pytest.raises(RingFull):
+        ring.put(ReadSegment(ring.write_lsn, b"x", TimelineId(1)))
+
+
+def test_a_timeline_is_known_however_many_slices_it_came_in() -> None:
+    ring = Ring(RING_BYTES_MIN, START)
+    for number in range(TIMELINES_MAX + 1):
+        ring.put(ReadSegment(Lsn(START + number), b"x", TimelineId(7)))
+    assert ring.timeline_at(START) == 7
+    segment = ring.peek()
+    assert segment is not None
+    assert (segment.timeline, len(segment.data)) == (7, TIMELINES_MAX + 1)
 
 
 def test_a_slice_that_does_not_follow_is_refused() -> None:

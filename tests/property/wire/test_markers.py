@@ -1,5 +1,6 @@
 """Markers: what was written is read; what is not ours is ignored with its reason, whatever its bytes are."""
 
+import hmac
 import json
 
 import pytest
@@ -77,6 +78,17 @@ def test_no_marker_is_written_with_a_key_that_could_be_guessed() -> None:
     assert write_marker(marker, KEY[:KEY_BYTES_MIN])
     with pytest.raises(AssertionError):
         write_marker(marker, KEY[: KEY_BYTES_MIN - 1])
+
+
+def test_a_marker_has_one_separator_and_at_most_so_many_bytes_however_well_it_is_signed() -> None:
+    marker = Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None)
+    content = write_marker(marker, KEY)
+    assert read_marker(content[:-65] + b"\n" + content[-64:], INSTANCE, KEY) is Ignored.MALFORMED
+    for more, expected in ((0, marker), (1, Ignored.MALFORMED)):
+        line = content[:-65].ljust(CONTENT_BYTES_MAX - 65 + more)  # JSON may be followed by blanks
+        padded = line + b" " + hmac.new(KEY, line, "sha256").hexdigest().encode()
+        assert len(padded) == CONTENT_BYTES_MAX + more
+        assert read_marker(padded, INSTANCE, KEY) == expected
 
 
 def test_a_newer_version_and_wrong_shapes_are_told_apart() -> None:

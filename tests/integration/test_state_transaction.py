@@ -1,0 +1,372 @@
+"""One transaction over a real LMDB: what each value is where it is missing or damaged, and the bounds of each move."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.support import groups
+from tidemark.io import state_transaction
+from tidemark.io.disk import StateFull
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_transaction import StateTransaction
+from tidemark.model.change import KnownDatabase
+from tidemark.model.errors import Fenced, StateError
+from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.model.mode import Stage
+from tidemark.model.position import Epoch, Pointer, Position, Sequence
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.keys import named
+from tidemark.wire.outbox import encode_group
+from tidemark.wire.state import (
+    BEGINNING,
+    CONFIRMED,
+    DELIVERED,
+    FOLLOWED,
+    LEDGER,
+    MARKER_KEYS,
+    STAGE,
+    TERM,
+    Beginning,
+    CopyPhase,
+    CopyProgress,
+    Followed,
+    HistoryIndex,
+    Identity,
+    JournalEntry,
+    JournalMark,
+    Leader,
+    Loss,
+    LossLog,
+    MarkerKeys,
+    OutboxLedger,
+    Owner,
+    Reader,
+    Rewind,
+    RewindLog,
+    Switch,
+    SwitchLog,
+    Watermark,
+)
+
+OWNER = Owner("sidecar", "host", "boot", 1, 1)
+BOUND = 4 << 20
+IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
+ValueT = TypeVar("ValueT")
+PLACE = Position(TimelineId(1), Lsn(100), 0)
+SWITCH = Switch(1, Stage.REALTIME, Stage.ARCHIVE, "the ring is full", None, "")
+LOSS = Loss(1, PLACE, Lsn(1), Lsn(2), TimelineId(1), Lsn(3), 4)
+REWIND = Rewind(1, TimelineId(1), Lsn(2), PLACE, TimelineId(2), Lsn(2), 4)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
+        yield made
+
+
+@pytest.fixture
+def reader(store: StateStore) -> Iterator[OutboxReader]:
+    with OutboxReader.open(store.folder) as opened:
+        yield opened
+
+
+def moved(store: StateStore, move: Callable[[StateTransaction], ValueT]) -> ValueT:
+    """Do one thing in a transaction."""
+    with store.transaction(None) as moving:
+        return move(moving)
+
+
+def deliver(store: StateStore, commit_lsn: int, *, rows: int = 1, note: str = "x", timeline: int = 1) -> Watermark:
+    group = groups.group(commit_lsn, [groups.batch(commit_lsn, range(rows), note)] if rows else [])
+    last = replace(group.last, position=replace(group.last.position, timeline=TimelineId(timeline)))
+    return moved(store, lambda moving: moving.deliver(encode_group(replace(group, last=last))))
+
+
+def damage(store: StateStore, name: str, database: str = "state") -> None:
+    with store.environment.write() as transaction:
+        transaction.put(named(store.scope, name), b"rubbish", db=store.environment.database(database))
+
+
+def pointer(timeline: int, lsn: int) -> Pointer:
+    return Pointer(Position(TimelineId(timeline), Lsn(lsn), 0), Lsn(lsn - 8))
+
+
+@pytest.mark.feature("I21")
+def test_an_epoch_that_was_never_taken_is_over_and_the_error_names_the_present_one(store: StateStore) -> None:
+    with pytest.raises(Fenced, match="the current one is none"), store.transaction(Epoch(TimelineId(1), 1)):
+        pass
+    store.take_epoch(OWNER)
+    with pytest.raises(Fenced, match=r"the current one is 1\.1 owned by"), store.transaction(Epoch(TimelineId(1), 2)):
+        pass
+
+
+def test_what_every_process_may_write_does_not_depend_on_who_delivers(store: StateStore) -> None:
+    damage(store, TERM.name)
+    moved(store, lambda moving: moving.put(STAGE, Stage.HELD))
+    assert moved(store, lambda moving: moving.stage()) is Stage.HELD
+
+
+@pytest.mark.feature("I21")
+def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store: StateStore) -> None:
+    def next_epoch() -> Epoch:
+        return moved(store, lambda moving: moving.take_epoch(OWNER))
+
+    assert [next_epoch(), next_epoch()] == [Epoch(TimelineId(1), 1), Epoch(TimelineId(1), 2)]
+    deliver(store, 100, timeline=3)
+    assert next_epoch() == Epoch(TimelineId(3), 3)
+    followed = Followed(pointer(4, 200), pointer(4, 200), has_start=True)
+    moved(store, lambda moving: moving.put(FOLLOWED, followed))
+    assert next_epoch() == Epoch(TimelineId(4), 4)
+    led = replace(followed, leader=Leader(Epoch(TimelineId(2), 9), Lsn(1)))
+    moved(store, lambda moving: moving.put(FOLLOWED, led))
+    assert next_epoch() == Epoch(TimelineId(4), 10)
+    led = replace(followed, leader=Leader(Epoch(TimelineId(5), 3), Lsn(1)))
+    moved(store, lambda moving: moving.put(FOLLOWED, led))
+    assert next_epoch() == Epoch(TimelineId(5), 11)
+
+
+@pytest.mark.feature("I24")
+def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store: StateStore) -> None:
+    assert moved(
+        store, lambda moving: (moving.switches(), moving.losses(), moving.rewinds(), moving.marker_keys())
+    ) == (
+        SwitchLog(),
+        LossLog(),
+        RewindLog(),
+        MarkerKeys(),
+    )
+
+    def note(moving: StateTransaction) -> None:
+        moving.note_switch(SWITCH)
+        moving.note_loss(LOSS)
+        moving.note_rewind(REWIND)
+        moving.put(MARKER_KEYS, MarkerKeys({"sidecar": "aa"}))
+
+    def told() -> tuple[tuple[Switch, ...], tuple[Loss, ...], tuple[Rewind, ...], dict[str, str]]:
+        view = store.view()
+        return view.switches.kept, view.losses.kept, view.rewinds.kept, dict(store.marker_keys().names)
+
+    moved(store, note)
+    assert told() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
+    moved(store, note)
+    assert told() == ((SWITCH, SWITCH), (LOSS, LOSS), (REWIND, REWIND), {"sidecar": "aa"})
+    for name in ("switches", "losses", "rewinds", "markerkeys"):
+        damage(store, name)
+    assert told() == ((), (), (), {})
+    moved(store, note)
+    assert told() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
+
+
+@pytest.mark.feature("P22")
+def test_a_group_of_a_first_copy_moves_no_position(store: StateStore) -> None:
+    before = deliver(store, 200)
+    copied = replace(encode_group(groups.group(100, [groups.batch(100, [1])])), moves_delivered=False)
+    after = moved(store, lambda moving: moving.deliver(copied))
+    assert (after.pointer, after.sequence) == (before.pointer, before.sequence + 2)
+    assert store.view().delivered == after
+
+
+def test_a_position_may_stay_where_it_is_and_the_first_may_have_no_commit(store: StateStore) -> None:
+    idle = encode_group(replace(groups.group(100, []), transactions=()))
+    first = moved(store, lambda moving: moving.deliver(idle))
+    assert (first.commit_time_us, first.sequence) == (0, 0)
+    assert moved(store, lambda moving: moving.deliver(idle)) == first
+
+
+def test_a_pointer_goes_into_an_outbox_that_is_over_its_bound(store: StateStore, reader: OutboxReader) -> None:
+    reader.register("spark")
+    deliver(store, 100, note="n" * (2 * BOUND))
+    assert store.view().ledger.byte_count > BOUND
+    assert deliver(store, 200, rows=0).pointer.position.commit_lsn == 200
+    with pytest.raises(StateFull):
+        deliver(store, 300)
+
+
+def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateStore, reader: OutboxReader) -> None:
+    deliver(store, 100, rows=0)
+    assert store.view().confirmed is None, "there is no reader"
+    reader.register("spark")
+    deliver(store, 200)
+    deliver(store, 300, rows=0)
+    assert store.view().confirmed is None
+    reader.confirm("spark", Sequence(2), Sequence(2))
+    idle = deliver(store, 400, rows=0)
+    assert store.view().confirmed == idle
+    deliver(store, 500)
+    assert store.view().confirmed == idle
+    damage(store, "spark", "readers")
+    deliver(store, 600, rows=0)
+    assert store.view().confirmed == idle
+
+
+def test_nothing_is_confirmed_or_trimmed_while_no_reader_is_registered(store: StateStore) -> None:
+    deliver(store, 100)
+    before = store.view()
+    assert moved(store, lambda moving: moving.settle()) == before.ledger
+    assert store.view() == before
+
+
+def test_a_reader_that_confirms_what_is_no_end_of_a_group_is_refused(store: StateStore, reader: OutboxReader) -> None:
+    reader.register("spark")
+    deliver(store, 100)
+    for held in (1, 9):  # inside a group, and beyond the outbox
+        word = Reader(Sequence(held), Sequence(0), 0)
+        with store.transaction(None) as moving:
+            moving.put_reader("spark", word)
+        with pytest.raises(StateError, match=f"readers confirmed {held}, which is no end of a group"):
+            moved(store, lambda moving: moving.settle())
+    assert store.view().confirmed is None
+
+
+def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader: OutboxReader) -> None:
+    for name in ("spark", "other"):
+        reader.register(name)
+    first, second = deliver(store, 100), deliver(store, 200)
+    reader.confirm("spark", Sequence(4), Sequence(0))
+    reader.confirm("other", Sequence(2), Sequence(0))
+    moved(store, lambda moving: moving.settle())
+    assert store.view().confirmed == first
+    reader.confirm("other", Sequence(4), Sequence(0))
+    moved(store, lambda moving: moving.settle())
+    assert store.view().confirmed == second
+    moved(store, lambda moving: moving.drop(CONFIRMED))
+    moved(store, lambda moving: moving.put(LEDGER, replace(moving.ledger(), trimmed=Sequence(4))))
+    moved(store, lambda moving: moving.settle())
+    assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
+
+
+@pytest.mark.feature("I24")
+def test_a_damaged_confirmation_halts_where_a_reader_is_damaged_or_holds_nothing(
+    store: StateStore, reader: OutboxReader
+) -> None:
+    first = deliver(store, 100)
+    deliver(store, 200)
+    damage(store, CONFIRMED.name)
+    with pytest.raises(DamagedValue, match="confirmed"):
+        store.view()
+    reader.register("spark")
+    with pytest.raises(DamagedValue, match="confirmed"):
+        store.view()
+    reader.confirm("spark", Sequence(2), Sequence(0))
+    assert store.view().confirmed == first
+    reader.register("other")
+    reader.confirm("other", Sequence(4), Sequence(0))
+    assert store.view().confirmed == first
+    damage(store, "spark", "readers")
+    with pytest.raises(DamagedValue, match="confirmed"):
+        store.view()
+
+
+@pytest.mark.feature("I24")
+def test_a_damaged_ledger_is_counted_anew_or_halts_where_nothing_is_left_to_count(store: StateStore) -> None:
+    assert store.view().ledger == OutboxLedger()
+    damage(store, LEDGER.name)
+    with pytest.raises(DamagedValue, match="ledger"):
+        store.view()
+    moved(store, lambda moving: moving.drop(LEDGER))
+    assert store.view().ledger == OutboxLedger()
+    deliver(store, 100)
+    before = store.view().ledger
+    assert before.byte_count
+    damage(store, LEDGER.name)
+    assert store.view().ledger == before
+
+
+@pytest.mark.feature("I24")
+def test_a_damaged_delivery_without_an_outbox_to_derive_it_from_halts(store: StateStore) -> None:
+    damage(store, DELIVERED.name)
+    with pytest.raises(DamagedValue, match="delivered"):
+        store.view()
+
+
+def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journal_was_cut(store: StateStore) -> None:
+    def marked(move: Callable[[StateTransaction], None]) -> int:
+        moved(store, move)
+        return store.view().journal.end_lsn
+
+    def index(*ends: int) -> HistoryIndex:
+        entries = [JournalEntry(f"j{number}", TimelineId(1), Lsn(number), Lsn(end)) for number, end in enumerate(ends)]
+        return HistoryIndex(journals=tuple(entries))
+
+    assert store.view().journal == JournalMark()
+    assert marked(lambda moving: moving.rely_on_journal(Lsn(500))) == 500
+    assert marked(lambda moving: moving.rely_on_journal(Lsn(400))) == 500
+    assert marked(lambda moving: moving.put_history(index(300, 0))) == 500, "it is being written"
+    assert marked(lambda moving: moving.put_history(index(300, 600))) == 500
+    assert marked(lambda moving: moving.put_history(index(300, 450))) == 450
+    assert marked(lambda moving: moving.put_history(index(300))) == 300
+    assert marked(lambda moving: moving.put_history(index())) == 0
+
+
+def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: StateStore) -> None:
+    told = {Oid(2): KnownDatabase("two", "LATIN1")}
+    moved(store, lambda moving: moving.learn_databases(told))
+    assert store.view().beginning is None
+    begun = Beginning(TimelineId(1), Lsn(1), FullXid(5), {Oid(1): "one"}, encodings={Oid(1): "UTF8"})
+    moved(store, lambda moving: moving.put(BEGINNING, begun))
+    moved(store, lambda moving: moving.learn_databases({}))
+    assert store.view().beginning == begun
+    moved(store, lambda moving: moving.learn_databases(told))
+    after = replace(begun, databases={Oid(1): "one", Oid(2): "two"}, encodings={Oid(1): "UTF8", Oid(2): "LATIN1"})
+    assert store.view().beginning == after
+    moved(store, lambda moving: moving.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
+    assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
+
+
+def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: StateStore) -> None:
+    done, waiting = CopyProgress(CopyPhase.DONE, 1), CopyProgress(CopyPhase.WAITING, 0)
+    moved(store, lambda moving: moving.put_copy(Oid(1), Oid(7), done))
+    moved(store, lambda moving: moving.put_copy(Oid(1), Oid(8), waiting))
+    assert store.view().copies == {(Oid(1), Oid(7)): done, (Oid(1), Oid(8)): waiting}
+    moved(store, lambda moving: moving.drop_copy(Oid(1), Oid(7)))
+    assert store.view().copies == {(Oid(1), Oid(8)): waiting}
+
+
+def test_readers_of_another_capture_in_the_same_database_are_not_ours(store: StateStore, reader: OutboxReader) -> None:
+    reader.register("spark")
+    for key in (b"", b"\xff" * 8):  # before and behind all of ours
+        with store.environment.write() as transaction:
+            transaction.put(key + b"other", b"rubbish", db=store.environment.database("readers"))
+    assert set(store.view().readers) == {"spark"}
+
+
+def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
+    store: StateStore, reader: OutboxReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.register("spark")
+    deliver(store, 100, note="n" * (1 << 20))
+    wanted = encode_group(groups.group(200, [groups.batch(200, [1], "n" * (1 << 20))]))
+    free = store.environment.free_bytes()
+    monkeypatch.setattr(state_transaction, "FREE_BYTES_MIN", free)
+    with pytest.raises(StateFull, match="are free under"):
+        moved(store, lambda moving: moving.deliver(wanted))
+    monkeypatch.undo()
+    ledger = store.view().ledger
+    identity = replace(store.identity, outbox_bytes_max=ledger.byte_count + wanted.byte_count)
+    for more, fits in ((-1, False), (0, True)):
+        bounded = replace(identity, outbox_bytes_max=identity.outbox_bytes_max + more)
+        with store.environment.write() as transaction:
+            moving = StateTransaction(store.environment, transaction, store.scope, bounded, {})
+            if fits:
+                assert moving.deliver(wanted).sequence == 4
+            else:
+                with pytest.raises(StateFull, match="the outbox is full"):
+                    moving.deliver(wanted)
+
+
+def test_a_relation_version_has_one_number_however_often_it_comes(store: StateStore, reader: OutboxReader) -> None:
+    other = groups.relation("other", 20000)
+    batches = [groups.batch(100, [1]), groups.batch(100, [2]), groups.batch(100, [3], of=other)]
+    encoded = encode_group(groups.group(100, batches))
+    moved(store, lambda moving: moving.deliver(encoded))
+    deliver(store, 200)
+    assert [relation.name for _, relation in store.relations().values()] == ["account", "other"]
+    versions = [
+        value.header.schema_version for value in reader.read(Sequence(0), reader.head()) if value.header.relation
+    ]
+    assert versions == [1, 1, 2, 1]
