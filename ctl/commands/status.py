@@ -7,6 +7,7 @@ import click
 
 from ctl import settings
 from ctl.archive_tree import archive_tree
+from ctl.lake_tree import lake_tree
 from ctl.options import config_option, json_option, state_option
 from ctl.processes import process_tree
 from ctl.realtime_tree import Seen, archiver_lag, following_tree, see, stage_tree
@@ -40,6 +41,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         **describe(seen, SystemClock().wall_us()),
         "first_copy": _first_copy(seen.view, relations),
         "recopy": _recopy(seen.view),
+        "lake": lake_tree(state),
         "archive": _archive(seen),
         "sidecar": process_tree(seen.sidecar),
         "archiver": process_tree(seen.archiver),

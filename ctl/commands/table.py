@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from ctl.confirming import confirm_losses
+from ctl.lake_tree import diverged_logs
 from ctl.options import config_option, json_option, state_option
 from ctl.recopy import TableFinder, TableRecopy
 from ctl.render import show
@@ -30,20 +32,32 @@ def table() -> None:
     show_default=True,
     help="Return by then with what was found; the request is kept.",
 )
+@click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake gets a break.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
 @json_option
 def recopy(
-    state: Path, *, config: Path | None, tables: tuple[str, ...], deadline_s: float, no_wait: bool, as_json: bool
+    state: Path,
+    *,
+    config: Path | None,
+    tables: tuple[str, ...],
+    deadline_s: float,
+    accept_break: bool,
+    no_wait: bool,
+    as_json: bool,
 ) -> None:
     """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
 
     TABLE is schema.table or database.schema.table, case-sensitive; a part with a dot is written as "a.b". Readers
     replace the rows that they hold by the copied ones. The command may be repeated: a request that is open is not made
     twice. While the archiver delivers, the tables wait until realtime is back.
+
+    A table of the lake that has diverged is made anew by its copy. A log loses what it did not get meanwhile: the
+    command prints the loss and asks first.
     """
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
     with surrounded(state, config) as (around, _errands):
         wanted = TableFinder(around).find(names)
+        confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
         request = TableRecopy(around, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
         request.request()
         try:

@@ -1,5 +1,6 @@
 """The pipeline on a Spark that lives through all of these tests: restarts, lost checkpoints, refusals."""
 
+import json
 import shutil
 import threading
 from collections import Counter
@@ -8,23 +9,28 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.support.aged_logs import LOG_FOLDER, age, lengthen, versions
+from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.feeder import World, feed, make_state
-from tests.support.lakes import IDENTITY, log_rows, replica_rows
+from tests.support.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
 from tests.support.spark import land
 from tidemark.io.failpoints import arm
+from tidemark.io.metrics import CAPTURE_LABEL
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError
+from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline import runner
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import TableFenced
 from tidemark.pipeline.log_cleanup import KEEP_S, LISTED_MAX
+from tidemark.pipeline.metrics import TABLES_DIVERGED
 from tidemark.pipeline.portions import feeds
 from tidemark.pipeline.positions import FOLDER as POSITIONS
 from tidemark.pipeline.progress import Progress
@@ -51,14 +57,14 @@ class Place:
     def held(self) -> Sequence:
         return Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.held.sequence
 
-    def check(self, groups: int = GROUPS) -> None:
-        """See that the lake is what was fed."""
+    def check(self, groups: int = GROUPS, *, besides: Oid = INVALID_OID) -> None:
+        """See that the lake is what was fed; `besides` is a table of which the log alone is."""
         world = World(SEED)
         for _ in world.groups(groups):
             pass
         for table in world.tables:
             folder = f"{DATABASE}/{folder_of(table.relation)}"
-            assert replica_rows(self.lake, folder) == table.expected()
+            assert table.oid == besides or replica_rows(self.lake, folder) == table.expected()
             log = log_rows(self.lake, folder)
             assert len(log) == len({(row["_commit_lsn"], row["_ordinal"]) for row in log}) == table.changes
 
@@ -83,6 +89,29 @@ def test_the_outbox_comes_to_the_lake_and_is_confirmed(spark: SparkSession, plac
         view = store.view()
         assert view.readers["spark"].held == view.ledger.head
         assert NO_SEQUENCE < view.readers["spark"].replayable < view.ledger.head
+
+
+@pytest.mark.feature("L01")
+def test_a_table_that_another_writer_changed_stops_alone_and_is_named(spark: SparkSession, place: Place) -> None:
+    groups = list(World(SEED).groups(GROUPS))
+    feed(place.state, groups[: GROUPS // 2])
+    place.run(spark)
+    changed, *others = World(SEED).tables
+    replica = str(place.lake / str(DATABASE) / folder_of(changed.relation) / "replica")
+    DeltaTable(replica).delete()
+    feed(place.state, groups[GROUPS // 2 :])
+    metrics = place.run(spark).metrics.registry
+    assert DeltaTable(replica).to_pyarrow_table().num_rows == 0
+    place.check(besides=changed.oid)
+    with StateStore.open(StateFolder(place.state)) as store:
+        view = store.view()
+        assert view.readers["spark"].held == view.ledger.head
+    assert others
+    assert metrics.get_sample_value(TABLES_DIVERGED, {CAPTURE_LABEL: CAPTURE}) == 1
+    told = json.loads(succeeded(cdcctl("status", "--json", "--state", place.state)).out)["lake"]["spark"]
+    ((line,), name) = told["not_written"], changed.relation.qualified_name
+    assert line.startswith(f"{name} replica: diverged after ")
+    assert "DELETE" in line
 
 
 @pytest.mark.feature("X03")

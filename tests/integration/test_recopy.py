@@ -16,8 +16,12 @@ from tests.support.failover import paired
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.progress import fault_told
+from tidemark.pipeline.reporting import faults_of
 
 SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
 
@@ -68,6 +72,45 @@ def test_rows_lost_in_a_replica_are_right_after_the_recopy_beside_a_writer(
         assert generations(items) == [(1, True), (1, False), (2, True), (2, False)]
         assert generations(items, "other") == [(1, True), (1, False)]
         assert (before, steps(done), recopies_in_status(sidecar)) == ({}, {f"{database}.public.account": "done"}, {})
+
+
+@pytest.mark.feature("L01")
+def test_a_diverged_log_gets_its_break_after_the_operator_accepted_the_loss(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database)
+    lake = tmp_path / "lake"
+    with running(cluster, database, tmp_path, copy=True) as sidecar:
+        sidecar.catch_up()
+        feed_by_hand(sidecar.folder, lake, "lake")
+        (folder,) = lake.glob("*/*-public.account")
+        DeltaTable(str(folder / "log")).delete()
+        cluster.sql("UPDATE account SET note = 'lost in the log' WHERE id = 1", database)
+        sidecar.catch_up()
+        feed_by_hand(sidecar.folder, lake, "lake")
+        table = position_of(sidecar, lake, "account")
+        assert table.state is TableState.DIVERGED
+        faults = [fault_told(table, name, fault) for name, fault in faults_of(table)]
+        told_file = {"reader": "lake", "lake": str(lake), "lsn": "0/0", "tables": 1, "faults": faults, "stale": []}
+        (sidecar.folder.root / "pipeline-lake.json").write_text(json.dumps(told_file))
+        asked = recopy(sidecar, "account")
+        assert asked.code == ExitCode.CONFIG
+        assert "1 logs of the lake would lose changes" in asked.err
+        assert "--accept-break" in asked.err
+        assert recopies_in_status(sidecar) == {}
+        done = succeeded(recopy(sidecar, "account", "--accept-break"))
+        assert f"what came after {table.log.fault and table.log.fault.position} and before" in done.err
+        sidecar.catch_up()
+        feed_by_hand(sidecar.folder, lake, "lake")
+        table = position_of(sidecar, lake, "account")
+        assert (table.state, len(table.breaks)) == (TableState.LIVE, 1)
+        assert rows_by_key(lake, "account") == {key: [row["note"]] for key, row in source_rows(sidecar).items()}
+
+
+def position_of(sidecar: Sidecar, lake: Path, name: str) -> TablePosition:
+    with StateStore.open(sidecar.folder) as store:
+        tables = Positions(str(lake), store.identity).tables.values()
+    return next(table for table in tables if table.name == name)
 
 
 @pytest.mark.feature("I30")

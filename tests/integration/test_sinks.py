@@ -1,6 +1,9 @@
 """The lake's tables, written by delta-rs: exactly once and equal to the source, whatever is cut and repeated."""
 
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -11,17 +14,20 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.feeder import make_state
 from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
 from tidemark.io.failpoints import arm
 from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, TableFenced
-from tidemark.pipeline.positions import LakeTaken, TableState
+from tidemark.pipeline.lake_lock import LakeLock
+from tidemark.pipeline.positions import LakeTaken, Positions, TableState
 from tidemark.pipeline.sinks import Lake, LakeBatch
 from tidemark.pipeline.steps import Delivered
 from tidemark.pipeline.types import constants_of, shape_of
@@ -160,22 +166,88 @@ def test_a_second_whole_copy_keeps_the_history_in_the_log(tmp_path: Path) -> Non
 
 
 @pytest.mark.feature("P06")
-def test_a_keyless_table_is_log_only_from_its_first_update_on(tmp_path: Path) -> None:
+def test_a_table_without_a_key_is_log_only(tmp_path: Path) -> None:
     table = ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING)
     table.insert({1: 1, 2: "a", 3: None})
-    lake = new_lake(tmp_path)
-    lake.apply(batch(table.delivered()))
-    assert replica_rows(tmp_path, FOLDER) == table.expected()
+    for number in range(3):
+        table.commit()
+        if number:
+            table.update((), {2: f"b{number}"})
+        lake = new_lake(tmp_path)
+        lake.apply(batch(table.delivered()))
+        position = lake.positions.tables[DATABASE, RELATION]
+        assert (position.state, position.replica_version) == (TableState.BLOCKED, -1)
+        assert not (tmp_path / FOLDER / "replica").exists()
+    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["a", "b1", "b2"]
+
+
+@pytest.mark.feature("P06")
+@pytest.mark.parametrize("crashing", [False, True])
+def test_a_table_gets_its_replica_with_its_key_if_rows_only_came_before(tmp_path: Path, *, crashing: bool) -> None:
+    for nth in range(8 if crashing else 1):
+        table, root = ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING), tmp_path / str(nth)
+        for key in range(3):
+            table.insert({1: key, 2: "a", 3: None})
+            table.rows = {(key,): row for key, row in enumerate([*table.rows.values()])}
+            table.commit()
+        new_lake(root).apply(batch(table.delivered()))
+        told = len(table.delivered())
+        give_key(table)
+        table.update((1,), {2: "b"})
+        arm(CrashAt(nth))
+        try:
+            new_lake(root).apply(batch(table.delivered()[told:]))
+        except Crash:
+            pass
+        finally:
+            arm(None)
+        new_lake(root).apply(batch(table.delivered()[told:]))
+        assert new_lake(root).positions.tables[DATABASE, RELATION].state is TableState.LIVE
+        assert replica_rows(root, FOLDER) == [{"id": k, "note": "b" if k == 1 else "a", "big": None} for k in range(3)]
+
+
+def give_key(table: ScriptedTable) -> None:
+    table.key, table.identity = (1,), ReplicaIdentity.DEFAULT
+    table.rows = {(row[1],): row for row in table.rows.values()}
+    table.relation = replace(
+        table.relation, replica_identity=ReplicaIdentity.DEFAULT, identity_columns=(1,), primary_key=(1,)
+    )
+    table.alter(table.relation.columns)
+
+
+def take_key(table: ScriptedTable) -> None:
+    table.key, table.identity = (), ReplicaIdentity.NOTHING
+    table.relation = replace(
+        table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=()
+    )
+    table.alter(table.relation.columns)
+    (row,) = table.rows.values()
+    table.rows = {(): row}
+
+
+@pytest.mark.feature("P06")
+def test_the_replica_of_a_table_that_lost_its_key_is_kept_and_stale_until_a_new_copy(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    table.insert({1: 1, 2: "a", 3: None})
     table.commit()
-    table.update((), {2: "b"})
-    lake.apply(batch(table.delivered()))
-    assert lake.positions.tables[DATABASE, RELATION].state is TableState.BLOCKED
-    assert replica_rows(tmp_path, FOLDER) == []
-    assert [row["note"] for row in log_rows(tmp_path, FOLDER)] == ["a", "b"]
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    take_key(table)
     table.commit()
-    table.truncate()
-    lake.apply(batch(table.delivered()))
-    assert lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert new_lake(tmp_path).positions.tables[DATABASE, RELATION].state is TableState.LIVE
+    for note in ("b", "c"):
+        table.update((), {2: note})
+        table.commit()
+        new_lake(tmp_path).apply(batch(table.delivered()))
+        position = new_lake(tmp_path).positions.tables[DATABASE, RELATION]
+        assert position.state is TableState.STALE
+        assert replica_rows(tmp_path, FOLDER) == [{"id": 1, "note": "a", "big": None}]
+    give_key(table)
+    table.commit()
+    table.copy(2, list(table.rows.values()))
+    new_lake(tmp_path).apply(batch(table.delivered()))
+    assert new_lake(tmp_path).positions.tables[DATABASE, RELATION].state is TableState.LIVE
+    assert replica_rows(tmp_path, FOLDER) == table.expected() == [{"id": 1, "note": "c", "big": None}]
 
 
 def test_a_row_that_moves_takes_its_unchanged_value_along_under_a_text_key(tmp_path: Path) -> None:
@@ -404,6 +476,37 @@ def test_a_lake_with_the_tables_of_another_capture_is_refused(tmp_path: Path, ot
     new_lake(tmp_path).apply(batch(table.delivered()))
     with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77"):
         Lake(str(tmp_path), replace(IDENTITY, **other), shape_of, constants_of)  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("X11")
+@pytest.mark.parametrize("other", [{"capture": "other"}, {"system_identifier": SystemIdentifier(78)}])
+@pytest.mark.parametrize("raced", [False, True])
+def test_a_lake_that_has_no_table_yet_is_its_first_capture_s(
+    tmp_path: Path, other: dict[str, str], *, raced: bool
+) -> None:
+    def second() -> Positions:
+        return Positions(str(tmp_path), replace(IDENTITY, **other))  # type: ignore[arg-type]
+
+    raced_by = second() if raced else None
+    Positions(str(tmp_path), IDENTITY).lake_id()  # what a pipeline does as it starts
+    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77, not of "):
+        (raced_by or second()).lake_id()
+
+
+@pytest.mark.feature("X11")
+def test_a_second_pipeline_beside_one_that_runs_is_refused_and_both_are_named(tmp_path: Path) -> None:
+    make_state(tmp_path / "second")
+    lake = tmp_path / "lake"
+    with LakeLock.take(lake, IDENTITY, tmp_path / "first", "spark"):
+        arguments = ["--state", str(tmp_path / "second"), "--lake", str(lake)]
+        done = subprocess.run(
+            [sys.executable, "-m", "tidemark.pipeline", *arguments], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == ExitCode.CONFIG
+    first, _, second = done.stderr.partition("; this is ")
+    assert f"capture 'test' of the cluster 77 (state {tmp_path / 'first'}, process {os.getpid()} on " in first
+    assert f"capture 'test' of the cluster 77 (state {tmp_path / 'second'}, process " in second
+    LakeLock.take(lake, IDENTITY, tmp_path / "second", "spark").__exit__(None, None, None)
 
 
 def test_a_copy_of_a_new_state_that_breaks_off_leaves_the_rows_of_older_copies_in_the_log(tmp_path: Path) -> None:

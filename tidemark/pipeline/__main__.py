@@ -21,6 +21,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake_lock import LakeLock
 from tidemark.pipeline.log_cleanup import KEEP_S
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
@@ -62,6 +63,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     with ExitStack() as stack:
         outbox = stack.enter_context(OutboxReader.open(folder, guarded=told_of_stuck_writers))
         stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
+        stack.enter_context(LakeLock.take(given.lake.absolute(), outbox.identity, folder.root, given.reader))
         outbox.register(given.reader)
         metrics = PipelineMetrics(outbox.identity.capture)
         if given.metrics_port is not None:

@@ -19,6 +19,7 @@ from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable, quoted
 from tidemark.pipeline.layout import Shapes, lake_columns, unchanged_masks
+from tidemark.pipeline.lineage import Recorded
 from tidemark.pipeline.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
 from tidemark.pipeline.steps import Delivered, Happening, Rows, steps
 
@@ -31,9 +32,9 @@ class ChangeLog:
         self.app = app
         self._shapes = shapes
 
-    def apply(self, items: Sequence[Delivered]) -> LakeTable:
-        """Append what of `items` the log does not hold yet."""
-        table = LakeTable(self.uri, self.app)
+    def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
+        """Append what of `items` the log does not hold yet; with `recorded` the log is checked to be that one."""
+        table = LakeTable(self.uri, self.app, recorded)
         waiting: list[pa.Table] = []
         held = table.held
         for step in steps(items, held):

@@ -12,6 +12,7 @@ from deltalake import CommitProperties, Transaction
 
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Position, Sequence
+from tidemark.pipeline.commits import MARK, TOKEN, mark_of
 
 BEFORE_ALL = Position(TimelineId(0), Lsn(0), 0)
 """Below every position: timelines count from 1."""
@@ -46,8 +47,8 @@ def read_held(version_of: Callable[[str], int | None], app: str) -> Held:
     )
 
 
-def commit_properties(app: str, held: Held) -> CommitProperties:
-    """Return the properties of a commit after which the table holds `held`."""
+def commit_properties(app: str, held: Held, token: int) -> CommitProperties:
+    """Return the properties of a commit after which the table holds `held`; `token` identifies the commit."""
     versions = {
         "sequence": held.sequence,
         "timeline": held.position.timeline,
@@ -56,9 +57,11 @@ def commit_properties(app: str, held: Held) -> CommitProperties:
         "generation": held.generation,
         "copy": held.copy_sequence,
         "blocked": int(held.blocked),
+        TOKEN: token,
     }
     # NB: no retry by delta-rs. A conflict means that another driver wrote: what it wrote has to be read first.
     return CommitProperties(
         app_transactions=[Transaction(f"{app}:{name}", version) for name, version in versions.items()],
+        custom_metadata={MARK: mark_of(app, token)},
         max_commit_retries=0,
     )

@@ -11,6 +11,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.layout import PLACE
+from tidemark.pipeline.lineage import Recorded
 
 FOLDER = "messages"
 SCHEMA = pa.schema(
@@ -23,9 +24,14 @@ SCHEMA = pa.schema(
 )
 
 
-def append_messages(uri: str, app: str, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> LakeTable:
+def append_messages(
+    uri: str,
+    app: str,
+    messages: Sequence[tuple[OutboxSequence, LogicalMessage]],
+    recorded: Recorded | None = None,
+) -> LakeTable:
     """Append what of `messages`, in stream order, the log does not hold yet; return the log."""
-    table = LakeTable(uri, app)
+    table = LakeTable(uri, app, recorded)
     late = [(sequence, message) for sequence, message in messages if message.position > table.held.position]
     if not late:
         return table

@@ -13,6 +13,9 @@ HELD_LSN = "tidemark_pipeline_held_lsn_bytes"
 BACKLOG = "tidemark_pipeline_backlog_values"
 TABLES = "tidemark_pipeline_tables"
 TABLES_BLOCKED = "tidemark_pipeline_tables_blocked"
+TABLES_STALE = "tidemark_pipeline_tables_stale"
+TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
+TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
 RESTARTS = "tidemark_pipeline_restarts_total"
 
 
@@ -31,6 +34,9 @@ class PipelineMetrics:
         self.backlog = self._gauge(BACKLOG, "Values in the outbox that the lake does not hold.")
         self.tables = self._gauge(TABLES, "Tables in the lake.")
         self.tables_blocked = self._gauge(TABLES_BLOCKED, "Tables without a usable key: log only.")
+        self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not kept up.")
+        self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
+        self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed: not written to.")
         self.restarts = self._counter(RESTARTS, "Times that the query was started again after a failure.")
 
     def _gauge(self, name: str, told: str) -> Gauge:

@@ -7,16 +7,30 @@ too. The commit carries that as application transactions.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import pyarrow as pa
 
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.held import Held
-from tidemark.pipeline.lake import KEEP_HOURS, LakeTable
+from tidemark.pipeline.commits import read_commit
+from tidemark.pipeline.faults import (
+    BREAK,
+    FAULT,
+    UNTOUCHED,
+    Break,
+    Target,
+    break_columns,
+    parse_breaks,
+    parse_target,
+    target_columns,
+)
+from tidemark.pipeline.held import NOTHING, Held
+from tidemark.pipeline.lake import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.pipeline.lineage import TableDiverged
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"
@@ -38,6 +52,13 @@ SCHEMA = pa.schema(
         pa.field("outbox", pa.string()),
         pa.field("capture", pa.string()),
         pa.field("system_identifier", pa.string()),  # an unsigned 64-bit number
+        pa.field("log_id", pa.string()),  # of the Delta table; "": not recorded
+        pa.field("replica_id", pa.string()),
+        pa.field("log_token", pa.int64()),  # of the last commit of ours
+        pa.field("replica_token", pa.int64()),
+        pa.field("log_fault", FAULT),  # why nothing is written to it; NULL: it is written to
+        pa.field("replica_fault", FAULT),
+        pa.field("log_breaks", pa.list_(BREAK)),  # what the log does not have
     ]
 )
 _VACUUM_EVERY = 500  # commits; each leaves one small file behind
@@ -54,8 +75,11 @@ class TableState(Enum):
 
     LIVE = "live"
     COPYING = "copying"  # the first copy has not come to its end
-    BLOCKED = "blocked"  # changes that do not say which row they mean: log only
+    BLOCKED = "blocked"  # changes that do not say which row they mean: log only, there is no replica
     DROPPED = "dropped"  # at the source; log and replica are kept
+    STALE = "stale"  # blocked, with a replica of before, which is kept as it was
+    STOPPED = "stopped"  # a property restricts writes to log or replica
+    DIVERGED = "diverged"  # another writer changed log or replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +94,44 @@ class TablePosition:
     state: TableState
     sequence: Sequence
     position: Position
-    generation: int
-    log_version: int
-    replica_version: int
+    generation: int = 0
+    log: Target = UNTOUCHED
+    replica: Target = UNTOUCHED
+    breaks: tuple[Break, ...] = ()
+
+    @property
+    def qualified_name(self) -> str:
+        """Return the name by which messages and commands call the table."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+    @property
+    def log_version(self) -> int:
+        """Return the version of the log; -1: there is none."""
+        return self.log.recorded.version
+
+    @property
+    def replica_version(self) -> int:
+        """Return the version of the replica; -1: there is none."""
+        return self.replica.recorded.version
 
     def row(self) -> dict[str, object]:
         """Return the table's own part of its row."""
-        fields = asdict(self)
-        del fields["position"]
         at = self.position
         return {
-            **fields,
+            "database": self.database,
+            "relation": self.relation,
+            "namespace": self.namespace,
+            "name": self.name,
+            "folder": self.folder,
             "state": self.state.value,
+            "sequence": self.sequence,
             "timeline": at.timeline,
             "commit_lsn": at.commit_lsn,
             "ordinal": at.ordinal,
+            "generation": self.generation,
+            **target_columns("log", self.log),
+            **target_columns("replica", self.replica),
+            "log_breaks": [break_columns(told) for told in self.breaks],
         }
 
 
@@ -97,20 +144,18 @@ class Positions:
 
     def __init__(self, root: str, identity: Identity, keep_hours: int = KEEP_HOURS) -> None:
         self._keep_hours = keep_hours
-        self._table = LakeTable(f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions")
+        self._root = root
+        self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions"
+        self._table = LakeTable(self._uri, self._app)
         self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
         self.tables: dict[TableId, TablePosition] = {}
         self.outbox = ""
-        rows = self._table.scan().read_all().to_pylist() if self._table.exists else []
-        for row in rows:
-            if any(row[name] != own for name, own in self._owner.items()):
-                owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
-                raise LakeTaken(
-                    f"{root} has the tables of {owner}, not of {identity.capture!r} of {identity.system_identifier}"
-                )
-            self.outbox = row["outbox"]
+        self.foreign_change = ""  # of the positions table itself, since our last commit
+        for row in self._rows():
+            self.outbox = str(row["outbox"])
             if row["database"] != INVALID_OID:
-                self.tables[Oid(row["database"]), Oid(row["relation"])] = _parse(row)
+                table = _parse(row)
+                self.tables[table.database, table.relation] = table
 
     @property
     def held(self) -> Held:
@@ -122,18 +167,62 @@ class Positions:
         """Return the version of the table itself."""
         return self._table.version
 
+    def check_place(self) -> None:
+        """Raise `LakeFailed` if the folder of the whole lake is gone, so that no table is taken to be gone alone."""
+        if self._table.exists and not Path(self._uri).exists():
+            raise LakeFailed(f"{self._uri} is gone: the lake is not mounted, or was removed or renamed as a whole")
+
     def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
         """Record that `touched` tables are where they are and that all tables hold `held`."""
         tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
-        whole = TablePosition(
-            INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, held.sequence, held.position, 0, -1, -1
-        )
-        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables.values())]
-        self._make()
-        self._table.overwrite(pa.Table.from_pylist(rows, schema=SCHEMA), held)
+        self._overwrite(self._rows_of(outbox, tables.values(), held), held)
         self.tables, self.outbox = tables, outbox
         if self._table.version % _VACUUM_EVERY == 0:
             self._table.forget_files(self._keep_hours)
+
+    def _overwrite(self, rows: pa.Table, held: Held) -> None:
+        for reopened in range(REOPENED_MAX + 1):
+            try:
+                self._make()
+                self._table.overwrite(rows, held)
+            except (TableMoved, TableDiverged):  # NB: a commit has all rows, and so undoes a foreign change
+                if reopened == REOPENED_MAX:
+                    raise
+                self._reopen()
+            else:
+                return
+
+    def _rows_of(self, outbox: str, tables: Iterable[TablePosition], held: Held) -> pa.Table:
+        whole = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, held.sequence, held.position)
+        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables)]
+        return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+    def _rows(self) -> list[dict[str, object]]:
+        """Return the rows as this pipeline wrote them last: what another writer changed since is left out."""
+        if not self._table.exists:
+            return []
+        latest: list[dict[str, object]] = self._table.scan().read_all().to_pylist()
+        self._check_owner(latest)
+        version = self._table.version
+        while version > 0:
+            commit = read_commit(self._uri, self._app, version, unmarked=True)
+            if commit is None or not commit.foreign:
+                break
+            self.foreign_change = commit.changes or self.foreign_change
+            version -= 1
+        if not self.foreign_change:
+            return latest
+        held: list[dict[str, object]] = LakeTable(self._uri, self._app, version=version).scan().read_all().to_pylist()
+        return held
+
+    def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
+        own = self._owner
+        for row in rows:
+            if any(row[name] != value for name, value in own.items()):
+                owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
+                raise LakeTaken(
+                    f"{self._root} has the tables of {owner}, not of {own['capture']!r} of {own['system_identifier']}"
+                )
 
     def lake_id(self) -> str:
         """Return what tells this lake from all others, also from one that stood in its place before."""
@@ -141,8 +230,19 @@ class Positions:
         return str(self._table.delta.metadata().id)
 
     def _make(self) -> None:
-        if not self._table.exists:
-            self._table.create(SCHEMA, self._table.held)
+        """Create the table with the row that says whose lake this is, so that no second capture is let in after it."""
+        if self._table.exists:
+            return
+        try:
+            self._table.create_with(self._rows_of(self.outbox, (), NOTHING), NOTHING)
+        except (TableFenced, TableMoved, TableDiverged):
+            self._reopen()
+            raise
+
+    def _reopen(self) -> None:
+        self._table = LakeTable(self._uri, self._app)
+        if self._table.exists:
+            self._check_owner(self._table.scan().read_all().to_pylist())
 
 
 def _parse(row: Mapping[str, object]) -> TablePosition:
@@ -161,6 +261,7 @@ def _parse(row: Mapping[str, object]) -> TablePosition:
         Sequence(number("sequence")),
         Position(TimelineId(number("timeline")), Lsn(number("commit_lsn")), number("ordinal")),
         number("generation"),
-        number("log_version"),
-        number("replica_version"),
+        parse_target("log", row),
+        parse_target("replica", row),
+        parse_breaks(row.get("log_breaks")),
     )

@@ -6,7 +6,7 @@ replaced whole, never synced, and nothing depends on it.
 
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
 
 from tidemark.io.clock import SystemClock
@@ -15,9 +15,11 @@ from tidemark.io.logs import Log
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.lsn import format_lsn
 from tidemark.model.position import Sequence
+from tidemark.pipeline.faults import Fault
 from tidemark.pipeline.feed import Feed
 from tidemark.pipeline.metrics import PipelineMetrics
-from tidemark.pipeline.positions import Positions, TableState
+from tidemark.pipeline.positions import Positions, TablePosition, TableState
+from tidemark.pipeline.reporting import faults_of
 
 LAGS_KEPT = 10_000  # newest groups that the percentiles are of
 TELL_EVERY_S = 5.0
@@ -39,6 +41,8 @@ class Told:
     lag_p50_s: float | None  # from commit to visible in the lake
     lag_p99_s: float | None
     tables: int
+    faults: list[dict[str, str]]  # tables that are not written to, see `tidemark.pipeline.faults`
+    stale: list[str]  # tables whose replica is not kept up
     updated_at_us: int
 
 
@@ -48,7 +52,7 @@ class Progress:
     def __init__(self, metrics: PipelineMetrics, log: Log, folder: StateFolder, reader: str, lake: str) -> None:
         self.batches = 0
         self.rows = 0
-        self._metrics = metrics
+        self.metrics = metrics
         self._log = log
         self._folder = folder
         self._reader = reader
@@ -62,7 +66,7 @@ class Progress:
         now_us = self._clock.wall_us()
         self.batches += 1
         self.rows += feed.row_count
-        metrics = self._metrics
+        metrics = self.metrics
         metrics.batches.inc()
         metrics.rows.inc(feed.row_count)
         metrics.bytes.inc(feed.byte_count)
@@ -71,14 +75,22 @@ class Progress:
             lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # two machines' clocks may differ
             self._lags_s.append(lag_s)
             metrics.visible_seconds.observe(lag_s)
-        states = [table.state for table in positions.tables.values()]
-        metrics.tables.set(len(states))
-        metrics.tables_blocked.set(states.count(TableState.BLOCKED))
+        self.count_tables(positions)
         metrics.held_lsn.set(feed.commit_lsn)
         metrics.backlog.set(head - feed.lake_batch.end)
-        self._tell(feed, len(states), head, now_us)
+        self._tell(feed, positions, head, now_us)
 
-    def _tell(self, feed: Feed, tables: int, head: Sequence, now_us: int) -> None:
+    def count_tables(self, positions: Positions) -> None:
+        """Set the metrics of the tables: also before the first batch, so that no alert ends by a restart."""
+        metrics, states = self.metrics, Counter(table.state for table in positions.tables.values())
+        metrics.tables.set(states.total())
+        metrics.tables_blocked.set(states[TableState.BLOCKED])
+        metrics.tables_stale.set(states[TableState.STALE])
+        metrics.tables_stopped.set(states[TableState.STOPPED])
+        metrics.tables_diverged.set(states[TableState.DIVERGED])
+
+    def _tell(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
+        tables = positions.tables.values()
         lags = sorted(self._lags_s)
         told = Told(
             pid=os.getpid(),
@@ -91,7 +103,9 @@ class Progress:
             lsn=format_lsn(feed.commit_lsn),
             lag_p50_s=lags[len(lags) // 2] if lags else None,
             lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
-            tables=tables,
+            tables=len(tables),
+            faults=[fault_told(table, name, fault) for table in tables for name, fault in faults_of(table)],
+            stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
             updated_at_us=now_us,
         )
         file = self._folder.root / f"pipeline-{self._reader}.json"
@@ -106,4 +120,18 @@ class Progress:
             self._told_at_s = now_s
             fields = asdict(told)
             del fields["pid"], fields["updated_at_us"]
+            fields["faults"] = len(told.faults)
             self._log.info("lake brought up", **fields)
+
+
+def fault_told(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
+    """Return a fault as the file has it."""
+    return {
+        "database": str(table.database),
+        "relation": str(table.relation),
+        "table": table.qualified_name,
+        "target": target,
+        "kind": fault.kind.value,
+        "reason": fault.reason,
+        "after": str(fault.position),
+    }

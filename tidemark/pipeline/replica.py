@@ -5,8 +5,10 @@ rewritten by DDL are put aside, into a Delta table of their own beside the repli
 commit replaces rows and columns together, and no reader sees half of it. A change of layout without a rewrite is made
 from the replica's own rows, in one commit as well. A dropped table's replica is kept as it was.
 
-A table without a key has a replica as long as rows only come. At the first update or delete, which does not say which
-row it means, its replica is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it.
+A table without a key has no replica, since a change does not say which row it means. As long as rows only come they
+are gathered in a Delta table beside it (`UNKEYED`), which becomes the replica when the table gets a key. At the first
+update or delete that is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it. The
+replica of a table that lost its key is kept as it was, and blocked as well.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +38,7 @@ from tidemark.model.position import NO_SEQUENCE
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.fold import Folded, Key, comparable, fold, keys_of, only_adds
-from tidemark.pipeline.held import Held
+from tidemark.pipeline.held import NOTHING, Held
 from tidemark.pipeline.lake import LakeTable, MergeActions, quoted
 from tidemark.pipeline.layout import (
     Constants,
@@ -47,6 +49,7 @@ from tidemark.pipeline.layout import (
     replica_schema,
     reshaper,
 )
+from tidemark.pipeline.lineage import Recorded
 from tidemark.pipeline.restating import Restates, restated_rows, restatements
 from tidemark.pipeline.steps import Delivered, Happening, Rows, after, steps
 
@@ -54,6 +57,7 @@ _REMOVE = "__tidemark_remove"
 _KEEP = "__tidemark_keep_"
 _NONE: Restates = {}
 REWRITE = "rewrite"
+UNKEYED = "unkeyed"
 
 
 class Replica:
@@ -77,16 +81,65 @@ class Replica:
         self._dialect = dialect
         self.present = present
 
-    def apply(self, items: Sequence[Delivered]) -> LakeTable:
-        """Apply what of `items` the replica does not hold yet."""
-        table = LakeTable(self.uri, self.app)
+    def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
+        """Apply what of `items` the replica does not hold yet, and return it, or the rows of a table without a key.
+
+        With `recorded` the replica is checked to be the one that was left so.
+        """
+        table = LakeTable(self.uri, self.app, recorded)
+        if table.version <= 0:
+            unkeyed = self._unkeyed()
+            if unkeyed.held.position > table.held.position:
+                table = unkeyed
         for step in steps(items, table.held):
             if not lake_columns(step.relation):
                 continue  # a table without columns has rows that nothing tells apart, and Delta has no such table
-            if isinstance(step, Rows):
-                self._rows(table, step)
-            else:
-                self._event(table, step)
+            table = self._step(table, step)
+        return table
+
+    def _step(self, table: LakeTable, step: Rows | Happening) -> LakeTable:
+        is_keyed = bool(key_names(step.relation))
+        if not is_keyed and not table.exists:
+            table = self._unkeyed()
+        elif not is_keyed and table.uri == self.uri:
+            # NB: a key may be replaced by two statements: what comes between them and changes no row is no loss of it.
+            if table.held.blocked or not (isinstance(step, Happening) and isinstance(step.event, SchemaEvent)):
+                self._leave(table, step)
+                return table
+        elif is_keyed and table.uri != self.uri and not table.held.blocked:
+            table = self._keyed(table)
+        if isinstance(step, Rows):
+            self._rows(table, step)
+        else:
+            self._event(table, step)
+        if is_keyed and table.uri != self.uri and not table.held.blocked:
+            table = self._keyed(table)
+        return table
+
+    # A table without a key
+
+    def _unkeyed(self) -> LakeTable:
+        return LakeTable(f"{self.uri}-{UNKEYED}", f"{self.app}-{UNKEYED}")
+
+    def _leave(self, table: LakeTable, step: Rows | Happening) -> None:
+        """Keep the rows of a replica whose table lost its key, and note that they are not kept up."""
+        if not table.held.blocked:
+            position = step.last if isinstance(step, Rows) else step.event.position
+            held = replace(table.held, sequence=step.sequence, position=position, blocked=True)
+            table.append(table.schema.empty_table(), held)
+            passed(Failpoint.REPLICA_CHANGED)
+
+    def _keyed(self, unkeyed: LakeTable) -> LakeTable:
+        """Make the replica of a table that has a key now from the rows that were gathered without one."""
+        table = LakeTable(self.uri, self.app)
+        if not unkeyed.exists:
+            return table
+        if not table.exists:
+            table.create(unkeyed.schema, NOTHING)
+        table.overwrite(unkeyed.scan(), unkeyed.held)
+        passed(Failpoint.REPLICA_RESHAPED)
+        _empty(unkeyed, unkeyed.schema, NOTHING)
+        unkeyed.forget_files()
         return table
 
     # Rows

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.io.accepted_breaks import accepted_breaks
 from tidemark.io.failpoints import passed
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader, OutboxTrimmed
@@ -31,6 +32,7 @@ from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.portions import feeds
 from tidemark.pipeline.positions import Positions
 from tidemark.pipeline.progress import Progress
+from tidemark.pipeline.reporting import report_changes
 from tidemark.pipeline.session import SparkGone
 from tidemark.pipeline.sinks import Lake
 from tidemark.pipeline.source import FORMAT, OutboxReplaced, OutboxSource
@@ -103,7 +105,7 @@ class Pipeline:
         databases = self._databases
         shapes = partial(shape_of, types=databases.types)
         identity = self._outbox.identity
-        return Lake(
+        lake = Lake(
             self._settings.lake,
             identity,
             shapes,
@@ -111,7 +113,13 @@ class Pipeline:
             databases,
             dialects=databases.dialects,
             keep_hours=keep_hours(self._settings.log_keep_s),
+            accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
         )
+        if lake.positions.foreign_change:
+            told = lake.positions.foreign_change
+            self._log.warning("another writer changed the positions table, and is not followed", change=told)
+        self._progress.count_tables(lake.positions)
+        return lake
 
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
@@ -183,7 +191,9 @@ class Pipeline:
         check_joins(feed, held, lake.positions.outbox)
         known = held.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
         outbox.confirm(reader, known, replayable)
+        before = lake.positions.tables
         lake.apply(feed.lake_batch)
+        report_changes(self._log, before, lake.positions.tables)
         self._confirm(replayable)
 
     def _confirm(self, replayable: Sequence) -> None:

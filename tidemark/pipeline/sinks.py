@@ -9,9 +9,11 @@ Logs and replicas go through a small pool of threads: most of a small commit is 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.registry import UTF8
@@ -23,14 +25,19 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.changelog import ChangeLog
 from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind
+from tidemark.pipeline.held import NOTHING, Held
 from tidemark.pipeline.lake import KEEP_HOURS, LakeTable
 from tidemark.pipeline.layout import Constants, Shapes
+from tidemark.pipeline.lineage import Recorded
 from tidemark.pipeline.messages import FOLDER as MESSAGES
 from tidemark.pipeline.messages import append_messages
 from tidemark.pipeline.positions import FOLDER as POSITIONS
 from tidemark.pipeline.positions import Positions, TableId, TablePosition, TableState
 from tidemark.pipeline.replica import Replica
 from tidemark.pipeline.steps import Delivered, TableItem
+from tidemark.pipeline.targets import Aim, Outcome, bring_up
+from tidemark.pipeline.waiting import StoredItem
 from tidemark.wire.items import relation_of
 from tidemark.wire.state import Identity
 
@@ -75,10 +82,12 @@ class Lake:
         *,
         dialects: Mapping[Oid, Dialect] | None = None,
         keep_hours: int = KEEP_HOURS,
+        accepted: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's.
 
-        Files that a commit replaced are kept for `keep_hours`, for readers of older versions.
+        Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
+        breaks in logs of messages that the operator accepted: for a database's OID the position before the break.
         """
         self.root = root.rstrip("/")
         self.capture = identity.capture
@@ -89,53 +98,80 @@ class Lake:
         self._constants = constants
         self._present: dict[TableId, Relation] = {}
         self._keep_hours = keep_hours
+        self._accepted = accepted
         self._touched: Sequence[TablePosition] = ()
+        self._beside: list[tuple[str, int]] = []
 
     @property
     def written(self) -> list[tuple[str, int]]:
         """Return the Delta tables that the last batch wrote to: folder below the root, recorded version."""
         found = [(folder, version) for table in self._touched for folder, version in delta_tables(table)]
-        return [(POSITIONS, self.positions.version), *found]
+        return [(POSITIONS, self.positions.version), *found, *self._beside]
 
     def apply(self, batch: LakeBatch) -> None:
         """Bring every table up to the end of `batch`, and say so in the positions table."""
         passed(Failpoint.BATCH_RECEIVED)
+        self.positions.check_place()
         split = _split(batch.items)
+        self._add_stopped(split)
         with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
             written = [
                 (table, items, pool.submit(self._log, table, items), pool.submit(self._replica, table, items))
                 for table, items in split.tables.items()
             ]
-            messages = [pool.submit(self._messages, of, items) for of, items in split.messages.items()]
+            messages = [(of, pool.submit(self._messages, of, items)) for of, items in split.messages.items()]
             touched = [self._reached(of, items, log.result(), kept.result()) for of, items, log, kept in written]
-            touched += [done.result() for done in messages]
+            touched += [self._messages_reached(of, done.result()) for of, done in messages]
+            done = [target.result() for _, _, *targets in written for target in targets]
+            done += [target.result() for _, target in messages]
         passed(Failpoint.TABLES_DONE)
         held = replace(self.positions.held, sequence=batch.end, position=batch.position)
         if held.position < self.positions.held.position:
             held = replace(held, position=self.positions.held.position)
         self.positions.write(batch.outbox, touched, held)
         self._touched = touched
+        self._beside = [(str(Path(uri).relative_to(self.root)), v) for uri, v in filter(None, (d.beside for d in done))]
         passed(Failpoint.POSITIONS_WRITTEN)
 
-    def _log(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
-        uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
-        log = ChangeLog(uri, app, self._shapes).apply(items)
-        if log.has_passed(COMPACT_EVERY):
-            log.compact(self._keep_hours)
-        return log
+    def _add_stopped(self, split: _Split) -> None:
+        """Have stopped tables looked at that nothing came for: what restricts them may have been undone."""
+        for of, known in self.positions.tables.items():
+            if any(target.is_faulty(FaultKind.STOPPED) for target in (known.log, known.replica)):
+                if known.relation == INVALID_OID:
+                    split.messages.setdefault(known.database, [])
+                else:
+                    split.tables.setdefault(of, [])
 
-    def _replica(self, table: TableId, items: Sequence[Delivered]) -> LakeTable:
+    def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+        uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            log = ChangeLog(uri, app, self._shapes).apply(_delivered(some), recorded)
+            if log.has_passed(COMPACT_EVERY):
+                log.compact(self._keep_hours)
+            return log
+
+        known = self.positions.tables.get(table)
+        return bring_up(Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply), _stored(items))
+
+    def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
         dialect = self._dialects.get(table[0], UTF8)
         # NB: taken out, so that nothing is known where it fails: another attempt passes over the events that are held.
         present = self._present.pop(table, None)
         applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present)
-        replica = applying.apply(items)
-        if applying.present is not None:
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            replica = applying.apply(_delivered(some), recorded)
+            if replica.has_passed(COMPACT_EVERY):
+                replica.compact(self._keep_hours)
+            return replica
+
+        known = self.positions.tables.get(table)
+        outcome = bring_up(Aim(uri, app, known.replica if known else UNTOUCHED, _held(known), apply), _stored(items))
+        if applying.present is not None and outcome.table is not None:
             self._present[table] = applying.present
-        if replica.has_passed(COMPACT_EVERY):
-            replica.compact(self._keep_hours)
-        return replica
+        return outcome
 
     def _app(self, table: TableId) -> str:
         return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
@@ -144,42 +180,67 @@ class Lake:
         known = self.positions.tables.get(table)
         return known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
 
-    def _reached(self, table: TableId, items: Sequence[Delivered], log: LakeTable, replica: LakeTable) -> TablePosition:
-        relation = _latest(items)
+    def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
+        known = self.positions.tables.get(table)
         held = max(log.held, replica.held, key=lambda held: held.position)
-        return TablePosition(
+        reached = TablePosition(
             database=table[0],
             relation=table[1],
-            namespace=relation.namespace,
-            name=relation.name,
+            namespace=known.namespace if known else "",
+            name=known.name if known else "",
             folder=self._folder(table, items),
-            state=_state(items, replica, self.positions.tables.get(table)),
+            state=_state(items, log, replica, known),
             sequence=held.sequence,
             position=held.position,
             generation=held.generation,
-            log_version=log.version,
-            replica_version=replica.version,
+            log=log.target,
+            replica=replica.target,
+            breaks=_breaks(known, log),
         )
+        if not items:
+            return reached
+        relation = _latest(items)
+        return replace(reached, namespace=relation.namespace, name=relation.name)
 
-    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> TablePosition:
+    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> Outcome:
+        uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            told = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
+            log = append_messages(uri, app, told, recorded)
+            if log.has_passed(COMPACT_EVERY):
+                log.compact(self._keep_hours)
+            return log
+
         known = self.positions.tables.get((database, INVALID_OID))
-        folder = known.folder if known else f"{self._database(database)}/{MESSAGES}"
-        app = f"tidemark:{self.capture}:{database}:{MESSAGES}"
-        log = append_messages(f"{self.root}/{folder}", app, messages)
-        if log.has_passed(COMPACT_EVERY):
-            log.compact(self._keep_hours)
+        restart = partial(self._accepted_break, database)
+        return bring_up(Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply, restart), messages)
+
+    def _accepted_break(
+        self, database: Oid, messages: Sequence[StoredItem], _held: Held, fault: Fault
+    ) -> tuple[int, Position] | None:
+        """Messages have no copy to begin anew with: an operator accepts the break."""
+        if self._accepted().get(str(database)) != str(fault.position):
+            return None
+        late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
+        return next(((at, item.position) for at, item in late if item.position > fault.position), None)
+
+    def _messages_folder(self, database: Oid) -> str:
+        known = self.positions.tables.get((database, INVALID_OID))
+        return known.folder if known else f"{self._database(database)}/{MESSAGES}"
+
+    def _messages_reached(self, database: Oid, log: Outcome) -> TablePosition:
         return TablePosition(
             database=database,
             relation=INVALID_OID,
             namespace="",
             name=MESSAGES,
-            folder=folder,
-            state=TableState.LIVE,
+            folder=self._messages_folder(database),
+            state=_fault_state(log) or TableState.LIVE,
             sequence=log.held.sequence,
             position=log.held.position,
-            generation=0,
-            log_version=log.version,
-            replica_version=-1,
+            log=log.target,
+            breaks=_breaks(self.positions.tables.get((database, INVALID_OID)), log),
         )
 
     def _database(self, database: Oid) -> str:
@@ -199,11 +260,13 @@ class Lake:
 
 
 def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
-    """Return folder and version of a table's Delta tables."""
-    if table.relation == INVALID_OID:
-        return [(table.folder, table.log_version)]
-    both = ((LOG, table.log_version), (REPLICA, table.replica_version))
-    return [(f"{table.folder}/{name}", version) for name, version in both if version >= 0]
+    """Return folder and version of a table's Delta tables, those left out that are not written to."""
+    both = ((LOG, table.log), (REPLICA, table.replica))
+    return [
+        (table.folder if table.relation == INVALID_OID else f"{table.folder}/{name}", target.recorded.version)
+        for name, target in both
+        if target.recorded.version >= 0 and target.fault is None
+    ]
 
 
 def folder_of(relation: Relation) -> str:
@@ -242,12 +305,43 @@ def _latest(items: Sequence[Delivered]) -> Relation:
     return relation
 
 
-def _state(items: Sequence[Delivered], replica: LakeTable, known: TablePosition | None) -> TableState:
+def _delivered(items: Sequence[StoredItem]) -> list[Delivered]:
+    return [Delivered(sequence, item) for sequence, item in items if not isinstance(item, LogicalMessage)]
+
+
+def _stored(items: Sequence[Delivered]) -> list[StoredItem]:
+    return [(delivered.sequence, delivered.item) for delivered in items]
+
+
+def _held(known: TablePosition | None) -> Held:
+    return Held(known.sequence, known.position, known.generation) if known else NOTHING
+
+
+def _breaks(known: TablePosition | None, log: Outcome) -> tuple[Break, ...]:
+    earlier = known.breaks if known else ()
+    return earlier if log.broke is None else (*earlier, log.broke)
+
+
+def _fault_state(*targets: Outcome) -> TableState | None:
+    kinds = {outcome.target.fault.kind for outcome in targets if outcome.target.fault is not None}
+    if FaultKind.DIVERGED in kinds:
+        return TableState.DIVERGED
+    return TableState.STOPPED if kinds else None
+
+
+def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
     # A table that turns unlogged and back is dropped and created under one OID.
     told = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
     born_or_gone = [change for change in told if change is not SchemaChange.ALTER]
     if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):
         return TableState.DROPPED
-    if replica.held.blocked:
-        return TableState.BLOCKED
-    return TableState.COPYING if replica.held.copy_sequence else TableState.LIVE
+    fault = _fault_state(log, replica)
+    if fault is not None:
+        return fault
+    assert replica.table is not None, known
+    if replica.held.copy_sequence:
+        return TableState.COPYING
+    if replica.held.blocked and replica.target.recorded.version >= 0:
+        return TableState.STALE
+    is_gathered = replica.table.exists and replica.target.recorded.version < 0
+    return TableState.BLOCKED if is_gathered or replica.held.blocked else TableState.LIVE

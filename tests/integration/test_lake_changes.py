@@ -1,0 +1,561 @@
+"""Other writers in the lake: maintenance changes nothing, and a table whose rows they changed is not written to."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, batch, log_rows, replica_rows
+from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tidemark.io.failpoints import arm
+from tidemark.model.change import LogicalMessage
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId, Xid
+from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.positions import FOLDER as POSITIONS
+from tidemark.pipeline.positions import SCHEMA, TablePosition, TableState
+from tidemark.pipeline.sinks import Lake, LakeBatch
+from tidemark.pipeline.steps import Delivered
+from tidemark.pipeline.types import constants_of, shape_of
+
+FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+OTHER = Oid(20001)
+ROWS = 20
+Changed = Callable[["Fed", str], None]
+
+
+def new_lake(root: Path) -> Lake:
+    return Lake(str(root), IDENTITY, shape_of, constants_of)
+
+
+class Fed:
+    """A lake with a table that is fed step by step; each step is a batch."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.table = ScriptedTable()
+        self._applied = 0
+        self.table.copy(1, [{1: key, 2: "old", 3: None} for key in range(ROWS)])
+        self.bring_up()
+        self.update(0, "first")
+        self.update(1, "second")
+
+    def update(self, key: int, note: str) -> None:
+        self.table.commit()
+        self.table.update((key,), {2: note})
+        self.bring_up()
+
+    def recopy(self) -> None:
+        """Copy the source's rows as another generation."""
+        self.table.commit()
+        self.table.copy(2, list(self.table.rows.values()))
+
+    def bring_up(self) -> None:
+        new_lake(self.root).apply(batch(self.pending()))
+        self.applied()
+
+    def pending(self) -> list[Delivered]:
+        return self.table.delivered()[self._applied :]
+
+    def applied(self) -> None:
+        self._applied = len(self.table.delivered())
+
+    def state(self) -> TableState:
+        return self.position().state
+
+    def position(self) -> TablePosition:
+        return new_lake(self.root).positions.tables[DATABASE, RELATION]
+
+    @property
+    def notes(self) -> list[object]:
+        """Return the notes of the log's rows in order, those of the copies left out."""
+        return [row["note"] for row in log_rows(self.root, FOLDER) if row["_op"] != "c"]
+
+    def path(self, name: str) -> str:
+        return str(self.root / FOLDER / name)
+
+    def delta(self, name: str) -> DeltaTable:
+        return DeltaTable(self.path(name))
+
+
+# What other writers do
+
+
+def remove(fed: Fed, name: str) -> None:
+    shutil.rmtree(fed.path(name))
+
+
+def restore(fed: Fed, name: str) -> None:
+    fed.delta(name).restore(fed.delta(name).version() - 1)
+
+
+def delete(fed: Fed, name: str) -> None:
+    fed.delta(name).delete("id >= 10")
+
+
+def put_back(fed: Fed, name: str) -> None:
+    _put_back(fed, name, maintained=0)
+
+
+def put_back_and_maintain(fed: Fed, name: str) -> None:
+    _put_back(fed, name, maintained=3)
+
+
+def _put_back(fed: Fed, name: str, maintained: int) -> None:
+    shutil.copytree(fed.path(name), fed.path(f"{name}-copy"))
+    fed.update(2, "after the copy was made")
+    shutil.rmtree(fed.path(name))
+    Path(fed.path(f"{name}-copy")).rename(fed.path(name))
+    for number in range(maintained):
+        fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": str(50 + number)})
+
+
+def create_anew(fed: Fed, name: str) -> None:
+    rows = fed.delta(name).to_pyarrow_table()
+    shutil.rmtree(fed.path(name))
+    for _ in range(fed.position().log.recorded.version + 3):
+        write_deltalake(fed.path(name), rows, mode="overwrite")
+
+
+def clone_over(fed: Fed, name: str) -> None:
+    """What CLONE does: rows change, and the application transactions of the source come along."""
+    transactions = {f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:{name}:sequence": 99}
+    table = fed.delta(name)
+    first = Path(table.file_uris()[0]).name
+    actions = [
+        {"commitInfo": {"timestamp": 1, "operation": "CLONE"}},
+        *({"txn": {"appId": app, "version": version}} for app, version in transactions.items()),
+        {"remove": {"path": first, "deletionTimestamp": 1, "dataChange": True}},
+    ]
+    commit(fed, name, actions)
+
+
+def add_column(fed: Fed, name: str) -> None:
+    fed.delta(name).alter.add_columns([Field("extra", PrimitiveType("string"))])
+
+
+def lose_commits(fed: Fed, name: str) -> None:
+    """Maintenance that nobody can look at any more: its commits were cleaned up."""
+    fed.delta(name).optimize.compact()
+    fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": "50"})
+    fed.delta(name).create_checkpoint()
+    for version in range(fed.delta(name).version()):
+        (Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+def damage(fed: Fed, name: str) -> None:
+    version = fed.delta(name).version()
+    (Path(fed.path(name)) / "_delta_log" / f"{version - 1:020d}.json").unlink()
+
+
+def commit(fed: Fed, name: str, actions: Iterable[Mapping[str, object]]) -> None:
+    version = fed.delta(name).version() + 1
+    file = Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json"
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+LOST = [
+    remove,
+    restore,
+    delete,
+    put_back,
+    put_back_and_maintain,
+    create_anew,
+    clone_over,
+    add_column,
+    lose_commits,
+    damage,
+]
+
+
+def id_of(change: object) -> str:
+    return getattr(change, "__name__", str(change))
+
+
+@pytest.mark.feature("L01")
+@pytest.mark.parametrize("change", LOST, ids=id_of)
+def test_a_replica_that_another_writer_changed_is_left_alone_until_a_new_copy(tmp_path: Path, change: Changed) -> None:
+    fed = Fed(tmp_path)
+    change(fed, "replica")
+    before = files(fed, "replica")
+    fed.update(5, "after")
+    fed.update(6, "later")
+    assert fed.state() is TableState.DIVERGED
+    fault = fed.position().replica.fault
+    assert fault is not None
+    assert fed.path("replica") in fault.reason
+    assert files(fed, "replica") == before
+    assert fed.notes[-2:] == ["after", "later"]
+    fed.recopy()
+    fed.update(7, "live again")
+    assert fed.state() is TableState.LIVE
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    assert len(log_rows(tmp_path, FOLDER)) == fed.table.changes
+    assert fed.position().breaks == ()
+
+
+@pytest.mark.feature("L01")
+@pytest.mark.parametrize("change", [remove, restore, put_back, create_anew, damage], ids=id_of)
+def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
+    fed = Fed(tmp_path)
+    change(fed, "log")
+    before, last = files(fed, "log"), fed.position().position
+    fed.update(5, "lost")
+    assert fed.state() is TableState.DIVERGED
+    assert files(fed, "log") == before
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    fed.recopy()
+    copied_at = fed.pending()[0].item.position  # type: ignore[union-attr]
+    fed.update(7, "live again")
+    assert fed.state() is TableState.LIVE
+    assert fed.notes[-1:] == ["live again"]
+    assert "lost" not in fed.notes
+    (broke,) = fed.position().breaks
+    assert (broke.after, broke.to) == (last, copied_at)
+    assert fed.path("log") in broke.reason
+
+
+def files(fed: Fed, name: str) -> set[str]:
+    return {str(path) for path in Path(fed.path(name)).rglob("*")}
+
+
+@pytest.mark.feature("L01")
+def test_a_new_copy_of_a_diverged_table_may_be_cut_off_anywhere(tmp_path: Path) -> None:
+    nth, points = 0, CrashAt(0)
+    while nth <= len(points.passed):
+        fed = Fed(tmp_path / str(nth))
+        create_anew(fed, "log")
+        restore(fed, "replica")
+        fed.update(5, "lost")
+        fed.recopy()
+        crash = CrashAt(nth)
+        arm(crash)
+        try:
+            new_lake(fed.root).apply(batch(fed.pending()))
+        except Crash:
+            pass
+        finally:
+            arm(None)
+        points = crash if nth == 0 else points
+        fed.update(6, "live again")
+        assert fed.state() is TableState.LIVE
+        assert replica_rows(fed.root, FOLDER) == fed.table.expected()
+        assert [row["_op"] for row in log_rows(fed.root, FOLDER)] == ["c"] * ROWS + ["u"]
+        assert len(fed.position().breaks) == 1
+        assert {path.name for path in (fed.root / FOLDER).iterdir()} == {"log", "log.diverged-1", "replica"}
+        nth += 1
+
+
+@pytest.mark.feature("L01")
+def test_another_table_and_the_position_of_the_lake_go_on_beside_a_diverged_table(tmp_path: Path) -> None:
+    fed, other = Fed(tmp_path), ScriptedTable(oid=OTHER, name="other")
+    delete(fed, "replica")
+    other.insert({1: 1, 2: "a", 3: None})
+    fed.table.commit()
+    fed.table.update((3,), {2: "after"})
+    told = [*fed.pending(), *other.delivered(start=50)]
+    new_lake(tmp_path).apply(batch(told))
+    positions = new_lake(tmp_path).positions
+    states = {name: table.state for (_, name), table in positions.tables.items()}
+    assert states == {RELATION: TableState.DIVERGED, OTHER: TableState.LIVE}
+    assert positions.held.sequence == told[-1].sequence
+    assert replica_rows(tmp_path, f"{DATABASE}/{OTHER}-public.other") == other.expected()
+
+
+@pytest.mark.feature("L01")
+def test_messages_that_another_writer_changed_are_left_alone(tmp_path: Path) -> None:
+    uri = str(tmp_path / f"{DATABASE}/messages")
+    for number in (1, 2):
+        new_lake(tmp_path).apply(message(number))
+    DeltaTable(uri).delete()
+    version = DeltaTable(uri).version()
+    new_lake(tmp_path).apply(message(3))
+    assert DeltaTable(uri).version() == version
+    diverged = new_lake(tmp_path).positions.tables[DATABASE, INVALID_OID]
+    assert diverged.state is TableState.DIVERGED
+    accepted = {str(DATABASE): str(diverged.position)}
+    lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of, accepted=lambda: accepted)
+    lake.apply(message(4))
+    lake.apply(message(5))
+    goes_on = new_lake(tmp_path).positions.tables[DATABASE, INVALID_OID]
+    assert goes_on.state is TableState.LIVE
+    assert [(broke.after, broke.to.commit_lsn) for broke in goes_on.breaks] == [(diverged.position, 504)]
+    assert sorted(row["_commit_lsn"] for row in DeltaTable(uri).to_pyarrow_table().to_pylist()) == [504, 505]
+
+
+def message(number: int) -> LakeBatch:
+    at = Position(TimelineId(1), Lsn(500 + number), 0)
+    told = LogicalMessage(at, at.commit_lsn, DATABASE, Xid(0), False, "app", b"hello")
+    return LakeBatch("one", Sequence(number), at, [(Sequence(number), told)])
+
+
+# Maintenance
+
+
+def optimize(fed: Fed, name: str) -> None:
+    fed.delta(name).optimize.compact()
+    fed.delta(name).optimize.z_order(["id"])
+
+
+def vacuum(fed: Fed, name: str) -> None:
+    fed.delta(name).optimize.compact()
+    fed.delta(name).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+def checkpoint(fed: Fed, name: str) -> None:
+    """Have no commit left but the last one: nothing before what is recorded is needed."""
+    fed.delta(name).create_checkpoint()
+    for version in range(fed.delta(name).version()):
+        (Path(fed.path(name)) / "_delta_log" / f"{version:020d}.json").unlink()
+
+
+def describe(fed: Fed, name: str) -> None:
+    fed.delta(name).alter.set_table_properties({"delta.checkpointInterval": "50"})
+    fed.delta(name).alter.set_table_description("orders of the shop")
+    fed.delta(name).alter.set_column_metadata("note", {"comment": "what the customer wrote"})
+
+
+MAINTENANCE = [optimize, vacuum, checkpoint, describe]
+
+
+@pytest.mark.feature("L02")
+@pytest.mark.parametrize("maintain", MAINTENANCE, ids=id_of)
+def test_maintenance_between_batches_changes_nothing(tmp_path: Path, maintain: Changed) -> None:
+    fed = Fed(tmp_path)
+    for name in ("log", "replica"):
+        maintain(fed, name)
+    fed.update(5, "after")
+    assert_exact(fed)
+
+
+class Meanwhile:
+    """Has something done whenever a point is passed, which is between two commits of one table."""
+
+    def __init__(self, point: Failpoint, act: Callable[[], None]) -> None:
+        self._point = point
+        self._act = act
+
+    def __call__(self, point: Enum) -> None:
+        if point is self._point:
+            self._act()
+
+
+@pytest.mark.feature("L02")
+@pytest.mark.parametrize("maintain", [optimize, vacuum, describe], ids=id_of)
+@pytest.mark.parametrize(("name", "point"), [("log", Failpoint.LOG_APPENDED), ("replica", Failpoint.REPLICA_CHANGED)])
+def test_maintenance_between_opening_and_commit_changes_nothing(
+    tmp_path: Path, maintain: Changed, name: str, point: Failpoint
+) -> None:
+    fed = Fed(tmp_path)
+    for key in (5, 6):
+        fed.table.commit()
+        fed.table.update((key,), {2: "with a copy in between"})
+        fed.recopy()
+    arm(Meanwhile(point, lambda: maintain(fed, name)))
+    try:
+        fed.bring_up()
+    finally:
+        arm(None)
+    assert_exact(fed)
+
+
+@pytest.mark.feature("L01")
+def test_a_change_of_data_between_opening_and_commit_is_found(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    fed.table.commit()
+    fed.table.truncate()
+    fed.table.insert({1: 1, 2: "after", 3: None})
+    arm(
+        Meanwhile(Failpoint.REPLICA_CHANGED, lambda: write_deltalake(fed.path("replica"), foreign_row(), mode="append"))
+    )
+    try:
+        fed.bring_up()
+    finally:
+        arm(None)
+    assert fed.state() is TableState.DIVERGED
+    assert replica_rows(tmp_path, FOLDER) == foreign_row().to_pylist()
+
+
+def foreign_row() -> pa.Table:
+    return pa.table({"id": pa.array([99], pa.int32()), "note": ["foreign"], "big": pa.array([None], pa.string())})
+
+
+@pytest.mark.feature("L02")
+def test_the_positions_table_survives_maintenance_and_the_changes_of_others(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    positions = str(tmp_path / POSITIONS)
+    lake, known = new_lake(tmp_path), fed.position()
+    DeltaTable(positions).optimize.compact()
+    fed.table.commit()
+    fed.table.update((5,), {2: "behind an OPTIMIZE"})
+    lake.apply(batch(fed.pending()))
+    fed.applied()
+    DeltaTable(positions).delete("relation > 0")
+    assert fed.position().position > known.position
+    fed.update(6, "behind a DELETE")
+    assert DeltaTable(positions).to_pyarrow_table().num_rows == 2
+    assert_exact(fed)
+
+
+def test_a_lake_that_was_written_before_ids_were_recorded_goes_on(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    table = LakeTable(str(tmp_path / POSITIONS), f"tidemark:{CAPTURE}:positions")
+    new = {"log_id", "replica_id", "log_token", "replica_token", "log_fault", "replica_fault", "log_breaks"}
+    names = [name for name in SCHEMA.names if name not in new]
+    rows = pa.table(table.scan(names).read_all())
+    table.overwrite(rows, table.held)
+    assert fed.position().log.recorded.id == ""
+    fed.update(5, "after")
+    assert_exact(fed)
+    assert fed.position().log.recorded.id == str(fed.delta("log").metadata().id)
+
+
+def assert_exact(fed: Fed) -> None:
+    assert fed.state() is TableState.LIVE
+    assert rows_of(fed, "replica") == fed.table.expected()
+    rows = rows_of(fed, "log")
+    assert len(rows) == fed.table.changes
+    assert len({(row["_commit_lsn"], row["_ordinal"]) for row in rows}) == len(rows)
+
+
+def rows_of(fed: Fed, name: str) -> list[dict[str, object]]:
+    """Read a table as we do: delta-rs reads none into Arrow whose protocol has deletion vectors."""
+    rows: list[dict[str, object]] = LakeTable(fed.path(name), "").scan().read_all().to_pylist()
+    return sorted(rows, key=repr)
+
+
+# Properties
+
+
+def set_property(name: str, value: str) -> Changed:
+    return lambda fed, table: fed.delta(table).alter.set_table_properties({name: value})
+
+
+def map_columns(fed: Fed, name: str) -> None:
+    """What Spark writes for column mapping: delta-rs refuses to."""
+    _set_mapping(fed, name, "name")
+
+
+def unmap_columns(fed: Fed, name: str) -> None:
+    _set_mapping(fed, name, "none")
+
+
+def _set_mapping(fed: Fed, name: str, mode: str) -> None:
+    table = fed.delta(name)
+    told = table.metadata()
+    fields = json.loads(table.schema().to_json())
+    for number, field in enumerate(fields["fields"], 1):
+        mapping = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+        kept = {key: value for key, value in field["metadata"].items() if key not in mapping}
+        field["metadata"] = {**kept, **(mapping if mode == "name" else {})}
+    metadata = {
+        "id": str(told.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(fields),
+        "partitionColumns": [],
+        "configuration": {**told.configuration, "delta.columnMapping.mode": mode},
+    }
+    protocol = {"minReaderVersion": 2, "minWriterVersion": 5}
+    commit(
+        fed, name, [{"commitInfo": {"operation": "SET TBLPROPERTIES"}}, {"protocol": protocol}, {"metaData": metadata}]
+    )
+
+
+def use_feature(fed: Fed, name: str) -> None:
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "rowTracking"]}
+    commit(fed, name, [{"commitInfo": {"operation": "UPGRADE PROTOCOL"}}, {"protocol": protocol}])
+
+
+def drop_feature(fed: Fed, name: str) -> None:
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly"]}
+    commit(fed, name, [{"commitInfo": {"operation": "DROP FEATURE"}}, {"protocol": protocol}])
+
+
+def add_check(fed: Fed, name: str) -> None:
+    fed.delta(name).alter.add_constraint({"small": "id < 1000"})
+
+
+def drop_check(fed: Fed, name: str) -> None:
+    fed.delta(name).alter.drop_constraint("small")
+
+
+RESTRICTIONS = [
+    (
+        set_property("delta.appendOnly", "true"),
+        set_property("delta.appendOnly", "false"),
+        "'delta.appendOnly' = 'false'",
+    ),
+    (
+        set_property("delta.enableDeletionVectors", "true"),
+        set_property("delta.enableDeletionVectors", "false"),
+        "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')",
+    ),
+    (map_columns, unmap_columns, "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none')"),
+    (use_feature, drop_feature, "DROP FEATURE rowTracking"),
+    (add_check, drop_check, "DROP CONSTRAINT small"),
+]
+
+
+@pytest.mark.feature("L02")
+@pytest.mark.parametrize(("restrict", "undo", "command"), RESTRICTIONS, ids=[command for *_, command in RESTRICTIONS])
+def test_a_property_that_restricts_writes_stops_its_table_until_it_is_undone(
+    tmp_path: Path, restrict: Changed, undo: Changed, command: str
+) -> None:
+    fed = Fed(tmp_path)
+    names = ("replica",) if restrict is map_columns else ("log", "replica")
+    for name in names:
+        restrict(fed, name)
+    held = rows_of(fed, "replica")
+    fed.update(5, "while stopped")
+    fed.table.add_column("extra", "constant")
+    fed.update(6, "while stopped, too")
+    assert fed.state() is TableState.STOPPED
+    for name in names:
+        target = fed.position().log if name == "log" else fed.position().replica
+        assert target.fault is not None
+        assert f"ALTER TABLE delta.`{fed.path(name)}` " in target.fault.reason
+        assert command in target.fault.reason
+    assert rows_of(fed, "replica") == held
+    for name in names:
+        undo(fed, name)
+    later = Position(TimelineId(1), Lsn(900_000), 1)
+    new_lake(tmp_path).apply(LakeBatch("outbox-1", Sequence(99), later, []))  # nothing came for the table
+    assert_exact(fed)
+    fed.update(7, "after")
+    assert_exact(fed)
+
+
+@pytest.mark.feature("L02")
+def test_what_waits_for_a_stopped_table_is_exact_after_crashes_and_repeats(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    set_property("delta.appendOnly", "true")(fed, "replica")
+    for key in range(5, 9):
+        fed.table.commit()
+        fed.table.update((key,), {2: "while stopped"})
+        crash = CrashAt(key - 5)  # the item comes again, with the next one
+        arm(crash)
+        try:
+            fed.bring_up()
+        except Crash:
+            pass
+        finally:
+            arm(None)
+    assert fed.state() is TableState.STOPPED
+    set_property("delta.appendOnly", "false")(fed, "replica")
+    fed.table.commit()
+    fed.table.update((9,), {2: "after"})
+    arm(CrashAt(3))
+    try:
+        with pytest.raises(Crash):
+            fed.bring_up()
+    finally:
+        arm(None)
+    fed.bring_up()
+    assert_exact(fed)

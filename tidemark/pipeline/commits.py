@@ -1,0 +1,122 @@
+"""The commits of a Delta table as its log has them: which are ours, and which change rows.
+
+Every commit of ours carries its mark in `commitInfo`: the application's name and a random token, which is the version
+of one of the commit's application transactions, too. Application transactions alone do not identify a commit: a clone
+of a table copies them, and they survive a RESTORE.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+MARK = "tidemark.commit"
+TOKEN = "commit"  # noqa: S105 - the name of an application transaction
+TOKEN_BITS = 62  # a transaction's version is a signed number of 64 bits
+_FILES = ("add", "remove", "cdc")
+_RESTORE = "RESTORE"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit; `foreign` is false for one of ours, `changes` says what of the table another writer changed."""
+
+    version: int
+    foreign: bool
+    token: int | None  # of a commit of ours
+    changes: str  # "" for maintenance: no row differs after it
+    changes_metadata: bool  # properties, columns or the protocol
+
+
+def new_token() -> int:
+    """Return a token for the next commit."""
+    return random.getrandbits(TOKEN_BITS)
+
+
+def mark_of(app: str, token: int) -> str:
+    """Return what `commitInfo` of a commit with `token` has under `MARK`."""
+    return f"{app}:{token}"
+
+
+def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool = False) -> Iterator[Commit | None]:
+    """Give the commits behind version `after` up to `last`, None for one that cannot be read any more.
+
+    `unmarked`: application transactions identify a commit of ours, as in lakes that were written before marks were.
+    """
+    for version in range(after + 1, last + 1):
+        yield read_commit(uri, app, version, unmarked=unmarked)
+
+
+def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> Commit | None:
+    """Read one commit; None where its file is gone or damaged."""
+    try:
+        text = _file(uri, version).read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    try:
+        actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
+    except ValueError:
+        return None
+    return _judge(app, version, actions, unmarked=unmarked) if actions else None
+
+
+def has_commit(uri: str, version: int) -> bool:
+    """Tell if the log has the commit that makes `version`."""
+    return _file(uri, version).exists()
+
+
+def changed_columns(uri: str, version: int) -> str:
+    """Return how the commit of `version` changed names or types of columns; "" if it did not."""
+    try:
+        before, after = (_column_types(DeltaTable(uri, version=number)) for number in (version - 1, version))
+    except (DeltaError, OSError):
+        return "its columns before and after cannot be compared any more"
+    names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    return f"columns differ: {', '.join(names)}" if names else ""
+
+
+def _column_types(table: DeltaTable) -> dict[str, str]:
+    return {field.name: str(field.type) for field in table.schema().fields}
+
+
+def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmarked: bool) -> Commit:
+    info: Mapping[str, object] = {}
+    transactions: dict[str, object] = {}
+    rows_differ = changes_metadata = False
+    for action in actions:
+        for kind, body in action.items():
+            told = _object(body)
+            if kind == "commitInfo":
+                info = told
+            elif kind == "txn":
+                transactions[str(told.get("appId"))] = told.get("version")
+            elif kind in _FILES:
+                rows_differ = rows_differ or told.get("dataChange", True) is not False
+            elif kind in ("metaData", "protocol"):
+                changes_metadata = True
+    own = {name for name in transactions if name.startswith(f"{app}:")}
+    token = transactions.get(f"{app}:{TOKEN}")
+    is_ours = info.get(MARK) == f"{app}:{token}" if token is not None else unmarked and bool(own)
+    operation = str(info.get("operation", "an unnamed operation"))
+    by = f"{operation} at version {version} by {info.get('engineInfo', 'an unnamed writer')}"
+    if is_ours:
+        changes = ""
+    elif rows_differ or operation == _RESTORE:
+        changes = by
+    else:
+        changes = f"{by}, which sets our own application transactions" if own else ""
+    return Commit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
+
+
+def _file(uri: str, version: int) -> Path:
+    return Path(uri) / "_delta_log" / f"{version:020d}.json"
+
+
+def _object(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"an action is {type(value).__name__}")  # noqa: TRY004 - damaged bytes
+    return value

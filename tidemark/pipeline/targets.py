@@ -1,0 +1,147 @@
+"""Bring one log or replica up to the end of a batch, or leave it alone where it must not be written.
+
+live      -> applied to, again if maintenance by another writer came between
+diverged  -> left out until a new copy of the source's rows begins; a log then has a break
+stopped   -> its items wait beside it (`tidemark.pipeline.waiting`) until the property is undone
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from tidemark.model.change import CopyBoundary
+from tidemark.model.position import Position
+from tidemark.pipeline.commits import read_commit
+from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind, Target
+from tidemark.pipeline.held import NOTHING, Held
+from tidemark.pipeline.lake import REOPENED_MAX, LakeTable, TableMoved, check_writable, table_id
+from tidemark.pipeline.lineage import Recorded, TableDiverged, TableStopped
+from tidemark.pipeline.waiting import StoredItem, Waiting
+
+Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
+"""Applies items to a table, which is checked against what is recorded when it is opened; None: not checked."""
+
+
+Restart = Callable[[Sequence[StoredItem], Held, Fault], tuple[int, Position] | None]
+"""Finds the item with which a diverged table begins anew, and that item's position; None: it does not yet."""
+
+
+def new_copy(items: Sequence[StoredItem], held: Held, fault: Fault) -> tuple[int, Position] | None:
+    """Find the begin of the first copy that the table did not have before it diverged: that one may be repeated."""
+    for at, (_, item) in enumerate(items):
+        if isinstance(item, CopyBoundary) and item.begin:
+            is_new = item.position > fault.position or item.generation > held.generation
+            if is_new:
+                return at, item.position
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aim:
+    """A log or replica, how it was left, and how it is written."""
+
+    uri: str
+    app: str
+    known: Target
+    held: Held  # of the table that log and replica belong to, as recorded
+    apply: Applying
+    restart: Restart = new_copy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """How a log or replica is left; `table` is None where it was not written."""
+
+    target: Target
+    held: Held
+    table: LakeTable | None = None
+    broke: Break | None = None  # what a log does not have
+    beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written in place of this one
+
+
+def bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
+    """Apply `items`, or find out why not."""
+    fault = aim.known.fault
+    if fault is not None and fault.kind is FaultKind.DIVERGED:
+        return _begin_anew(aim, items, fault)
+    try:
+        table = _catch_up(aim, items) if fault is not None else _apply(aim, items, aim.known.recorded)
+    except TableDiverged as error:
+        return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, str(error), _last_written(aim)))
+    except TableStopped as error:
+        waiting = Waiting(aim.uri, aim.app)
+        waiting.keep(items)
+        stopped = Fault(FaultKind.STOPPED, str(error), _last_written(aim))
+        return Outcome(Target(aim.known.recorded, stopped), aim.held, beside=waiting.written)
+    return _written(aim, table)
+
+
+def _written(aim: Aim, table: LakeTable, broke: Break | None = None) -> Outcome:
+    if table.uri == aim.uri:
+        return Outcome(Target(table.recorded), table.held, table, broke)
+    beside = (table.uri, table.version) if table.exists else None  # rows without a key
+    return Outcome(UNTOUCHED, table.held, table, broke, beside)
+
+
+def _last_written(aim: Aim) -> Position:
+    return aim.known.fault.position if aim.known.fault is not None else aim.held.position
+
+
+def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+    """Apply `items`; what another writer's maintenance interrupted is opened again and gone on with."""
+    held, reopened = NOTHING, 0
+    while True:
+        try:
+            return aim.apply(items, recorded)
+        except TableMoved as moved:
+            reopened = reopened + 1 if moved.held == held else 0
+            held = moved.held
+            if reopened == REOPENED_MAX:
+                raise
+
+
+def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
+    """Apply what waits, then `items`; raise `TableStopped` where the property is still there."""
+    LakeTable(aim.uri, aim.app, aim.known.recorded)
+    waiting = Waiting(aim.uri, aim.app)
+    for portion in waiting.portions():
+        _apply(aim, portion, aim.known.recorded)
+    table = _apply(aim, items, aim.known.recorded)
+    waiting.clear()
+    return table
+
+
+def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
+    """Make a diverged table anew from the item of `items` that allows it; without one leave it alone."""
+    diverged = Outcome(Target(aim.known.recorded, fault), aim.held)
+    found = aim.restart(items, aim.held, fault)
+    if found is None:
+        return diverged
+    at, position = found
+    try:
+        _set_aside(aim)
+        check_writable(aim.uri)
+        table = _apply(aim, items[at:], None)
+    except (TableDiverged, TableStopped) as error:
+        again = Fault(FaultKind.DIVERGED, str(error), fault.position)
+        return Outcome(Target(aim.known.recorded, again), aim.held)
+    Waiting(aim.uri, aim.app).clear()
+    return _written(aim, table, Break(fault.reason, fault.position, position))
+
+
+def _set_aside(aim: Aim) -> None:
+    """Rename what is in the place of a table but was not created by us or cannot be read, so that nothing is deleted.
+
+    A table of ours is kept: a replica is emptied by the new copy, and a log goes on.
+    """
+    if not Path(aim.uri).exists():
+        return
+    found = table_id(aim.uri)
+    if found == "" or (found is not None and found == aim.known.recorded.id):
+        return
+    first = read_commit(aim.uri, aim.app, 0, unmarked=not aim.known.recorded.id)
+    if found is not None and first is not None and not first.foreign:
+        return  # made by an attempt that was cut off, or recorded without its id
+    names = (f"{aim.uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
+    Path(aim.uri).rename(next(name for name in names if not Path(name).exists()))
