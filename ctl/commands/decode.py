@@ -1,7 +1,7 @@
 """`cdcctl decode`: changes from archived WAL, with no server running."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -21,9 +21,7 @@ from ctl.options import (
 from ctl.printing import FORMATS, Databases, Format, keep_what_is_printed, printer
 from ctl.render import show
 from ctl.spill import spill_of_command
-from tidemark.decode.committed_run import singly
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import Decoded, DecodedRun
+from tidemark.decode.catalog.databases import only
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.memory import keep_freed_memory
@@ -91,10 +89,10 @@ def decode(
             counting=counting,
         )
         keep_what_is_printed(start.decoding.decoder, shown)
-        only = _oid(database, start.databases) if database else None
+        if database is not None:
+            start.mirrors.select(only(_oid(database, start.databases)))
         with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
-            everything = decode_archive(segments, start, lsns, _tell_end, times)
-            for decoded in everything if only is None else _of_database(everything, only):
+            for decoded in decode_archive(segments, start, lsns, _tell_end, times):
                 shown.take(decoded, start.decoding.decoder.restart_lsn)
                 tell(start.decoded_lsn)
         shown.flush()
@@ -102,15 +100,6 @@ def decode(
         _tell_set_back(times.set_back)
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
-
-
-def _of_database(decoded: Iterable[DecodedRun], database: Oid) -> Iterator[Decoded]:
-    for found in singly(decoded):
-        about = found.end if isinstance(found, CommittedTransaction) else found
-        if about.database == database:
-            yield found
-        elif isinstance(found, CommittedTransaction):
-            found.release()
 
 
 def _tell_end(error: InvalidWal) -> None:

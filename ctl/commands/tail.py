@@ -20,7 +20,6 @@ from ctl.options import (
 )
 from ctl.printing import FORMATS, Databases, Format, Printer, keep_what_is_printed, printer
 from ctl.spill import spill_of_command
-from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.engine.selection import Selection
 from tidemark.io.node_errors import WalRemoved
 from tidemark.io.state import StateStore
@@ -116,7 +115,7 @@ def _tail_from_now(
             keep_what_is_printed(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
             try:
-                _print_live(changes, shown, wanted)
+                print_live(changes, shown, wanted)
             except WalRemoved as error:
                 removed += 1
                 if changes.snapshot is not None or removed == REMOVED_ATTEMPTS_MAX:
@@ -126,12 +125,14 @@ def _tail_from_now(
                 return shown.counts.as_dict(changes.decoded_lsn - seed.lsn)
 
 
-def _print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
+def print_live(changes: LiveChanges, shown: Printer, wanted: LsnRange) -> None:
+    """Print what commits in the range, to its end."""
     until, told = wanted.to_lsn, False
     while until is None or changes.snapshot is None or changes.decoded_lsn < until:
-        for decoded in changes.read(READ_WAIT_S):
-            if wanted.holds(decoded):
-                shown.take(decoded, changes.decoding.decoder.restart_lsn)
+        for decoded in changes.read_runs(READ_WAIT_S):
+            part = wanted.part_of(decoded)
+            if part is not None:
+                shown.take(part, changes.decoding.decoder.restart_lsn)
         shown.flush()
         if not told and changes.snapshot is not None:
             told = True
@@ -152,10 +153,9 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, Narrator().away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
             segment = stream.read(READ_WAIT_S)
-            for decoded in start.decoding.feed(segment) if segment is not None else ():
-                if wanted.holds(decoded):
-                    shown.take(decoded, start.decoding.decoder.restart_lsn)
-                elif isinstance(decoded, CommittedTransaction):
-                    decoded.release()
+            for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
+                part = wanted.part_of(decoded)
+                if part is not None:
+                    shown.take(part, start.decoding.decoder.restart_lsn)
             shown.flush()
     return shown.counts.as_dict(start.decoded_lsn - start.lsn)

@@ -7,8 +7,9 @@
 Each turn is a whole process over the same stretch of WAL, the order turns with every round. Ours decodes to Arrow
 batches from segment files and drops them; pg_recvlogical takes text from a walsender and drops it; pg_waldump only
 reads records and checks their CRC; beside it, ours with no table selected, less its start (`scan ratio`: its CPU
-seconds by pg_waldump's). Any other ratio is theirs by ours of the same round: above 1, ours was faster. Only ratios
-mean anything on a shared machine.
+seconds by pg_waldump's). Ours runs again with each option and format that takes another way through the code, and as
+`tail` by a state, start included. Any other ratio is theirs by ours of the same round: above 1, ours was faster. Only
+ratios mean anything on a shared machine.
 """
 
 import argparse

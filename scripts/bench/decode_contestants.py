@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -37,6 +38,7 @@ OURS = "tidemark"
 STARTING = "tidemark, start only"
 SCANNING = "tidemark, nothing selected"
 NO_TABLE = ("--table", "nobody.has_it")
+FORMATS = ("jsonl", "debezium", "arrow", "test_decoding")
 WALDUMP = "pg_waldump --quiet"
 LEAST_SHARE = 0.1  # of a turn that its work must take, to tell it from the start
 
@@ -66,8 +68,8 @@ def init_state(dsn: str, database: str, state: Path) -> None:
 def contestants(cluster: Cluster, session: Session, recording: Recording) -> list[Contestant]:
     """Return all who take part, having seen that test_decoding finds the changed rows; ours is asked each turn."""
     begin, end = format_lsn(recording.begin), format_lsn(recording.end)
-    ours = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive)]
-    ours += ["--format", "null", "--json", "--from", begin]
+    decode = [*CDCCTL, "decode", "--state", str(recording.state), "--archive", str(recording.archive), "--from", begin]
+    ours = [*decode, "--format", "null", "--json"]
     waldump = [
         str(cluster.server.client("pg_waldump")),
         "--quiet",
@@ -88,8 +90,27 @@ def contestants(cluster: Cluster, session: Session, recording: Recording) -> lis
         Contestant(SCANNING, lambda: _our_turn([*ours, "--to", end, *NO_TABLE], recording, 0)),
         Contestant(STARTING, lambda: timed([*ours, "--to", begin])),
         Contestant(WALDUMP, lambda: timed(waldump)),
+        *_other_ways(cluster, recording, [*ours, "--to", end], [*decode, "--to", end]),
         *(Contestant(peer.name, peer.turn) for peer in peers),
     ]
+
+
+def _other_ways(
+    cluster: Cluster, recording: Recording, counted: Sequence[str], printed: Sequence[str]
+) -> Iterator[Contestant]:
+    """Give ours with each option, or command, that takes another way through the code, start included."""
+    options = {
+        "--database": ("--database", recording.database),
+        "--table": ("--table", "public.*"),
+        "--exclude-origin": ("--exclude-origin", "any"),
+    }
+    for name, option in options.items():
+        yield Contestant(f"tidemark {name}", partial(_our_turn, [*counted, *option], recording, recording.rows))
+    for form in FORMATS:
+        yield Contestant(f"tidemark, {form}", partial(timed, [*printed, "--format", form]))
+    tail = [*CDCCTL, "tail", cluster.dsn(recording.database), "--state", str(recording.state), "--format", "null"]
+    tail += ["--from", format_lsn(recording.begin), "--until", format_lsn(recording.end)]
+    yield Contestant("tidemark tail --state", partial(timed, tail))
 
 
 @contextmanager

@@ -84,6 +84,11 @@ class CommittedRun:
     def __len__(self) -> int:
         return len(self.row_ends)
 
+    @property
+    def byte_count(self) -> int:
+        """Memory that its rows take."""
+        return len(self.entries) + len(self.tuples)
+
     def rows_before(self, index: int) -> int:
         """Return how many entries the transactions before number `index` have."""
         return self.row_ends[index - 1] if index else 0

@@ -19,7 +19,7 @@ from tidemark.decode.committed_run import CommittedRun, EndsInGroup
 from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
 from tidemark.decode.gathering import Arenas, GatheredRows
 from tidemark.decode.itemlog import Item
-from tidemark.decode.origins import kept_rows
+from tidemark.decode.origins import has_excluded, kept_rows
 from tidemark.decode.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
 from tidemark.decode.row_entries import ENTRY_BYTES, rows_within
 from tidemark.decode.schema_changes import CAPTURED_KINDS
@@ -232,7 +232,7 @@ class Grouper:
     def _takes_all_of(self, run: CommittedRun) -> bool:
         """Tell if nothing of a run was delivered or copied already, or is looked at one by one."""
         after, ends = self._after, run.ends
-        if self._excluded or self._counts is not None or self._asks_always:
+        if self._counts is not None or self._asks_always or has_excluded(run.entries, self._excluded):
             return False
         if after is not None and ends.timeline != after.timeline:
             return False

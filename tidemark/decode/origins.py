@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemark.decode.row_entries import ENTRY_BYTES, ORIGIN_AT
 from tidemark.model.change import Op
@@ -23,13 +24,20 @@ def kept_rows(
 ) -> Iterator[tuple[int, int]]:
     """Give the ranges of rows `start` to `stop` that are not left out."""
     octets = np.frombuffer(entries, np.uint8).reshape(-1, ENTRY_BYTES)[start:stop]
-    if excluded.holds(commit_origin):
-        gone = np.ones(len(octets), np.bool_)
-    else:
-        origins = octets[:, ORIGIN_AT] + (octets[:, ORIGIN_AT + 1].astype(np.uint16) << 8)
-        gone = origins != 0 if excluded.every else np.isin(origins, list(excluded.ids))
+    gone = np.ones(len(octets), np.bool_) if excluded.holds(commit_origin) else _excluded_rows(octets, excluded)
     gone &= octets[:, 0] != _REWRITE
     cuts = [0, *(np.flatnonzero(np.diff(gone)) + 1).tolist(), len(octets)]
     for begin, end in pairwise(cuts):
         if begin < end and not gone[begin]:
             yield start + begin, start + end
+
+
+def has_excluded(entries: bytes, excluded: ExcludedOrigins) -> bool:
+    """Tell if one of the rows has an origin that is left out."""
+    octets = np.frombuffer(entries, np.uint8).reshape(-1, ENTRY_BYTES)
+    return bool(excluded) and bool(_excluded_rows(octets, excluded).any())
+
+
+def _excluded_rows(octets: npt.NDArray[np.uint8], excluded: ExcludedOrigins) -> npt.NDArray[np.bool_]:
+    origins = octets[:, ORIGIN_AT] + (octets[:, ORIGIN_AT + 1].astype(np.uint16) << 8)
+    return origins != 0 if excluded.every else np.isin(origins, list(excluded.ids))

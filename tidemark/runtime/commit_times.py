@@ -9,9 +9,10 @@ was set back by more, transactions of the range may stand outside of that. By LS
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
-from tidemark.decode.committed_run import singly
+from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun
 from tidemark.io.archive import ArchiveFolder
@@ -73,23 +74,39 @@ class TimeRange:
         """Tell if no time was asked for."""
         return self.from_time is None and self.to_time is None
 
-    def within(self, decoded: Iterable[DecodedRun]) -> Iterator[Decoded]:
-        """Give what is in the range, one by one; let go of the rest."""
-        for found in singly(decoded):
-            if self._holds(found):
+    def within(self, decoded: Iterable[DecodedRun]) -> Iterator[DecodedRun]:
+        """Give what is in the range; let go of the rest."""
+        for found in decoded:
+            if isinstance(found, CommittedRun):
+                yield from self._parts_within(found)
+            elif self._holds(found):
                 yield found
             elif isinstance(found, CommittedTransaction):
                 found.release()
+
+    def _parts_within(self, run: CommittedRun) -> Iterator[CommittedRun]:
+        """Give the stretches of a run that are in the range: mostly all of it, or nothing."""
+        times_us = run.ends.times_us
+        self._last = CommitTime(times_us[-1])
+        earliest, latest = CommitTime(min(times_us)), CommitTime(max(times_us))
+        if self._includes(earliest) and self._includes(latest):
+            yield run
+        elif (self.from_time is None or latest >= self.from_time) and (self.to_time is None or earliest < self.to_time):
+            start = 0
+            for included, stretch in groupby(self._includes(CommitTime(time_us)) for time_us in times_us):
+                stop = start + sum(1 for _ in stretch)
+                if included:
+                    yield run.cut(start, stop)
+                start = stop
 
     def _holds(self, decoded: Decoded) -> bool:
         """Tell if `decoded`, given in order, is in the range."""
         if isinstance(decoded, CommittedTransaction):
             self._last = CommitTime(decoded.end.commit_time_us)
-        if self._last is None:
-            return self.from_time is None
-        return (self.from_time is None or self._last >= self.from_time) and (
-            self.to_time is None or self._last < self.to_time
-        )
+        return self.from_time is None if self._last is None else self._includes(self._last)
+
+    def _includes(self, time: CommitTime) -> bool:
+        return (self.from_time is None or time >= self.from_time) and (self.to_time is None or time < self.to_time)
 
     @property
     def is_reached(self) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from tidemark.decode.committed_run import CommittedRun, singly
 from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import Decoded
+from tidemark.decode.decoder import Decoded, DecodedRun
 from tidemark.decode.ports import SpillPort
 from tidemark.io.node import Node
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
-from tidemark.model.lsn import Lsn
+from tidemark.model.lsn import FullXid, Lsn
 from tidemark.model.snapshot import Visibility
 from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, WalDecoding
 from tidemark.runtime.seeding import (
@@ -64,7 +65,7 @@ class LiveChanges:
         self._looked_s = 0.0
         self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
         self.begin_lsn = Lsn(0)  # of messages outside transactions
-        self._held: list[Decoded] = []
+        self._held: list[DecodedRun] = []
         self._held_bytes = 0
         framer = Framer(
             seed.format,
@@ -92,19 +93,23 @@ class LiveChanges:
         self._stream.close()
 
     def read(self, wait_s: float) -> Iterator[Decoded]:
-        """Yield what the next piece of WAL completes; nothing if none comes within `wait_s`."""
+        """Yield what the next piece of WAL completes, one by one; nothing if none comes within `wait_s`."""
+        return singly(self.read_runs(wait_s))
+
+    def read_runs(self, wait_s: float) -> Iterator[DecodedRun]:
+        """Do the same, and yield small transactions many together."""
         if self.snapshot is None:
             yield from self._settle()
         segment = self._stream.read(wait_s)
         if segment is None:
             return
-        for decoded in self.decoding.feed(segment):
+        for decoded in self.decoding.feed_runs(segment):
             if self.snapshot is None:
                 self._hold(decoded)
-            elif self._wanted(decoded, self.snapshot):
-                yield decoded
+            else:
+                yield from self._wanted(decoded, self.snapshot)
 
-    def _settle(self) -> Iterator[Decoded]:
+    def _settle(self) -> Iterator[DecodedRun]:
         """Look if S2 can be had; if so, give out what was held back and S2 does not see."""
         now_s = time.monotonic()
         if now_s - self._looked_s < POLL_S:
@@ -118,19 +123,29 @@ class LiveChanges:
             self.snapshot = begin_behind(node, snapshot, self.seed.complete_from)
         held, self._held, self._held_bytes = self._held, [], 0
         for decoded in held:
-            if self._wanted(decoded, self.snapshot):
-                yield decoded
+            yield from self._wanted(decoded, self.snapshot)
 
-    def _hold(self, decoded: Decoded) -> None:
+    def _hold(self, decoded: DecodedRun) -> None:
         self._held.append(decoded)
-        self._held_bytes += decoded.byte_count if isinstance(decoded, CommittedTransaction) else len(decoded.content)
+        if isinstance(decoded, CommittedRun | CommittedTransaction):
+            self._held_bytes += decoded.byte_count
+        else:
+            self._held_bytes += len(decoded.content)
         if self._held_bytes > HELD_BYTES_MAX:
             raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
 
-    def _wanted(self, decoded: Decoded, snapshot: Visibility) -> bool:
-        if isinstance(decoded, CommittedTransaction):
-            if snapshot.shows(decoded.end.full_xid, decoded.end.commit_lsn):
-                decoded.release()
-                return False
-            return True
-        return decoded.lsn >= self.begin_lsn
+    def _wanted(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
+        """Yield what of `decoded` the snapshot does not show; release the rest."""
+        if isinstance(decoded, CommittedRun):
+            oldest, first_lsn = FullXid(min(decoded.ends.full_xids)), Lsn(decoded.ends.commit_lsns[0])
+            if snapshot.shows_none_from(oldest, first_lsn):
+                yield decoded
+                return
+        for found in singly((decoded,)):
+            if not isinstance(found, CommittedTransaction):
+                if found.lsn >= self.begin_lsn:
+                    yield found
+            elif snapshot.shows(found.end.full_xid, found.end.commit_lsn):
+                found.release()
+            else:
+                yield found

@@ -38,6 +38,11 @@ def no_database(_row: Database) -> bool:
     return False
 
 
+def only(database: Oid) -> Selects:
+    """Select one database, whatever it is called."""
+    return lambda row: row.oid == database and every_database(row)
+
+
 def by_name(selects: Callable[[str], bool]) -> Selects:
     """Select databases by their names; templates never are."""
     return lambda row: not row.is_template and selects(row.name)

@@ -1,0 +1,169 @@
+"""What a small transaction costs in Python on each way from WAL to what `decode` and `tail` print: counts, no times.
+
+Rows and small transactions pass through compiled loops, many together. A way that takes them one by one shows here,
+whatever option leads to it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from ctl.commands.decode import decode
+from ctl.commands.tail import print_live, tail
+from ctl.printing import Databases, Format, keep_what_is_printed, printer
+from tests.support.captures import config_for
+from tests.support.postgres import Cluster, database_in
+from tests.unit.decoder.test_small_transactions import lines_outside_kernels
+from tidemark.engine.selection import Selection
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import parse_lsn
+from tidemark.runtime.history_start import LsnRange
+from tidemark.runtime.initialise import initialise
+from tidemark.runtime.live_changes import LiveChanges
+from tidemark.runtime.seeding import take_seed
+
+DATABASE = "cost"
+FEW, MANY = 500, 2500
+LINES_A_TRANSACTION = 2.5  # of Python, outside the kernels, for one more of two rows; 0.5 to 1.4 at the time of writing
+LINES_TAILED = 10.0  # the same for tail, which prints after each message of 128 kB at most: 2 to 5
+LINES_FOR_TEXT = 500.0  # the same for --format test_decoding, which prints four lines of text for it; 378
+TRANSACTIONS = """
+    DO $$ BEGIN
+        FOR n IN {first}..{last} LOOP
+            INSERT INTO account VALUES (n, 'note ' || n);
+            UPDATE account SET note = note || '.' WHERE id = n;
+            COMMIT;
+        END LOOP;
+    END $$
+"""
+
+
+class Way(Protocol):
+    """A way to print WAL up to an LSN."""
+
+    def __call__(self, *, to: str) -> Callable[[], object]:
+        """Return what prints it."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """WAL from an LSN on, up to few transactions, then up to many."""
+
+    begin: str
+    few: str
+    many: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A state, and WAL from it on: a span in segments, and one that a server sends."""
+
+    cluster: Cluster
+    state: Path
+    archived: Span
+    streamed: Span
+
+    def decoded(self, *options: str, to: str) -> Callable[[], object]:
+        archive = str(self.cluster.data / "pg_wal")
+        place = ["--state", str(self.state), "--archive", archive, "--from", self.archived.begin, "--to", to]
+        return partial(decode.main, [*place, *options], standalone_mode=False)
+
+    def tailed(self, *options: str, to: str) -> Callable[[], object]:
+        place = [self.cluster.dsn(DATABASE), "--state", str(self.state), "--from", self.streamed.begin, "--until", to]
+        return partial(tail.main, [*place, *options], standalone_mode=False)
+
+
+def committed(cluster: Cluster, database: str, first: int, count: int) -> str:
+    """Commit so many small transactions; return where WAL ends then."""
+    cluster.sql(TRANSACTIONS.format(first=first, last=first + count - 1), database)
+    return cluster.flush_lsn()
+
+
+def archived(cluster: Cluster, first: int, count: int) -> str:
+    """Do the same, and fill the segment up: an archive is decoded by the segment."""
+    end = committed(cluster, DATABASE, first, count)
+    cluster.sql("SELECT pg_switch_wal()")
+    return end
+
+
+@pytest.fixture(scope="module")
+def recorded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    with database_in(cluster, DATABASE) as database:
+        cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+        cluster.sql("CHECKPOINT")
+        folder = StateFolder(tmp_path_factory.mktemp("cost") / "state")
+        initialise(config_for(cluster, database), folder)
+        segments = Span(cluster.flush_lsn(), archived(cluster, 1, FEW), archived(cluster, FEW + 1, MANY - FEW))
+        begin = cluster.flush_lsn()
+        few = committed(cluster, database, MANY + 1, FEW)
+        stream = Span(begin, few, committed(cluster, database, MANY + FEW + 1, MANY - FEW))
+        yield Recorded(cluster, folder.root, segments, stream)
+
+
+def lines_a_transaction(way: Way, span: Span) -> float:
+    """Return how many lines of Python each transaction adds on a way to print WAL up to an LSN."""
+    way(to=span.few)()  # some things are done once
+    few, many = (lines_outside_kernels(way(to=end)) for end in (span.few, span.many))
+    return (many - few) / (MANY - FEW)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--database", DATABASE),
+        ("--table", "public.account"),
+        ("--table", "no.such"),
+        ("--database", DATABASE, "--table", "no.such"),
+        ("--exclude-origin", "any"),
+        ("--message", "none"),
+        ("--partition-root", "no.such"),
+    ],
+    ids=" ".join,
+)
+def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
+    way = partial(recorded.decoded, "--format", "null", *options)
+    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+
+
+@pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
+def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: Recorded, form: str) -> None:
+    way = partial(recorded.decoded, "--format", form, "--database", DATABASE)
+    assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+
+
+def test_the_text_of_test_decoding_costs_so_many_lines_of_python_a_transaction(recorded: Recorded) -> None:
+    way = partial(recorded.decoded, "--format", "test_decoding", "--database", DATABASE)
+    assert lines_a_transaction(way, recorded.archived) < LINES_FOR_TEXT
+
+
+@pytest.mark.parametrize("options", [("--format", "null"), ("--format", "jsonl"), ("--table", "no.such")], ids=" ".join)
+def test_tail_by_a_state_takes_no_small_transactions_one_by_one(recorded: Recorded, options: tuple[str, ...]) -> None:
+    way = partial(recorded.tailed, *options)
+    assert lines_a_transaction(way, recorded.streamed) < LINES_TAILED
+
+
+def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluster, database: str) -> None:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
+    cluster.sql("CHECKPOINT")
+    seed = take_seed(cluster.dsn(database))
+    about = Databases.of(seed.node.major, seed.mirrors, seed.databases)
+    shown = printer(Format.JSONL, about, BytesIO(), Selection())
+    with LiveChanges(cluster.dsn(database), seed) as changes:
+        keep_what_is_printed(changes.decoding.decoder, shown)
+
+        def printed(end: str) -> Callable[[], object]:
+            return partial(print_live, changes, shown, LsnRange(None, parse_lsn(end)))
+
+        printed(committed(cluster, database, 1, FEW))()
+        changes.close()  # it connects again: what was written meanwhile comes in messages as large as they get
+        few = lines_outside_kernels(printed(committed(cluster, database, 10_001, FEW)))
+        changes.close()
+        many = lines_outside_kernels(printed(committed(cluster, database, 20_001, MANY)))
+    assert shown.counts.transactions == FEW + MANY  # the first ones are seen by the snapshot
+    assert (many - few) / (MANY - FEW) < LINES_TAILED
