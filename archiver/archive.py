@@ -60,6 +60,7 @@ class Archive:
         self._owner = means.owner
         self._errands = means.errands
         self._markers = means.markers
+        self._fence = means.fence
         self._turn = Turn(around, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
         self._attempt = 0  # the sidecar's, by the last try-start marker met
@@ -76,6 +77,7 @@ class Archive:
         """Do what the stage asks for."""
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
+        self._fence.step(marks, self._turn.capture)
         is_active = marks.stage.deliverer is Role.ARCHIVER and not is_waited_for(marks)
         self._around.metrics.archiver_active.set(is_active)
         if is_active:
@@ -152,8 +154,11 @@ class Archive:
 
     def _halts(self, lsn: Lsn, content: bytes) -> bool:
         """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""
-        marker = self._markers.read(lsn, content)
-        if marker is None or marker.kind is not MarkerKind.TRY_START:
+        marker, capture = self._markers.read(lsn, content), self._turn.capture
+        if marker is None:
+            return False
+        is_own = self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+        if marker.kind is not MarkerKind.TRY_START or not is_own:
             return False
         view = self._store.view()
         self._attempt = int(marker.sequence)
@@ -173,10 +178,16 @@ class Archive:
     def _scan_markers(self, marks: StateMarks) -> None:
         if self._scan is None:
             start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
-            self._scan = MarkerScan(self._around, start, self._markers.read)
+            self._scan = MarkerScan(self._around, start, self._watch_marker)
             self._scan.start()
         if self._scan.error is not None:
             raise self._scan.error
+
+    def _watch_marker(self, lsn: Lsn, content: bytes) -> None:
+        """Read a marker while somebody else delivers; called by the scan's thread."""
+        marker, scan = self._markers.read(lsn, content), self._scan
+        if marker is not None:
+            self._fence.watch(lsn, scan.timeline if scan is not None else None, marker)
 
     def _end_scan(self) -> None:
         scan, self._scan = self._scan, None

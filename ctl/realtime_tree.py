@@ -10,6 +10,7 @@ from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.archive_state import ArchiveState, NoArchive
 from tidemark.io.config import Config
 from tidemark.io.marker_key import KeysDiffer
+from tidemark.io.overtaken import OvertakenState
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import format_lsn
@@ -65,6 +66,7 @@ def stage_tree(seen: Seen) -> dict[str, Tree]:
         "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
         "since": clock_text(last.at_us / US_PER_S) if last is not None else None,
         "reason": last.reason if last is not None else None,
+        **({"fenced": str(OvertakenState(view.overtaken))} if view.overtaken is not None else {}),
         "marker_keys": "one" if seen.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
     }
 

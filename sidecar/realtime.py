@@ -24,7 +24,7 @@ from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.state_views import StateMarks
 from tidemark.model.errors import Fenced
-from tidemark.model.lsn import format_lsn
+from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
@@ -58,6 +58,7 @@ class Realtime:
         self._owner = means.owner
         self._errands = means.errands
         self._markers = means.markers
+        self._fence = means.fence
         self._clock = SystemClock()
         self._turn = Turn(around, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
@@ -86,6 +87,7 @@ class Realtime:
         self._following.look()
         marks = self._store.marks()
         self._around.metrics.mode.set(marks.stage.number)
+        self._fence.step(marks, self._turn.capture)
         if marks.stage is not Stage.REALTIME:
             self._turn.let_go()
         if marks.stage is not Stage.FOLLOWER:
@@ -211,7 +213,7 @@ class Realtime:
 
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
         self._since_s = self._clock.monotonic_s()
-        self._turn.begin(epoch, make_inflow, self._markers.pass_over)
+        self._turn.begin(epoch, make_inflow, self._meet)
 
     def _fail_over(self, error: BaseException) -> None:
         """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
@@ -255,6 +257,13 @@ class Realtime:
         return encode_generations(request_recopies(self._store, wanted, after_lsn, self._clock.wall_us()))
 
     # --- markers
+
+    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+        """Read a marker and go on, unless it fences this state; called by the decode thread."""
+        marker, capture = self._markers.read(lsn, content), self._turn.capture
+        if marker is not None:
+            self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+        return False
 
     def _effects(self, reason: str) -> Perform:
         return {

@@ -9,6 +9,12 @@ import click
 from ctl import settings
 from ctl.options import config_option, state_option
 
+moved_option = click.option(
+    "--moved",
+    is_flag=True,
+    help="This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once.",
+)
+
 
 @click.group()
 def run() -> None:
@@ -18,17 +24,19 @@ def run() -> None:
 @run.command()
 @state_option
 @config_option
-def sidecar(*, state: Path, config: Path | None) -> None:
+@moved_option
+def sidecar(*, state: Path, config: Path | None, moved: bool) -> None:
     """Run the realtime process: stream, decode, deliver."""
-    become("sidecar", state, config)
+    become("sidecar", state, config, *(["--moved"] if moved else []))
 
 
 @run.command()
 @state_option
 @config_option
-def archiver(*, state: Path, config: Path | None) -> None:
+@moved_option
+def archiver(*, state: Path, config: Path | None, moved: bool) -> None:
     """Run the process that reads archived WAL, and delivers while the sidecar does not."""
-    become("archiver", state, config)
+    become("archiver", state, config, *(["--moved"] if moved else []))
 
 
 def become(module: str, state: Path, config: Path | None, *arguments: str) -> None:

@@ -17,6 +17,7 @@ from tests.support.failover import archiving_node
 from tidemark.engine.handover import Event
 from tidemark.io.clock import SystemClock
 from tidemark.io.heartbeat import Slot
+from tidemark.io.incarnations import begin_incarnation
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import get_log
 from tidemark.io.marker_key import load_marker_key
@@ -27,10 +28,11 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import switch
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.model.mode import Stage
+from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture import Capture, DecodingStuck
 from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.fencing import Fence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_reading import MarkerReader
@@ -85,8 +87,10 @@ def made(
     with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
         around = Surroundings(config, store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
+        incarnation = begin_incarnation(store, Role.SIDECAR, around.log)
         errands = SlowErrands(around, key)
-        realtime = Realtime(Means(around, lock.owner, errands, MarkerReader(around, key)))
+        fence = Fence(around, incarnation, errands)
+        realtime = Realtime(Means(around, lock.owner, errands, MarkerReader(around, key), fence))
         try:
             yield realtime, store, errands
         finally:

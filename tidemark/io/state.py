@@ -16,6 +16,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction, Versions
 from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.errors import Fenced, StateError
+from tidemark.model.incarnation import Extent
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
@@ -24,10 +25,12 @@ from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import Scope, named
 from tidemark.wire.state import (
     IDENTITY,
+    INCARNATIONS,
     LEDGER,
     MARKER_KEYS,
     CopyProgress,
     Identity,
+    Incarnations,
     MarkerKeys,
     OutboxLedger,
     Owner,
@@ -91,6 +94,12 @@ class StateStore(OpenedState):
         """Read how far everything is."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marks()
+
+    def incarnations(self) -> tuple[Incarnations, Extent]:
+        """Read which incarnations this state has had, and how far it is."""
+        with self.environment.read() as transaction:
+            seen = self._inside(transaction)
+            return seen.get(INCARNATIONS) or Incarnations(), seen.marks().extent
 
     def marker_keys(self) -> MarkerKeys:
         """Read which daemon has which key of the markers."""

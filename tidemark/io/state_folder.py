@@ -5,6 +5,7 @@ STATE/heartbeat               signs of life
 STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
 STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
+STATE/place                   empty, never written again: its inode shows that the folder is no copy
 STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket
 """
 
@@ -61,6 +62,11 @@ class StateFolder:
     def copy(self) -> Path:
         """WAL that waits for the first copy."""
         return self.root / "copy"
+
+    @property
+    def place(self) -> Path:
+        """The file that shows that the folder is no copy."""
+        return self.root / "place"
 
     def lock(self, role: str) -> Path:
         """Return the lock file of a role."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 from tidemark.io.disk import StateFull
 from tidemark.io.environment import Environment, Transaction
 from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
+from tidemark.io.overtaken import check_not_overtaken
 from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.change import KnownDatabase
 from tidemark.model.errors import Fenced, InternalError, StateError
@@ -34,6 +35,7 @@ from tidemark.wire.state import (
     LEDGER,
     LOSSES,
     MARKER_KEYS,
+    OVERTAKEN,
     READER,
     RECOPIES,
     REWINDS,
@@ -91,7 +93,11 @@ class StateTransaction:
             raise Fenced(f"epoch {epoch} is over, the current one is {now}", hint="another process delivers now")
 
     def take_epoch(self, owner: Owner) -> Epoch:
-        """Begin the next epoch, on the latest timeline of what was delivered, followed, or delivered by a leader."""
+        """Begin the next epoch, on the latest timeline of what was delivered, followed, or delivered by a leader.
+
+        Raises `OvertakenState` where another copy of this state delivers.
+        """
+        check_not_overtaken(self.get(OVERTAKEN))
         delivered, term, followed = self.delivered(), self.term(), self.followed()
         known = [Epoch(TimelineId(1), 0)] if delivered is None else [Epoch(delivered.pointer.position.timeline, 0)]
         if term is not None:
@@ -332,6 +338,7 @@ class StateTransaction:
             readers,
             damaged,
             self.followed(),
+            self.get(OVERTAKEN),
         )
 
     def view(self) -> StateView:
@@ -346,6 +353,7 @@ class StateTransaction:
             readers=marks.readers,
             damaged_readers=marks.damaged_readers,
             followed=marks.followed,
+            overtaken=marks.overtaken,
             identity=self.identity,
             beginning=self.get(BEGINNING),
             history=self.history(),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from tidemark.model.incarnation import Extent
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer, Position
@@ -16,6 +17,7 @@ from tidemark.wire.state import (
     JournalMark,
     LossLog,
     OutboxLedger,
+    Overtaken,
     Reader,
     Recopies,
     RewindLog,
@@ -37,6 +39,7 @@ class StateMarks:
     readers: dict[str, Reader]
     damaged_readers: frozenset[str]
     followed: Followed | None
+    overtaken: Overtaken | None
 
     @property
     def start(self) -> Pointer | None:
@@ -44,6 +47,12 @@ class StateMarks:
         if self.stage is Stage.FOLLOWER and self.followed is not None:
             return self.followed.pointer
         return self.delivered.pointer if self.delivered else None
+
+    @property
+    def extent(self) -> Extent:
+        """How far this state is, as against a copy of it."""
+        epoch = self.term.epoch if self.term is not None else None
+        return Extent(epoch, self.delivered.pointer.position if self.delivered is not None else None)
 
     @property
     def horizon(self) -> Watermark | None:

@@ -17,6 +17,7 @@ from tidemark.io.node_errors import PermissionMissing
 from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, where_the_node_is
@@ -46,11 +47,12 @@ class MarkersLeftOut(NodeUnfit):
 class NodeErrands:
     """Runs errands until it is closed."""
 
-    def __init__(self, around: Surroundings, key: bytes) -> None:
-        """`key`: what markers are signed by."""
+    def __init__(self, around: Surroundings, key: bytes, incarnation: Incarnation | None = None) -> None:
+        """`key`: what markers are signed by; `incarnation`: of the daemon that has them written, if it is one."""
         self._around = around
         self._dsn = around.config.markers.dsn or around.config.capture.dsn
         self._key = key
+        self._incarnation = incarnation
         self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
         self._may_switch = True
         self._told_left_out = False
@@ -82,7 +84,7 @@ class NodeErrands:
         """Write a marker; tells where its record ends."""
         identity = self._around.store.identity
         instance = Instance(identity.system_identifier, identity.capture)
-        marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason)
+        marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason, self._incarnation)
         return self._ask(lambda: self._write(marker))
 
     def ask_archiving(self) -> Future[NodeArchiving]:

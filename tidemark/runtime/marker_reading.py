@@ -49,8 +49,3 @@ class MarkerReader:
             self._told.add(found)
             self._log.warning("message under our prefix is ignored", at_lsn=lsn, reason=found.value)
         return None
-
-    def pass_over(self, lsn: Lsn, content: bytes) -> bool:
-        """Read it and go on: what a capture does that no marker halts."""
-        self.read(lsn, content)
-        return False

@@ -77,6 +77,11 @@ class MarkerScan(SourceThread):
         return in_archive(self._folder, identity.system_identifier, error, error.invalid.lsn, self.fed_lsn)
 
     @property
+    def timeline(self) -> TimelineId | None:
+        """Timeline of the WAL in hand."""
+        return self._timeline
+
+    @property
     def fed_lsn(self) -> Lsn:
         """Up to where WAL was looked at."""
         return self._framer.fed_lsn or INVALID_LSN

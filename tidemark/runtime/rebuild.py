@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.io.config import Config
 from tidemark.io.history_copy import fetch_history, read_manifest
+from tidemark.io.incarnations import expect_markers_ahead
 from tidemark.io.spool import Spool
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -93,6 +94,7 @@ def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock |
                 moving.put(FOLLOWED, _followed(manifest))
             epoch = _epoch_after(manifest)
             moving.put(TERM, Term(epoch, None))
+            expect_markers_ahead(moving)
             # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
             moving.put(HAND_OVER, HandOver(attempt=epoch.number))
             if manifest.fingerprint is not None:

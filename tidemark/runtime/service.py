@@ -19,6 +19,7 @@ from tidemark.io.ending import tell_ending
 from tidemark.io.environment import WritePoint
 from tidemark.io.failpoints import arm_from_environment
 from tidemark.io.heartbeat import Slot
+from tidemark.io.incarnations import begin_incarnation
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, get_log
 from tidemark.io.marker_key import load_marker_key
@@ -32,11 +33,14 @@ from tidemark.runtime.capture import kernels_are_compiled
 from tidemark.runtime.daemon import Daemon, Work
 from tidemark.runtime.effects import HandoverPoint
 from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.fencing import Fence
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.state import Owner
+
+MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Means:
     owner: Owner
     errands: NodeErrands
     markers: MarkerReader
+    fence: Fence
 
 
 MakeWork = Callable[[Means], Work]
@@ -55,7 +60,7 @@ MakeWork = Callable[[Means], Work]
 def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
     """Return the command line of a daemon."""
 
-    def main(config_path: Path | None, state: Path) -> None:
+    def main(config_path: Path | None, state: Path, *, moved: bool) -> None:
         configure_logs("json", "info")
         log = get_log(role.value)
         try:
@@ -63,7 +68,7 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
             configure_logs(config.log.format, config.log.level)
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
             folder.admit_group()
-            _serve(role, config, folder, log, make_work)
+            _serve(role, config, folder, log, make_work, moved=moved)
         except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
             sys.exit(tell_ending(log, f"{role.value} ends", error))
 
@@ -71,11 +76,12 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
     options: list[click.Parameter] = [
         click.Option(["--config", "config_path"], type=path, help="TOML file; see conf/tidemark.toml."),
         click.Option(["--state"], required=True, type=path, help="State folder, made by `cdcctl init`."),
+        click.Option(["--moved"], is_flag=True, help=MOVED_HELP),
     ]
     return click.Command(role.value, callback=main, params=options, help=told)
 
 
-def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork) -> None:
+def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:
     """Run until a signal, a `stop` command or an error; raise the error."""
     arm_from_environment(HandoverPoint, WritePoint)
     slot = Slot[role.name]
@@ -90,13 +96,15 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
         log.info("state opened", state=str(folder.root), capture=store.identity.capture)
+        incarnation = begin_incarnation(store, role, log, moved=moved)
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
         store.note_marker_key(role.value, key_name(key))
         markers = MarkerReader(around, key)
-        work = make_work(Means(around, lock.owner, NodeErrands(around, key), markers))
+        errands = NodeErrands(around, key, incarnation)
+        work = make_work(Means(around, lock.owner, errands, markers, Fence(around, incarnation, errands)))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidemark.io.history_files import NoBase, base_for
+from tidemark.io.incarnations import expect_markers_ahead
 from tidemark.io.replication import WalStream
 from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.state_views import StateMarks, StateView
@@ -79,6 +80,7 @@ def find_start(around: Surroundings, owner: Owner) -> None:
         if followed is None:
             return
         epoch = moving.take_epoch(owner)
+        expect_markers_ahead(moving)
         # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
         moving.put(HAND_OVER, HandOver(attempt=epoch.number + EPOCHS_MAX))
         if followed.leader is not None:

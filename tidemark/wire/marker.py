@@ -3,6 +3,8 @@
 One line of JSON under the prefix `tidemark`, readable in pg_waldump, and behind it an HMAC-SHA-256 over the line by a
 key that every node of the capture has: any role may call pg_logical_emit_message. Reading old markers again is no
 attack: epoch and sequence tell how old they are. Whatever is not ours is `Ignored` with the reason, never an error.
+
+Version 2 added the incarnation of the writer; markers of version 1 are read, and have none.
 """
 
 import hmac
@@ -12,10 +14,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidemark.model.errors import InvalidLsn
+from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import SystemIdentifier, TimelineId, format_lsn, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
 
-VERSION = 1
+VERSION = 2
+VERSIONS_READ = (1, 2)
 CONTENT_BYTES_MAX = 2048
 REASON_CHARACTERS_MAX = 200
 KEY_BYTES_MIN = 16
@@ -32,6 +36,7 @@ class MarkerKind(Enum):
     STOP = "StopRealtimeCdc"  # the sidecar delivers nothing behind the pointer
     TRY_START = "TryStartRealtimeCdc"  # the archiver delivers what commits before this marker, and no more
     CHECK = "CheckCdc"  # `cdcctl check` looks for it: its sequence is a random number
+    START = "StartCdc"  # a process delivers under this epoch: who delivers on a copy of its state stops here
 
 
 class Ignored(Enum):
@@ -61,6 +66,7 @@ class Marker:
     sequence: Sequence
     pointer: Pointer | None
     reason: str = ""
+    incarnation: Incarnation | None = None  # of the daemon that wrote it; None: `cdcctl` did, or version 1
 
 
 def write_marker(marker: Marker, key: bytes) -> bytes:
@@ -76,6 +82,7 @@ def write_marker(marker: Marker, key: bytes) -> bytes:
         "delivered": str(marker.pointer.position) if marker.pointer else "",
         "restart": format_lsn(marker.pointer.restart_lsn) if marker.pointer else "",
         "reason": marker.reason[:REASON_CHARACTERS_MAX],
+        "incarnation": marker.incarnation or "",
     }
     line = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
     return line + _SEPARATOR + _mac(line, key)
@@ -88,7 +95,7 @@ def read_marker(content: bytes, instance: Instance, key: bytes) -> Marker | Igno
         return Ignored.MALFORMED
     try:
         fields = json.loads(line)
-        if fields["tidemark"] != VERSION:
+        if fields["tidemark"] not in VERSIONS_READ:
             return Ignored.NEWER
         if Instance(SystemIdentifier(int(fields["cluster"])), fields["capture"]) != instance:
             return Ignored.FOREIGN
@@ -113,7 +120,15 @@ def _marker(fields: Mapping[str, str], instance: Instance) -> Marker:
         sequence=Sequence(int(fields["sequence"])),
         pointer=_pointer(fields["delivered"], fields["restart"]) if fields["delivered"] else None,
         reason=fields["reason"],
+        incarnation=_incarnation(fields),
     )
+
+
+def _incarnation(fields: Mapping[str, str]) -> Incarnation | None:
+    name = fields.get("incarnation", "")
+    if not isinstance(name, str):
+        raise TypeError(type(name))
+    return Incarnation(name) if name else None
 
 
 def _pointer(delivered: str, restart: str) -> Pointer:

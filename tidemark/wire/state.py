@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
+from tidemark.model.incarnation import Incarnation, KnownIncarnation, Place
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
@@ -353,6 +354,26 @@ class MarkerKeys:
         return len(set(self.names.values())) <= 1
 
 
+@dataclass(frozen=True, slots=True)
+class Incarnations:
+    """The incarnations that this state has had, oldest first."""
+
+    kept: tuple[KnownIncarnation, ...] = ()
+    is_confirmed: bool = False  # markers of others may be ahead: moved, made anew or promoted; until a start marker
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The marker of a process on another copy of this state: nothing is delivered from here until `--moved`."""
+
+    rival: Incarnation
+    rival_epoch: Epoch
+    timeline: TimelineId  # of the WAL that the marker is in
+    lsn: Lsn
+    incarnation: Incarnation  # that read it
+    epoch: Epoch | None
+
+
 ValueT = TypeVar("ValueT")
 
 
@@ -396,6 +417,9 @@ COPY = Key("copy", CopyProgress, DamagePolicy.HALT)
 RECOPIES = Key("recopies", Recopies, DamagePolicy.FORGET)
 FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
+INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
+OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
+PLACE = Key("place", Place, DamagePolicy.HALT)
 
 READER_NAME_BYTES_MAX = 63
 

@@ -2,11 +2,13 @@
 
 import hmac
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
 from tidemark.wire.marker import (
@@ -37,6 +39,7 @@ MARKERS = st.builds(
     NUMBERS.map(Sequence),
     st.none() | POINTERS,
     st.text(max_size=REASON_CHARACTERS_MAX),
+    st.none() | st.binary(min_size=8, max_size=8).map(lambda drawn: Incarnation(drawn.hex())),
 )
 
 
@@ -91,10 +94,19 @@ def test_a_marker_has_one_separator_and_at_most_so_many_bytes_however_well_it_is
         assert read_marker(padded, INSTANCE, KEY) == expected
 
 
+@given(marker=MARKERS)
+def test_a_marker_of_version_1_is_read_and_has_no_incarnation(marker: Marker) -> None:
+    fields = json.loads(write_marker(marker, KEY)[:-65])
+    del fields["incarnation"]
+    line = json.dumps({**fields, "tidemark": 1}).encode()
+    content = line + b" " + hmac.new(KEY, line, "sha256").hexdigest().encode()
+    assert read_marker(content, INSTANCE, KEY) == replace(marker, incarnation=None)
+
+
 def test_a_newer_version_and_wrong_shapes_are_told_apart() -> None:
     good = write_marker(Marker(MarkerKind.STOP, INSTANCE, Epoch(TimelineId(1), 1), Sequence(1), None), KEY)
     fields = json.loads(good[:-65])
-    assert read_marker(json.dumps({**fields, "tidemark": 2}).encode() + good[-65:], INSTANCE, KEY) is Ignored.NEWER
+    assert read_marker(json.dumps({**fields, "tidemark": 3}).encode() + good[-65:], INSTANCE, KEY) is Ignored.NEWER
     for line in (b"[]", b"3", b"{}", b'{"tidemark":1}', b'{"tidemark":1,"cluster":"x"}', b"[" * 1900):
         assert read_marker(line + good[-65:], INSTANCE, KEY) is Ignored.MALFORMED
     assert read_marker(good + b"x" * CONTENT_BYTES_MAX, INSTANCE, KEY) is Ignored.MALFORMED

@@ -50,6 +50,7 @@ def view(delivered: Watermark | None, confirmed: Watermark | None = None, *, bas
         ledger=OutboxLedger(),
         readers=readers,
         followed=None,
+        overtaken=None,
         damaged_readers=frozenset(),
         identity=Identity("main", SystemIdentifier(7), "0a", 15, MB, 1 << 30),
         beginning=None,

@@ -1,0 +1,143 @@
+"""A state folder that is copied while its capture runs: one of the two stops, and never the wrong one (I21)."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.captures import Sidecar, change_log, running
+from tests.support.postgres import Cluster
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.model.errors import ExitCode
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.wire.state import PLACE
+
+PROGRAM = ("-m", "sidecar")
+MOVED = (*PROGRAM, "--moved")
+CONFIRM_S = "0.1"
+
+
+@pytest.fixture
+def original(cluster: Cluster, database: str, tmp_path: Path) -> Iterator[Sidecar]:
+    cluster.sql("CREATE TABLE account (id int PRIMARY KEY)", database)
+    with running(cluster, database, tmp_path / "original", TIDEMARK_MARKERS__CONFIRM_S=CONFIRM_S) as started:
+        yield started
+
+
+@pytest.fixture
+def copy(original: Sidecar, tmp_path: Path) -> Iterator[Sidecar]:
+    """A copy of what the original has after its first row and its start marker; not started."""
+    insert(original, 1)
+    original.catch_up()
+    original.wait_until(lambda: written(original, "StartCdc") > 0, "a start marker")
+    root = tmp_path / "copy"
+    root.mkdir()
+    subprocess.run(["cp", "-a", original.folder.root, root / "state"], check=True)
+    made = Sidecar(original.cluster, original.database, root, TIDEMARK_MARKERS__CONFIRM_S=CONFIRM_S)
+    yield made
+    made.close()
+
+
+def insert(sidecar: Sidecar, number: int) -> None:
+    sidecar.cluster.sql(f"INSERT INTO account VALUES ({number})", sidecar.database)
+
+
+def written(sidecar: Sidecar, kind: str) -> float:
+    """Return how many markers of a kind a process has written."""
+    return sidecar.metric(f'tidemark_markers_written_total{{capture="main",kind="{kind}"}}')
+
+
+def delivered(sidecar: Sidecar) -> list[object]:
+    """Return the keys that a state has delivered, in order."""
+    with OutboxReader.open(sidecar.folder) as reader:
+        items = list(Sidecar.items(reader, NO_SEQUENCE, reader.head()))
+    return [row["_after"]["id"] for row in change_log(items, "account")]  # type: ignore[index]
+
+
+def go_on(original: Sidecar, number: int) -> None:
+    """Deliver a row more from the original, and have it written into the WAL that this is confirmed."""
+    insert(original, number)
+    original.catch_up()
+    before = written(original, "RealtimeCdc")
+    while written(original, "RealtimeCdc") < before + 2:  # the first one may have been under way
+        original.catch_up()
+
+
+@pytest.mark.feature("I21")
+def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is_fenced(
+    original: Sidecar, copy: Sidecar
+) -> None:
+    refused = copy.refuses(ExitCode.CONFIG, str(copy.folder.root), str(original.folder.root))
+    assert "--moved" in str(refused["hint"])
+    insert(original, 2)
+    original.catch_up()  # undisturbed
+
+    copy.program = MOVED
+    copy.start()
+    fenced = original.ended(ExitCode.FENCED, "fenced by the marker at", "timeline 1")
+    assert "--moved" in str(fenced["hint"])
+    assert original.refuses(ExitCode.FENCED)["error"] == fenced["error"]
+    insert(copy, 3)
+    copy.catch_up()
+    assert delivered(copy) == [1, 2, 3]
+    assert delivered(original) == [1, 2]
+
+    copy.stop()
+    copy.program = PROGRAM
+    copy.start()  # where it was started last
+    original.program = MOVED
+    original.start()
+    copy.ended(ExitCode.FENCED)
+    insert(original, 4)
+    original.catch_up()
+    assert delivered(original) == [1, 2, 3, 4]
+    assert delivered(copy)[-1] == 3
+
+
+@pytest.mark.feature("I21")
+def test_a_copy_whose_place_shows_nothing_is_fenced_where_the_original_went_on(
+    original: Sidecar, copy: Sidecar
+) -> None:
+    go_on(original, 2)
+    with StateStore.open(copy.folder) as store, store.transaction(None) as moving:
+        moving.drop(PLACE)  # as on a clone of the volume
+    copy.refuses(ExitCode.FENCED, "fenced by the marker at")
+    insert(original, 3)
+    original.catch_up()  # undisturbed
+    assert delivered(original) == [1, 2, 3]
+    assert delivered(copy) in ([1], [1, 2])  # nothing that the original has not delivered
+
+
+@pytest.mark.feature("I21")
+def test_a_backup_of_the_state_that_is_restored_in_its_place_is_fenced_until_it_is_confirmed(
+    original: Sidecar, copy: Sidecar
+) -> None:
+    go_on(original, 2)
+    original.kill()
+    shutil.rmtree(original.folder.root)
+    subprocess.run(["cp", "-a", copy.folder.root, original.folder.root], check=True)
+    original.refuses(ExitCode.FENCED, "fenced by the marker at")
+    original.program = MOVED
+    original.start()
+    insert(original, 3)
+    original.catch_up()
+    assert delivered(original) == [1, 2, 3]
+
+
+@pytest.mark.feature("I21")
+def test_restarts_of_one_state_fence_nobody(original: Sidecar) -> None:
+    for number in range(1, 4):
+        go_on(original, number)
+        original.kill()
+        original.start()
+    folder = original.folder.root
+    original.stop()
+    folder.rename(folder.with_name("renamed"))
+    original.folder = type(original.folder)(folder.with_name("renamed"))
+    original.start()
+    insert(original, 4)
+    original.catch_up()
+    assert delivered(original) == [1, 2, 3, 4]

@@ -1,0 +1,290 @@
+"""Copies of a state that read one WAL: no state is fenced by itself, and of two that run exactly one goes on."""
+
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.engine.incarnations import (
+    EPOCHS_LEAPT,
+    KEPT_MAX,
+    Claim,
+    Reader,
+    Verdict,
+    ended,
+    judge,
+    with_one_more,
+)
+from tidemark.model.incarnation import Extent, Incarnation, KnownIncarnation
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import Epoch, Position
+
+FIRST = TimelineId(1)
+ROUNDS = 60
+WalRecord = Claim | None  # a marker, or a commit
+
+
+def position(index: int) -> Position:
+    return Position(FIRST, Lsn(index), 0)
+
+
+@dataclass
+class Process:
+    """One that delivers."""
+
+    incarnation: Incarnation
+    began: Extent
+    next: int
+    flush: int  # where the WAL ended when it began
+    start: int | None = None  # of its own start marker, once read
+    is_written: bool = False
+    wants_to_answer: bool = False
+    answered: set[Incarnation] = field(default_factory=set)
+
+
+@dataclass
+class State:
+    """What is durable in a folder, and the process that runs on it."""
+
+    epoch: int = 1
+    delivered: int = -1
+    history: tuple[KnownIncarnation, ...] = ()
+    is_confirmed: bool = False
+    overtaken: Claim | None = None
+    process: Process | None = None
+
+    @property
+    def extent(self) -> Extent:
+        """How far it is."""
+        return Extent(Epoch(FIRST, self.epoch), position(self.delivered + 1))
+
+
+@dataclass
+class World:
+    """One WAL, and states that are copies of one."""
+
+    names: list[int]  # the order of the incarnations' names
+    wal: list[WalRecord] = field(default_factory=list)
+    states: list[State] = field(default_factory=lambda: [State()])
+    _born: "count[int]" = field(default_factory=count)
+
+    def start(self, state: State, *, back: int = 0, moved: bool = False) -> None:
+        """Start a process that reads `back` records that were read before; `moved`: by the operator's word."""
+        if moved and state.process is None:
+            reached = max(state.epoch, state.overtaken.epoch.number if state.overtaken is not None else 0)
+            state.history, state.is_confirmed = ended(state.history, state.extent), True
+            state.epoch, state.overtaken = reached + EPOCHS_LEAPT, None
+        if state.process is not None or state.overtaken is not None:
+            return
+        number = next(self._born)
+        name = Incarnation(f"{self.names[number % len(self.names)]:04}-{number:04}")
+        began = state.extent
+        state.history = with_one_more(state.history, KnownIncarnation(name, "sidecar"), alive=(), now=began)
+        state.epoch += 1
+        state.process = Process(name, began, max(0, state.delivered + 1 - back), len(self.wal))
+
+    def mark(self, state: State) -> None:
+        """Write down how far it is confirmed."""
+        if state.process is not None:
+            self.wal.append(Claim(state.process.incarnation, Epoch(FIRST, state.epoch), position(state.delivered + 1)))
+
+    def read(self, state: State, times: int) -> None:
+        """Read on, deliver what commits, judge what is a marker; write the start marker when it is due."""
+        for _ in range(times):
+            process = state.process
+            if process is None or process.next >= len(self.wal):
+                break
+            at, record = process.next, self.wal[process.next]
+            process.next += 1
+            if record is not None:
+                self._meet(state, process, at, record)
+            elif at > state.delivered:
+                state.delivered = at
+        process = state.process
+        if process is None or (process.is_written and not process.wants_to_answer):
+            return
+        if process.is_written or state.is_confirmed or process.next >= process.flush:
+            process.is_written, process.wants_to_answer = True, False
+            self.mark(state)
+
+    def _meet(self, state: State, process: Process, at: int, claim: Claim) -> None:
+        if claim.incarnation == process.incarnation and process.is_written and process.start is None:
+            process.start, state.is_confirmed = at, False
+            return
+        began = None if process.start is not None and at > process.start else process.began
+        reader = Reader(process.incarnation, state.extent, began, state.is_confirmed)
+        match judge(claim, state.history, reader):
+            case Verdict.OVERTAKEN:
+                assert state.delivered < at, "it has delivered what commits behind the marker that fences it"
+                state.overtaken, state.process = claim, None
+            case Verdict.BEHIND if claim.incarnation is not None and claim.incarnation not in process.answered:
+                process.answered.add(claim.incarnation)
+                process.wants_to_answer = True
+
+    def settle(self) -> None:
+        """Let everybody read all that there is, and write what is due."""
+        for _ in range(ROUNDS):
+            for state in self.states:
+                self.read(state, len(self.wal))
+                assert len(self.wal) < 10_000, "markers answer markers without end"
+
+    @property
+    def running(self) -> list[State]:
+        """The states that something runs on."""
+        return [state for state in self.states if state.process is not None]
+
+
+NAMES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["commit", "mark", "read", "start", "kill", "epoch"]), st.integers(0, 5)), max_size=40
+)
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["commit", "mark", "read", "start", "kill", "epoch", "copy", "moved"]),
+        st.integers(0, 2),
+        st.integers(0, 5),
+    ),
+    max_size=40,
+)
+
+
+def step(world: World, state: State, what: str, size: int) -> None:
+    match what:
+        case "commit":
+            world.wal += [None] * (size + 1)
+        case "mark":
+            world.mark(state)
+        case "read":
+            world.read(state, 3 * size + 1)
+        case "start" | "moved":
+            world.start(state, back=3 * size, moved=what == "moved")
+        case "kill":
+            state.process = None
+        case "epoch" if state.process is not None:  # a hand-over to the archiver and back
+            state.epoch += 1
+        case "copy" if len(world.states) < 3:
+            world.states.append(replace(deepcopy(state), process=None))
+        case _:
+            pass
+
+
+@pytest.mark.feature("I21")
+@given(names=NAMES, steps=STEPS)
+def test_a_state_is_never_fenced_by_itself(names: list[int], steps: list[tuple[str, int]]) -> None:
+    world = World(names)
+    (state,) = world.states
+    for what, size in steps:
+        step(world, state, what, size)
+        assert state.overtaken is None
+    world.start(state, back=len(world.wal))
+    world.settle()
+    assert state.overtaken is None
+
+
+@pytest.mark.feature("I21")
+@settings(max_examples=300)
+@given(names=NAMES, steps=MOVES)
+def test_of_copies_that_run_at_most_one_goes_on(names: list[int], steps: list[tuple[str, int, int]]) -> None:
+    world = World(names)
+    for what, which, size in steps:
+        step(world, world.states[which % len(world.states)], what, size)
+    world.settle()
+    assert len(world.running) <= 1
+
+
+@pytest.mark.feature("I21")
+@settings(max_examples=300)
+@given(names=NAMES, before=STEPS, after=MOVES)
+def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_goes_on(
+    names: list[int], before: list[tuple[str, int]], after: list[tuple[str, int, int]]
+) -> None:
+    world = World(names)
+    (state,) = world.states
+    for what, size in before:
+        step(world, state, what, size)
+    world.start(state)
+    step(world, state, "copy", 0)
+    world.start(world.states[1], moved=True)
+    for what, which, size in after:
+        if what in ("commit", "mark", "read", "epoch"):
+            step(world, world.states[which % 2], what, size)
+    world.settle()
+    assert len(world.running) == 1
+    assert world.running == [world.states[1]] or world.states[1].overtaken is not None
+
+
+@pytest.mark.feature("I21")
+@given(names=NAMES, behind=st.integers(1, 5), back=st.integers(0, 20))
+def test_a_state_that_is_older_than_the_wal_says_stops_before_it_writes_a_marker(
+    names: list[int], behind: int, back: int
+) -> None:
+    world = World(names)
+    (state,) = world.states
+    step(world, state, "commit", 3)
+    world.start(state)
+    world.settle()
+    step(world, state, "copy", 0)
+    step(world, state, "commit", behind)
+    world.read(state, len(world.wal))
+    world.mark(state)
+    restored, length = world.states[1], len(world.wal)
+    world.start(restored, back=back)
+    world.read(restored, length)
+    assert restored.overtaken is not None
+    assert len(world.wal) == length
+    assert restored.delivered <= state.delivered
+    world.settle()
+    assert world.running == [state]
+
+
+@pytest.mark.feature("I21")
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("names", [[1, 2], [2, 1]])
+def test_a_rival_whose_epoch_is_not_later_is_answered_and_just_one_goes_on(names: list[int], epochs: int) -> None:
+    world = World(names)
+    (state,) = world.states
+    world.start(state)
+    world.settle()
+    step(world, state, "copy", 0)
+    for _ in range(epochs):
+        step(world, state, "epoch", 0)  # of which no marker tells: so far both are the deliverer by what they know
+    world.start(world.states[1])
+    world.read(world.states[1], len(world.wal))
+    world.mark(state)  # before it has read the other one's start marker
+    world.settle()
+    assert len(world.running) == 1
+    assert epochs == 1 or world.running == [state]
+
+
+def test_the_history_is_bounded_and_what_falls_out_of_it_fences_nobody() -> None:
+    world = World([1])
+    (state,) = world.states
+    for _ in range(KEPT_MAX + 10):
+        world.wal.append(None)
+        world.start(state)
+        world.settle()
+        state.process = None
+    assert len(state.history) == KEPT_MAX
+    world.start(state, back=len(world.wal))
+    world.settle()
+    assert state.process is not None
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_marker_without_an_incarnation_fences_nobody(*, is_confirmed: bool) -> None:
+    claim = Claim(None, Epoch(FIRST, 99), position(99))
+    for began in (None, Extent(Epoch(FIRST, 1), position(0))):
+        reader = Reader(Incarnation("a"), Extent(Epoch(FIRST, 2), position(1)), began, is_confirmed)
+        assert judge(claim, (), reader) is Verdict.PASSED
+
+
+def test_a_deliverer_of_an_older_timeline_fences_no_promoted_one_and_is_fenced_by_it() -> None:
+    old = Claim(Incarnation("z"), Epoch(FIRST, 7), position(500))
+    new = Claim(Incarnation("a"), Epoch(TimelineId(2), 8), Position(TimelineId(2), Lsn(400), 0))
+    promoted = Reader(Incarnation("a"), Extent(new.epoch, new.position), None)
+    left = Reader(Incarnation("z"), Extent(old.epoch, old.position), None)
+    assert judge(old, (KnownIncarnation(Incarnation("a"), "sidecar"),), promoted) is Verdict.BEHIND
+    assert judge(new, (KnownIncarnation(Incarnation("z"), "sidecar"),), left) is Verdict.OVERTAKEN

@@ -1,0 +1,96 @@
+"""Is a marker's writer a process of this state, or of a copy of it? One rule for every reader of markers (I21).
+
+Two copies of a state read the same WAL, so the WAL fences one of them. A marker carries its writer's incarnation and
+epoch. This state's history lists the incarnations it has had, each with the epoch and the delivered position at its
+end. A marker that the history covers is this state's. Of any other marker the writer is a *rival*: a process on a copy
+of this state, on a later version of it than was restored, or on the state of another host.
+
+    read                                                       | writer is further     | it is not
+    -----------------------------------------------------------+-----------------------+---------------------
+    before this process's own start marker, or without one      | OVERTAKEN             | PASSED: of the past
+    behind this process's own start marker                      | OVERTAKEN             | BEHIND: it is answered
+
+Before the start marker the writer is further if its epoch or its position is beyond what this state had when it began
+to deliver: then the state was copied, or restored from a backup, and its rival went on. Behind the start marker, and
+where this state is confirmed to be the one that delivers, it is further if its epoch is later; of two that are equal
+the greater incarnation is. So of two rivals that read each other's markers exactly one stops. The one that goes on
+answers a rival that is behind by another marker, since the rival may not have read one that is later than its epoch.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tidemark.model.incarnation import Extent, Incarnation, KnownIncarnation
+from tidemark.model.position import Epoch, Position
+
+KEPT_MAX = 200
+"""Incarnations that a state remembers. Markers of an older one are met in old WAL alone, where they are PASSED."""
+EPOCHS_LEAPT = 1 << 20
+"""A copy that is confirmed to be the deliverer counts on from so much later: its rival has not come there."""
+
+
+class Verdict(Enum):
+    """Whose a marker is, and what follows from it."""
+
+    OWN = "it is of this state"
+    PASSED = "it tells nothing of a rival that is further"
+    BEHIND = "its writer is on a copy of this state, and has an earlier epoch"
+    OVERTAKEN = "its writer is on a copy of this state, and is further"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a marker says of its writer; without an incarnation it says nothing (`cdcctl`, and earlier versions)."""
+
+    incarnation: Incarnation | None
+    epoch: Epoch
+    position: Position | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The process that reads a marker."""
+
+    incarnation: Incarnation
+    now: Extent  # how far its state is
+    began: Extent | None  # what its state had when it began to deliver; None: its own start marker precedes
+    is_confirmed: bool = False  # by an operator, or made anew or promoted: rivals' positions may be ahead
+
+
+def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: Reader) -> Verdict:
+    """Return whose marker it is."""
+    if claim.incarnation is None:
+        return Verdict.PASSED
+    for known in history:
+        if known.incarnation == claim.incarnation and (known.ended or reader.now).covers(claim.epoch, claim.position):
+            return Verdict.OWN
+    if reader.began is not None and not reader.is_confirmed:
+        return Verdict.OVERTAKEN if _is_beyond(claim, reader.began) else Verdict.PASSED
+    now = reader.now.epoch
+    if now is None or (claim.epoch, claim.incarnation) > (now, reader.incarnation):
+        return Verdict.OVERTAKEN
+    return Verdict.BEHIND if reader.began is None else Verdict.PASSED
+
+
+def _is_beyond(claim: Claim, began: Extent) -> bool:
+    if began.epoch is not None and claim.epoch > began.epoch:
+        return True
+    return began.position is not None and claim.position is not None and claim.position > began.position
+
+
+def with_one_more(
+    history: Sequence[KnownIncarnation], born: KnownIncarnation, *, alive: Iterable[str], now: Extent
+) -> tuple[KnownIncarnation, ...]:
+    """Return the history with an incarnation that starts now; `alive`: roles whose process runs and goes on."""
+    roles = frozenset(alive) - {born.role}
+    return (*ended(history, now, alive=roles), born)[-KEPT_MAX:]
+
+
+def ended(
+    history: Sequence[KnownIncarnation], now: Extent, *, alive: frozenset[str] = frozenset()
+) -> tuple[KnownIncarnation, ...]:
+    """Return the history without any that may be running, but for those of the roles `alive`."""
+    return tuple(
+        known if known.ended is not None or known.role in alive else replace(known, ended=now) for known in history
+    )

@@ -1,0 +1,27 @@
+"""The error of a state that another copy of itself has overtaken (I21)."""
+
+from tidemark.model.errors import Fenced
+from tidemark.model.lsn import format_lsn
+from tidemark.wire.state import Overtaken
+
+
+class OvertakenState(Fenced):
+    """Another copy of this state delivers, by its marker in the WAL."""
+
+    hint = (
+        "one state delivers a capture: remove this copy. If this is the state that is to deliver, stop the processes "
+        "on the other one, then start this one once with --moved: what the other one has delivered comes again"
+    )
+
+    def __init__(self, found: Overtaken) -> None:
+        super().__init__(
+            f"fenced by the marker at {format_lsn(found.lsn)}, timeline {found.timeline}: incarnation {found.rival} "
+            f"(epoch {found.rival_epoch}) delivers this capture from another copy of the state; "
+            f"here are incarnation {found.incarnation} and epoch {found.epoch or 'none'}"
+        )
+
+
+def check_not_overtaken(found: Overtaken | None) -> None:
+    """Raise `OvertakenState` where there is a marker by which this state is fenced."""
+    if found is not None:
+        raise OvertakenState(found)

@@ -1,0 +1,154 @@
+"""A daemon's part in fencing copies of its state: it judges the markers that it meets, and writes its start marker.
+
+The rule is `tidemark.engine.incarnations`. The start marker of a process comes once its capture has decoded what the
+node had written when the capture began: until then a marker may show that this state is the older copy, and its rival
+is to go on undisturbed. Where the state is confirmed to be the one that delivers, it comes at once.
+"""
+
+import threading
+from concurrent.futures import Future
+
+from tidemark.engine.incarnations import Claim, Reader, Verdict, judge
+from tidemark.io.clock import SystemClock
+from tidemark.io.incarnations import note_overtaken, note_started
+from tidemark.io.logs import describe_error
+from tidemark.io.overtaken import OvertakenState, check_not_overtaken
+from tidemark.io.replication import NodeIdentity
+from tidemark.io.state_views import StateMarks
+from tidemark.model.incarnation import Incarnation
+from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
+from tidemark.model.mode import Stage
+from tidemark.runtime.capture import Capture
+from tidemark.runtime.errands import MarkersLeftOut, NodeErrands
+from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.taking_over import is_waited_for
+from tidemark.wal.versions import PAGE_BYTES
+from tidemark.wire.marker import Marker, MarkerKind
+from tidemark.wire.state import Overtaken
+
+TRY_AGAIN_S = 5.0  # a node that did not answer, or took no marker
+ANSWERED_MAX = 16  # rivals; each costs one marker
+
+
+class Fence:
+    """Of one process. `meet` and `watch` are called by the thread that reads the WAL, the rest by the daemon's loop."""
+
+    def __init__(self, around: Surroundings, incarnation: Incarnation, errands: NodeErrands) -> None:
+        self._around = around
+        self._store = around.store
+        self._incarnation = incarnation
+        self._errands = errands
+        self._clock = SystemClock()
+        self._began = self._store.marks().extent  # before this process took its first epoch
+        self._start_lsn: Lsn | None = None  # of the own start marker, once that was read
+        self._lock = threading.Lock()
+        self._unanswered = False
+        self._answered: set[Incarnation] = set()
+        self._asked_node: Future[NodeIdentity] | None = None
+        self._written: Future[Lsn] | None = None
+        self._is_left_out = False
+        self._not_before_s = 0.0
+
+    # --- by the thread that reads
+
+    def meet(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
+        """Judge a marker where this process delivers; tell if it is of this state. Raises `OvertakenState`."""
+        if marker.kind is MarkerKind.CHECK:
+            return False
+        if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
+            self._start_lsn = lsn
+            note_started(self._store)
+            return True
+        has_started = self._start_lsn is not None and lsn > self._start_lsn
+        return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
+
+    def watch(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> None:
+        """Judge a marker where this process delivers nothing: a follower's leader is ahead of it. See `meet`."""
+        marks = self._store.marks()
+        if marker.kind is not MarkerKind.CHECK and marks.stage is not Stage.FOLLOWER and not is_waited_for(marks):
+            self._judge(lsn, timeline, marker, delivers=False, has_started=True)
+
+    def _judge(
+        self, lsn: Lsn, timeline: TimelineId | None, marker: Marker, *, delivers: bool, has_started: bool
+    ) -> bool:
+        known, now = self._store.incarnations()
+        began = None if has_started else self._began
+        position = marker.pointer.position if marker.pointer is not None else None
+        claim = Claim(marker.incarnation, marker.epoch, position)
+        verdict = judge(claim, known.kept, Reader(self._incarnation, now, began, known.is_confirmed))
+        if verdict is Verdict.OVERTAKEN:
+            assert marker.incarnation is not None, "others claim nothing"
+            met = Overtaken(
+                marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
+            )
+            raise OvertakenState(note_overtaken(self._store, met))
+        if verdict is Verdict.BEHIND and delivers:
+            self._note_rival(lsn, marker)
+        return verdict is Verdict.OWN or marker.incarnation is None
+
+    def _note_rival(self, lsn: Lsn, marker: Marker) -> None:
+        assert marker.incarnation is not None, "others claim nothing"
+        with self._lock:
+            if marker.incarnation in self._answered or len(self._answered) >= ANSWERED_MAX:
+                return
+            self._answered.add(marker.incarnation)
+            self._unanswered = True
+        self._around.log.warning(
+            "a marker of another copy of this state was met: it is answered by a start marker, which stops that copy",
+            at_lsn=lsn,
+            rival=marker.incarnation,
+            rival_epoch=str(marker.epoch),
+            incarnation=self._incarnation,
+        )
+
+    # --- by the loop
+
+    def step(self, marks: StateMarks, capture: Capture | None) -> None:
+        """Write the start marker when it is due, and once more where a rival has to be stopped.
+
+        Raises `OvertakenState` where any process of this state has met a marker that fences it.
+        """
+        check_not_overtaken(marks.overtaken)
+        if capture is None:
+            if self._asked_node is None:
+                self._began = marks.extent
+            return
+        now_s = self._clock.monotonic_s()
+        if self._is_left_out or now_s < self._not_before_s:
+            return
+        if self._written is not None:
+            self._look_after(self._written, marks, now_s)
+        elif self._asked_node is None:
+            self._asked_node = self._errands.find_node()
+        elif self._asked_node.done() and self._is_due(capture, self._asked_node, now_s):
+            self._write(marks)
+
+    def _is_due(self, capture: Capture, asked: Future[NodeIdentity], now_s: float) -> bool:
+        if self._store.incarnations()[0].is_confirmed:
+            return True
+        if asked.exception() is not None:
+            self._asked_node, self._not_before_s = self._errands.find_node(), now_s + TRY_AGAIN_S
+            return False
+        # NB: a page's header may stand between the end of the last record and where the node writes on.
+        return capture.progress.decoded_lsn + PAGE_BYTES >= asked.result().flush_lsn
+
+    def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
+        if not written.done():
+            return
+        error = written.exception()
+        if isinstance(error, MarkersLeftOut):
+            self._is_left_out = True
+        elif error is not None:
+            self._around.log.warning("the start marker was not written", **describe_error(error))
+            self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
+        elif self._unanswered:
+            self._write(marks)
+
+    def _write(self, marks: StateMarks) -> None:
+        term, horizon = marks.term, marks.horizon
+        if term is None:
+            return
+        with self._lock:
+            self._unanswered = False
+        pointer = horizon.pointer if horizon is not None else None
+        self._written = self._errands.write(MarkerKind.START, term.epoch, pointer)
