@@ -3,7 +3,8 @@
     REALTIME          a capture from the node; an error that the archive can help with moves to ARCHIVE
     ARCHIVE           rests; when it may return: buffers the stream, then asks for the return (`way_back`)
     HELD              rests until the operator says otherwise
-    RETURNING         buffers, sees to it that the try-start marker is written (`way_back`)
+    RETURNING         buffers, sees to it that the try-start marker is written (`way_back`); where the archive does not
+                      arrive, also in ARCHIVE: goes on from the node without it (`stalled`)
     RETURNED          takes the epoch: archive up to the buffer, then the buffer
     FOLLOWER          follows a standby until it is promoted (`following`)
 
@@ -15,6 +16,7 @@ from functools import partial
 
 from sidecar.following import Following
 from sidecar.reach import Reach
+from sidecar.stalled import StalledArchive
 from sidecar.way_back import WayBack
 from tidemark.engine.handover import Effect, Event
 from tidemark.engine.marking import Confirmed, ConfirmPacing
@@ -63,7 +65,8 @@ class Realtime:
         self._turn = Turn(around, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
         self._mover = Mover(around, self._effects)
-        self._way_back = WayBack(means, self._mover)
+        self._stalled = StalledArchive(means)
+        self._way_back = WayBack(means, self._mover, self._stalled)
         self._following = Following(means, self._mover)
         self._report = ArchiveReport(around)
         self._reach = Reach(config.realtime.away_s)
@@ -98,8 +101,11 @@ class Realtime:
                 self._deliver()
             case Stage.ARCHIVE | Stage.RETURNING | Stage.RETURNED:
                 buffer = self._way_back.step(marks)
+                waits = self._way_back.waits_for_archive(marks) and self._following.may_deliver
                 if buffer is not None:
                     self._take_over(buffer)
+                elif self._stalled.is_over(marks, waits=waits):
+                    self._go_on_without_archive(marks)
             case Stage.HELD:
                 self._way_back.drop()
             case Stage.FOLLOWER:
@@ -155,6 +161,8 @@ class Realtime:
         capture, now_s = self._turn.capture, self._clock.monotonic_s()
         received_lsn = capture.progress.received_lsn if capture is not None else None
         found = self._report.step(now_s, received_lsn)
+        if found is not None:
+            self._stalled.note_archive(found.end_lsn)
         status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
         if status is not None and not status.copying:  # a first copy waits for the node in any case
             link, received_lsn = status.link, status.progress.received_lsn
@@ -244,6 +252,18 @@ class Realtime:
             self._begin(switched.epoch, buffer.inflow)
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             buffer.stop()
+            self._fail_over(error)
+
+    def _go_on_without_archive(self, marks: StateMarks) -> None:
+        """Take the epoch, which fences the archiver, and go on from the node's own WAL: the archive does not arrive."""
+        switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
+        if switched is None or switched.epoch is None:
+            return
+        self._way_back.drop()
+        self._stalled.went_on()
+        try:
+            self._begin(switched.epoch, partial(from_node, self._around, may_overflow=self._stalled.archive_goes_on))
+        except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             self._fail_over(error)
 
     # --- the operator

@@ -5,10 +5,10 @@ Nothing here delivers. The buffer outlives a failed attempt only as long as the 
 
 from concurrent.futures import Future
 
+from sidecar.stalled import StalledArchive
 from tidemark.engine.handover import Event
 from tidemark.engine.retry import Backoff
 from tidemark.io.clock import SystemClock
-from tidemark.io.heartbeat import Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.marker_key import KeysDiffer
 from tidemark.io.replication import NodeIdentity
@@ -31,10 +31,11 @@ MARKER_LOST_S = 60.0  # what a primary wrote last may be lost with it: the archi
 class WayBack:
     """One attempt after the other."""
 
-    def __init__(self, means: Means, mover: Mover) -> None:
+    def __init__(self, means: Means, mover: Mover, stalled: StalledArchive) -> None:
         around = means.around
         self._around = around
         self._store = around.store
+        self._stalled = stalled
         self._errands = means.errands
         self._mover = mover
         self._clock = SystemClock()
@@ -45,6 +46,7 @@ class WayBack:
         self._not_before_s = 0.0
         self._wants_soon = False
         self._told_keys = False
+        self._is_too_far = False  # the archiver from the node, when that was asked last
         self._backoff = Backoff(around.config.realtime.return_first_s, around.config.realtime.return_max_s)
         self._lag_bytes_max = around.config.return_lag_bytes_max(around.store.identity.segment_bytes)
 
@@ -79,6 +81,13 @@ class WayBack:
             return self._arrive()
         return None
 
+    def waits_for_archive(self, marks: StateMarks) -> bool:
+        """Tell if the return waits for the archiver: for one that lives, is near, or meets the marker."""
+        if marks.stage is not Stage.ARCHIVE:
+            return marks.stage is Stage.RETURNING
+        is_due = self._is_due(self._clock.monotonic_s())
+        return is_due and (self._is_too_far or not self._stalled.archiver_lives)
+
     def write_marker(self) -> None:
         """Ask for the try-start marker of this attempt."""
         view = self._store.view()
@@ -102,8 +111,7 @@ class WayBack:
 
     def _may_return(self, now_s: float) -> bool:
         """Tell if it is time, and there is an archiver that would meet the marker, and know it."""
-        age_s = self._store.environment.heartbeat.age_s(Slot.ARCHIVER)
-        if age_s is None or age_s > self._around.config.watchdog.watchdog_s:
+        if not self._stalled.archiver_lives:
             return False
         if not self._store.marker_keys().are_one:
             if not self._told_keys:
@@ -111,6 +119,9 @@ class WayBack:
                 self._around.log.warning("cannot return", **describe_error(KeysDiffer()))
             return False
         self._told_keys = False
+        return self._is_due(now_s)
+
+    def _is_due(self, now_s: float) -> bool:
         is_time = self._around.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
         return self._wants_soon or is_time
 
@@ -124,7 +135,8 @@ class WayBack:
         here = asked.result()
         delivered = marks.delivered.pointer.position if marks.delivered else None
         behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
-        if behind <= self._lag_bytes_max:
+        self._is_too_far = behind > self._lag_bytes_max
+        if not self._is_too_far:
             self._buffer = LiveBuffer(self._around, here, delivered)
             self._buffer.start()
 

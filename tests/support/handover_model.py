@@ -173,6 +173,17 @@ class World:
             self.sidecar.marker_due = False
             self.wal.append(WalRecord(Kind.MARKER, self.state.sequence))
 
+    def archive_stalls(self) -> None:
+        """Give up waiting for the archive, where the node has the WAL."""
+        process = self.sidecar
+        has_wal = self.removed <= self.state.restart
+        if process is None or not has_wal or self.state.followed is not None:
+            return
+        if self.happen(Event.ARCHIVE_STALLED):
+            self.take_epoch(Role.SIDECAR, process)
+            process.start = process.next = self.state.restart
+            process.buffered_from, process.marker_due = None, False
+
     def sidecar_step(self) -> None:
         """Go on with whatever the stage asks of the sidecar."""
         process = self.sidecar
@@ -303,6 +314,19 @@ class World:
         """See that what was delivered is a beginning of what committed, once each and in order."""
         committed = [record.number for record in self.wal if record.kind is Kind.COMMIT]
         assert self.log == committed[: len(self.log)], f"{self.log} of {committed}"
+
+    def settle_without_archive(self) -> None:
+        """Let the sidecar work for a while without an archive, and see that all of it arrives."""
+        self.promote()
+        self.happen(Event.OPERATOR_ON)
+        for _ in range(6 * len(self.wal) + 40):
+            self.start_sidecar()
+            self.archive_stalls()
+            self.sidecar_step()
+            self.archiver_step()  # a replaced one still has its transaction in hand
+            self.check()
+        assert len(self.log) == sum(record.kind is Kind.COMMIT for record in self.wal)
+        assert self.state.stage is Stage.REALTIME
 
     def settle(self) -> None:
         """Let everything work for a while, and see that all of it arrives, by the sidecar again."""

@@ -6,9 +6,11 @@
  +----------+   takes over   +----------+   marker   +-----------+  wanted  +---------+   off    +------+
  | REALTIME | <------------- | RETURNED | <--------- | RETURNING | <------- | ARCHIVE | <------> | HELD |
  +----------+                +----------+  reached   +-----------+          +---------+    on    +------+
-     |  ^                          |                       |                     ^
-     |  | promoted                 +-----------------------+---------------------+
-     v  |                               a stop; sidecar lost (off: to HELD)
+     |  ^  ^                       |                       |                     ^
+     |  |  |                       +-----------------------+---------------------+
+     |  |  |                            a stop; sidecar lost (off: to HELD)
+     |  |  +--- archive stalled: from RETURNING and ARCHIVE
+     v  | promoted
  +----------+
  | FOLLOWER |    demoted: from any stage
  +----------+
@@ -17,6 +19,10 @@ The sidecar delivers in REALTIME, nobody in RETURNED and FOLLOWER, the archiver 
 transaction that checks the epoch it was decided under; its effects are performed behind it, by whoever moved, and each
 may be lost to a crash: markers locate positions, they decide only where LMDB is absent. What the sidecar needs to take
 over, the hand-over record, is written with the move to RETURNED.
+
+Where the archive does not arrive, the sidecar waits for no marker: by ARCHIVE_STALLED it takes the epoch, which fences
+the archiver, and decodes from the restart LSN of what was delivered then, out of the node's own WAL. So the hand-over's
+H is where the epoch begins, and no record of it is needed.
 """
 
 from dataclasses import dataclass
@@ -40,6 +46,7 @@ class Event(Enum):
     RETURN_WANTED = "the sidecar can keep up again"  # it buffers the stream, and the archiver's lag is small
     MARKER_REACHED = "the archiver has delivered what commits before the try-start marker"
     TAKEN_OVER = "the sidecar goes on from the ring"
+    ARCHIVE_STALLED = "the archive does not arrive, and the node has the WAL"
     DEMOTED = "the node is a standby"
     PROMOTED = "the node was promoted"
 
@@ -84,6 +91,7 @@ NEXT: dict[tuple[Stage, Event], Move] = {
     (Stage.ARCHIVE, Event.OPERATOR_OFF): Move(Stage.HELD),
     (Stage.ARCHIVE, Event.OPERATOR_ON): Move(Stage.ARCHIVE, (Effect.RETURN_SOON,)),
     (Stage.ARCHIVE, Event.RETURN_WANTED): Move(Stage.RETURNING, (Effect.WRITE_TRY_START_MARKER, Effect.SWITCH_SEGMENT)),
+    (Stage.ARCHIVE, Event.ARCHIVE_STALLED): Move(Stage.REALTIME),
     (Stage.ARCHIVE, Event.DEMOTED): Move(Stage.FOLLOWER),
     (Stage.HELD, Event.SIDECAR_LOST): Move(Stage.HELD),
     (Stage.HELD, Event.OPERATOR_OFF): Move(Stage.HELD),
@@ -94,6 +102,7 @@ NEXT: dict[tuple[Stage, Event], Move] = {
     (Stage.RETURNING, Event.OPERATOR_OFF): Move(Stage.HELD, _STOPPED),
     (Stage.RETURNING, Event.OPERATOR_ON): Move(Stage.RETURNING),
     (Stage.RETURNING, Event.MARKER_REACHED): Move(Stage.RETURNED),
+    (Stage.RETURNING, Event.ARCHIVE_STALLED): Move(Stage.REALTIME),
     (Stage.RETURNING, Event.DEMOTED): Move(Stage.FOLLOWER),
     **{(Stage.RETURNED, stop): Move(Stage.ARCHIVE, _STOPPED) for stop in STOPS},
     (Stage.RETURNED, Event.SIDECAR_LOST): Move(Stage.ARCHIVE),
@@ -111,6 +120,7 @@ REFUSED: dict[tuple[Stage, Event], str] = {
     (Stage.REALTIME, Event.RETURN_WANTED): "realtime is on",
     (Stage.REALTIME, Event.MARKER_REACHED): "the sidecar delivers already",
     (Stage.REALTIME, Event.TAKEN_OVER): "the sidecar delivers already",
+    (Stage.REALTIME, Event.ARCHIVE_STALLED): "the sidecar delivers already",
     **{(Stage.ARCHIVE, stop): "the archiver delivers already" for stop in STOPS},
     (Stage.ARCHIVE, Event.MARKER_REACHED): "nobody waits for the marker any more",
     (Stage.ARCHIVE, Event.TAKEN_OVER): "the archiver delivers",
@@ -118,16 +128,19 @@ REFUSED: dict[tuple[Stage, Event], str] = {
     (Stage.HELD, Event.RETURN_WANTED): "the operator switched realtime off: cdcctl realtime on",
     (Stage.HELD, Event.MARKER_REACHED): "nobody waits for the marker any more",
     (Stage.HELD, Event.TAKEN_OVER): "the archiver delivers",
+    (Stage.HELD, Event.ARCHIVE_STALLED): "the operator switched realtime off: cdcctl realtime on",
     (Stage.RETURNING, Event.RETURN_WANTED): "a return is under way",
     (Stage.RETURNING, Event.TAKEN_OVER): "the archiver has not reached the marker",
     (Stage.RETURNED, Event.RETURN_WANTED): "a return is under way",
     (Stage.RETURNED, Event.MARKER_REACHED): "it was reached already",
+    (Stage.RETURNED, Event.ARCHIVE_STALLED): "the archiver has met the marker",
     **{(Stage.FOLLOWER, stop): "nothing is delivered here" for stop in STOPS},
     (Stage.FOLLOWER, Event.OPERATOR_OFF): _ON_STANDBY,
     (Stage.FOLLOWER, Event.OPERATOR_ON): _ON_STANDBY,
     (Stage.FOLLOWER, Event.RETURN_WANTED): _ON_STANDBY,
     (Stage.FOLLOWER, Event.MARKER_REACHED): "nothing is delivered here",
     (Stage.FOLLOWER, Event.TAKEN_OVER): "nothing is delivered here",
+    (Stage.FOLLOWER, Event.ARCHIVE_STALLED): _ON_STANDBY,
     **{(stage, Event.PROMOTED): "it was no standby" for stage in Stage if stage is not Stage.FOLLOWER},
 }
 

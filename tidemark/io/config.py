@@ -141,6 +141,7 @@ class RealtimeConfig:
     return_first_s: Seconds = 5.0
     return_max_s: Seconds = 300.0
     away_s: Seconds = 30.0
+    archive_wait_s: Seconds = 60.0
 
 
 @dataclass(frozen=True, config=_STRICT)

@@ -20,7 +20,7 @@ from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
-from tidemark.runtime.inflow import Surroundings, where_the_node_is
+from tidemark.runtime.inflow import Surroundings, streams_from, where_the_node_is
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
 ERRANDS_MAX = 16
@@ -69,6 +69,10 @@ class NodeErrands:
     def find_node(self) -> Future[NodeIdentity]:
         """Ask where the node's WAL ends, over the connection that would stream it."""
         return self._ask(lambda: where_the_node_is(self._around))
+
+    def has_wal(self, lsn: Lsn) -> Future[bool]:
+        """Ask if the node has the WAL from `lsn` on, by beginning to stream it."""
+        return self._ask(lambda: streams_from(self._around, lsn))
 
     def ask_timeline(self) -> Future[TimelineId | None]:
         """Ask for the timeline that the captured node writes on; None: it is a standby, and writes on none."""

@@ -22,13 +22,16 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.replication import NodeIdentity, WalStream
 from tidemark.io.state import StateStore
 from tidemark.io.wal_spool import WalSpool
+from tidemark.model.errors import NodeUnreachable, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.archive_input import ArchiveInput
 from tidemark.runtime.inputs import SpooledInput, WalInput
-from tidemark.runtime.network import NetworkThread, WalSink
+from tidemark.runtime.network import MayOverflow, NetworkThread, WalSink, always
 from tidemark.runtime.signal import Signal
 from tidemark.wal.segments import ReadSegment, first_page_lsn
+
+FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send says so at once
 
 
 class Slices(Protocol):
@@ -81,7 +84,13 @@ def new_ring(around: Surroundings, page_lsn: Lsn) -> Ring:
 
 
 def from_node(
-    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+    around: Surroundings,
+    page_lsn: Lsn,
+    timeline: TimelineId,
+    delivered: Position,
+    *,
+    copying: bool,
+    may_overflow: MayOverflow = always,
 ) -> Inflow:
     """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
     ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
@@ -89,14 +98,14 @@ def from_node(
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
         spool.drop_below(None)
     if not copying and spool.is_empty:
-        network = _network(around, ring, timeline, progress, arrived, delivered=delivered)
+        network = _network(around, ring, timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
         return Inflow(ring, ring, arrived, progress, network)
     if spool.is_empty:
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
 
     def into(sink: WalSink) -> NetworkThread:
-        return _network(around, sink, spool.timeline, progress, arrived, delivered=delivered)
+        return _network(around, sink, spool.timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
 
     return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
 
@@ -140,6 +149,23 @@ def where_the_node_is(around: Surroundings) -> NodeIdentity:
     """Ask the node where its WAL ends; waits for it, and raises where it does not answer."""
     with closing(WalStream(around.config.capture.dsn)) as stream:
         return stream.identify(around.store.identity.system_identifier)
+
+
+def streams_from(around: Surroundings, lsn: Lsn) -> bool:
+    """Tell if the node sends its WAL from `lsn` on; false where it has removed that."""
+    start_lsn = first_page_lsn(lsn)
+    with closing(WalStream(around.config.capture.dsn)) as stream:
+        here = stream.identify(around.store.identity.system_identifier)
+        history = stream.timeline_history(here.timeline)
+        try:
+            if stream.start(start_lsn, history.timeline_at(start_lsn)) is not None:
+                return True  # the timeline ends just there
+            # NB: what is removed is said in place of the first message, which otherwise is WAL, or that there is none.
+            if stream.read(FIRST_MESSAGE_S) is None:
+                raise NodeUnreachable(f"{stream.where} sends nothing from {format_lsn(start_lsn)} on")
+        except WalGap:
+            return False
+    return True
 
 
 class LiveBuffer:
@@ -258,6 +284,7 @@ def _network(
     delivered: Position | None = None,
     restored_lsn: Lsn | None = None,
     follows: bool = False,
+    may_overflow: MayOverflow = always,
 ) -> NetworkThread:
     """`follows`: nothing of it is delivered."""
     config = around.config
@@ -273,6 +300,7 @@ def _network(
         backoff=Backoff(config.retry.first_s, config.retry.max_s),
         reconnect_share=config.ring.reconnect_free_share,
         overflows=config.has_archive and not follows,
+        may_overflow=may_overflow,
         refuses_standby=config.standby.follow and not follows,
         delivered=delivered,
         restored_lsn=restored_lsn,

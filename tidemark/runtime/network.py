@@ -13,6 +13,7 @@ where more comes than one reading takes, and where the stream ends: why it does 
 """
 
 import threading
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from tidemark.engine.progress import Progress
@@ -63,6 +64,14 @@ class Reached(NamedTuple):
         return cls(delivered.timeline, Lsn(delivered.commit_lsn + 1))
 
 
+MayOverflow = Callable[[], bool]  # asked by the network thread
+
+
+def always() -> bool:
+    """Allow it."""
+    return True
+
+
 class WalSink(Protocol):
     """Where received WAL goes: the ring, or the spool around a first copy."""
 
@@ -97,6 +106,7 @@ class NetworkThread(SourceThread):
         backoff: Backoff,
         reconnect_share: float,
         overflows: bool,
+        may_overflow: MayOverflow = always,
         refuses_standby: bool = False,
         delivered: Position | None = None,
         restored_lsn: Lsn | None = None,
@@ -105,7 +115,8 @@ class NetworkThread(SourceThread):
 
         `delivered`: what was, by an earlier run; the sink's end may be before it.
 
-        `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread.
+        `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread,
+        where `may_overflow` says so when it is full.
         `refuses_standby`: the connection is let go of where it leads to one.
 
         It never ends it before the thread has come to `restored_lsn` (None: where the node is at the first connection):
@@ -123,6 +134,7 @@ class NetworkThread(SourceThread):
         self._backoff = backoff
         self._reconnect_share = reconnect_share
         self._overflows = overflows
+        self._may_overflow = may_overflow
         self._refuses_standby = refuses_standby
         self._restored_lsn = restored_lsn
         self.is_located = False  # the sink's end was found in the node's history, by any connection so far
@@ -283,7 +295,7 @@ class NetworkThread(SourceThread):
 
     def _wait_for_room(self) -> None:
         is_restored = self._restored_lsn is not None and self._sink.write_lsn >= self._restored_lsn
-        overflows = self._overflows and is_restored
+        overflows = self._overflows and is_restored and self._may_overflow()
         self._log.warning(
             "ring is full, capture stops" if overflows else "ring is full, capture pauses",
             ring_end_lsn=self._sink.write_lsn,

@@ -94,6 +94,13 @@ class Capture(RuleBasedStateMachine):
     def write_marker(self) -> None:
         self.world.write_marker()
 
+    @precondition(lambda self: self.world.state.stage in (Stage.ARCHIVE, Stage.RETURNING))
+    @rule(times=TIMES)
+    def archive_stalls(self, times: int) -> None:
+        self.world.archive_stalls()
+        for _ in range(times):
+            self.world.sidecar_step()
+
     @precondition(lambda self: self.world.sidecar is not None)
     @rule(event=st.sampled_from(STOPS))
     def stop(self, event: Event) -> None:
@@ -126,6 +133,9 @@ class Capture(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self) -> None:
+        if self.world.removed <= self.world.state.restart and len(self.world.wal) % 2:
+            self.world.settle_without_archive()
+            self.world.happen(Event.OPERATOR_OFF)
         self.world.settle()
 
 
@@ -163,3 +173,37 @@ def test_it_is_the_marker_that_keeps_a_promoted_follower_from_a_gap(*, begins_at
     for _ in range(20):
         world.sidecar_step()
     assert world.log == ([0, 1] if begins_at_marker else [0])
+
+
+@pytest.mark.parametrize("checks_epoch", [True, False])
+def test_it_is_the_check_of_the_epoch_that_fences_an_archiver_whose_archive_stalled(*, checks_epoch: bool) -> None:
+    world = World(checks_epoch=checks_epoch)
+    world.kill_sidecar()
+    world.watchdog()
+    for _ in range(2):
+        world.begin()
+        world.commit(0)
+    world.archive()
+    world.archiver_step()  # stopped right before it commits what it delivers
+    world.start_sidecar()
+    world.want_return()
+    world.archive_stalls()
+    for _ in range(6):
+        world.sidecar_step()
+    assert world.log == [0, 1]
+    world.archiver_step()
+    assert world.log == ([0, 1] if checks_epoch else [0, 1, 0])
+
+
+def test_without_the_wal_on_the_node_the_archive_is_waited_for() -> None:
+    world = World()
+    world.kill_sidecar()
+    world.watchdog()
+    world.begin()
+    world.commit(0)
+    world.archive()
+    world.recycle()
+    world.start_sidecar()
+    world.want_return()
+    world.archive_stalls()
+    assert world.state.stage is Stage.RETURNING

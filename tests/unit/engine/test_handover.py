@@ -39,9 +39,14 @@ def test_who_leaves_delivering_says_so_before_anybody_else_begins() -> None:
             assert Effect.WRITE_STOP_MARKER in found.effects
 
 
-def test_realtime_is_taken_only_when_the_archiver_has_given_up_or_there_is_none() -> None:
+def test_realtime_is_taken_only_when_the_archiver_has_given_up_or_gets_nothing_or_there_is_none() -> None:
     into = {(stage, event) for (stage, event), found in NEXT.items() if found.stage is Stage.REALTIME is not stage}
-    assert into == {(Stage.RETURNED, Event.TAKEN_OVER), (Stage.FOLLOWER, Event.PROMOTED)}
+    assert into == {
+        (Stage.RETURNED, Event.TAKEN_OVER),
+        (Stage.ARCHIVE, Event.ARCHIVE_STALLED),
+        (Stage.RETURNING, Event.ARCHIVE_STALLED),
+        (Stage.FOLLOWER, Event.PROMOTED),
+    }
 
 
 def test_an_operators_off_is_ended_by_the_operator_alone() -> None:

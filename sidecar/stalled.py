@@ -1,0 +1,76 @@
+"""An archive that does not arrive: then the sidecar goes on from the node, if that has the WAL (I17).
+
+How long it waits is `tidemark.engine.archive_wait`; what it moves to is a row of the mode table.
+"""
+
+from concurrent.futures import Future
+
+from tidemark.engine.archive_wait import ArchiveProgress, ArchiveWait
+from tidemark.io.clock import NS_PER_S, boot_ns
+from tidemark.io.heartbeat import Slot
+from tidemark.io.logs import describe_error
+from tidemark.io.state_views import StateMarks
+from tidemark.model.lsn import Lsn
+from tidemark.runtime.service import Means
+
+
+class StalledArchive:
+    """Watches for how long nothing has moved, then asks the node for the WAL."""
+
+    def __init__(self, means: Means) -> None:
+        around = means.around
+        self._log = around.log
+        self._heartbeat = around.store.environment.heartbeat
+        self._watchdog_s = around.config.watchdog.watchdog_s
+        self._errands = means.errands
+        self._wait = ArchiveWait(around.config.realtime.archive_wait_s, around.store.identity.segment_bytes)
+        self._asked: Future[bool] | None = None
+        self._archived_lsn: Lsn | None = None  # by the last look at the archive
+        self._stalled_lsn: Lsn | None = None  # where it ended when the sidecar went on without it
+
+    @property
+    def archiver_lives(self) -> bool:
+        """Tell if the archiver has given a sign of life of late."""
+        age_s = self._heartbeat.age_s(Slot.ARCHIVER)
+        return age_s is not None and age_s <= self._watchdog_s
+
+    def note_archive(self, end_lsn: Lsn | None) -> None:
+        """Note where the archive ends."""
+        self._archived_lsn = end_lsn
+
+    def is_over(self, marks: StateMarks, *, waits: bool) -> bool:
+        """Tell if the sidecar goes on from the node; `waits`: its return waits for the archiver."""
+        start = marks.start
+        if not waits or start is None:
+            self._wait.begin_anew()
+            self._asked = None
+            return False
+        if self._asked is not None:
+            return self._asked.done() and self._has_wal(self._asked)
+        delivered = marks.delivered.pointer.position if marks.delivered is not None else None
+        seen = ArchiveProgress(delivered, self._archived_lsn, self.archiver_lives)
+        if self._wait.is_over(seen, boot_ns() / NS_PER_S):
+            self._asked = self._errands.has_wal(start.restart_lsn)
+        return False
+
+    def went_on(self) -> None:
+        """Note that the sidecar delivers without the archive."""
+        self._stalled_lsn = self._archived_lsn
+
+    def archive_goes_on(self) -> bool:
+        """Tell if the archive has grown since: only then is it worth giving delivery up to the archiver."""
+        return self._archived_lsn is not None and self._archived_lsn > (self._stalled_lsn or 0)
+
+    def _has_wal(self, asked: Future[bool]) -> bool:
+        self._asked = None
+        self._wait.begin_anew()
+        error = asked.exception()
+        if error is not None:
+            self._log.warning("the archive does not arrive, and the node does not answer", **describe_error(error))
+            return False
+        if not asked.result():
+            self._log.warning(
+                "the archive does not arrive, and the node has removed WAL that is needed",
+                hint="see to archive_command and the archive's folder: delivery waits for them",
+            )
+        return asked.result()

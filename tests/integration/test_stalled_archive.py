@@ -1,0 +1,76 @@
+"""An archive that does not arrive: realtime comes back without it, by the node's own WAL (I17)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.archiving import Archiving
+from tests.support.captures import change_log, replayed
+from tests.support.failover import Pair, paired
+from tidemark.engine.handover import Event
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+from tidemark.model.mode import Stage
+from tidemark.runtime.inflow import Surroundings, streams_from, where_the_node_is
+
+BROKEN = "false"
+WAIT_S = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}
+
+
+def delivered(pair: Pair) -> list[object]:
+    """Return the keys of what is in the outbox, all that was written so far; raise if one is there twice."""
+    return list(replayed(change_log(pair.catch_up(), "account")))
+
+
+@pytest.mark.feature("I17")
+def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through_it(
+    node: Archiving, tmp_path: Path
+) -> None:
+    ((archive_command,),) = node.node.sql("SHOW archive_command")
+    with paired(node, tmp_path, options=WAIT_S) as pair:
+        pair.insert(1)
+        assert delivered(pair) == [1]
+        node.node.configure(archive_command=BROKEN)
+        with pair.node.connect("postgres") as session, session.transaction():
+            session.execute("INSERT INTO account VALUES (2, 'open from before the kill on')")
+            pair.sidecar.kill()
+            pair.insert(3)
+            pair.wait_for_stage(Stage.ARCHIVE)
+            pair.sidecar.start()
+            pair.wait_for_stage(Stage.REALTIME)
+            pair.insert(4)
+            assert delivered(pair) == [1, 3, 4]
+        assert pair.switches()[-1].reason == Event.ARCHIVE_STALLED.value
+        pair.insert(5)
+        assert delivered(pair) == [1, 3, 4, 2, 5]
+
+        node.node.configure(archive_command=str(archive_command))
+        pair.switch_off()
+        pair.wait_for_stage(Stage.HELD)
+        pair.insert(6)
+        assert delivered(pair) == [1, 3, 4, 2, 5, 6]
+        pair.switch_on()
+        pair.wait_for_stage(Stage.REALTIME)
+        assert pair.switches()[-1].reason == Event.TAKEN_OVER.value
+        pair.insert(7)
+        assert delivered(pair) == [1, 3, 4, 2, 5, 6, 7]
+        assert pair.sidecar.running, pair.told()
+        assert pair.archiver.running, pair.told()
+
+
+def test_wal_that_the_node_has_removed_is_not_gone_on_from(node: Archiving, tmp_path: Path) -> None:
+    pair = Pair(node, tmp_path)
+    pair.sidecar.init()
+    with StateStore.open(pair.sidecar.folder) as store:
+        around = Surroundings(pair.sidecar.config, store, Metrics("main"), get_log("test"))
+        before = where_the_node_is(around).flush_lsn
+        assert streams_from(around, before)
+        node.node.configure(wal_keep_size="0")
+        for _ in range(2):
+            node.switch(3)
+            node.wait_until_archived()
+            node.node.sql("CHECKPOINT")
+        node.node.configure(wal_keep_size="256MB")
+        assert not streams_from(around, before)
+        assert streams_from(around, where_the_node_is(around).flush_lsn)

@@ -1,0 +1,48 @@
+"""How long the sidecar waits for the archive: as long as anything moves, and no longer than its bound."""
+
+from dataclasses import replace
+
+import pytest
+
+from tidemark.engine.archive_wait import ArchiveProgress, ArchiveWait
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import Position
+
+SEGMENT_BYTES = 1 << 20
+SEEN = ArchiveProgress(Position(TimelineId(1), Lsn(5 * SEGMENT_BYTES), 0), Lsn(6 * SEGMENT_BYTES), archiver_lives=True)
+
+
+def later(seen: ArchiveProgress) -> ArchiveProgress:
+    """Return how it looks when a transaction more is delivered."""
+    assert seen.delivered is not None
+    return replace(seen, delivered=replace(seen.delivered, commit_lsn=Lsn(seen.delivered.commit_lsn + 8)))
+
+
+@pytest.mark.parametrize("lives", [True, False])
+@pytest.mark.parametrize("archived_lsn", [SEEN.archived_lsn, None])
+def test_it_is_over_when_nothing_has_moved_for_its_bound(*, lives: bool, archived_lsn: Lsn | None) -> None:
+    wait, seen = ArchiveWait(60, SEGMENT_BYTES), replace(SEEN, archiver_lives=lives, archived_lsn=archived_lsn)
+    assert [wait.is_over(seen, now_s) for now_s in (100, 159.9, 160)] == [False, False, True]
+
+
+def test_each_move_of_archive_or_delivery_begins_it_anew() -> None:
+    wait = ArchiveWait(60, SEGMENT_BYTES)
+    assert not wait.is_over(SEEN, 0)
+    assert not wait.is_over(later(SEEN), 59)
+    assert not wait.is_over(replace(later(SEEN), archived_lsn=Lsn(7 * SEGMENT_BYTES)), 118)
+    assert not wait.is_over(replace(later(SEEN), archived_lsn=Lsn(7 * SEGMENT_BYTES)), 177)
+
+
+def test_an_archiver_that_lives_and_has_wal_to_read_is_waited_for() -> None:
+    wait = ArchiveWait(60, SEGMENT_BYTES)
+    behind = replace(SEEN, archived_lsn=Lsn(6 * SEGMENT_BYTES + 1))
+    assert not any(wait.is_over(behind, now_s) for now_s in (0, 60, 6000))
+    dead = replace(behind, archiver_lives=False)
+    assert wait.is_over(dead, 6000)
+
+
+def test_it_begins_anew_where_nothing_waited() -> None:
+    wait = ArchiveWait(60, SEGMENT_BYTES)
+    assert not wait.is_over(SEEN, 0)
+    wait.begin_anew()
+    assert [wait.is_over(SEEN, now_s) for now_s in (60, 119, 120)] == [False, False, True]

@@ -1,0 +1,46 @@
+"""How long the sidecar waits for an archive that does not arrive (I17). Time is an argument."""
+
+from dataclasses import dataclass
+
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveProgress:
+    """What shows that a return goes on."""
+
+    delivered: Position | None
+    archived_lsn: Lsn | None  # where the archive ends; None: it is empty, or cannot be looked at
+    archiver_lives: bool
+
+    def has_unread(self, segment_bytes: int) -> bool:
+        """Tell if the archiver lives and has WAL to read: then it is slow, or its consumer is.
+
+        What was delivered last may be a segment before the end of the archive: the rest of that may be padding.
+        """
+        if not self.archiver_lives or self.archived_lsn is None:
+            return False
+        delivered_lsn = self.delivered.commit_lsn if self.delivered is not None else 0
+        return self.archived_lsn - delivered_lsn > segment_bytes
+
+
+@dataclass(slots=True)
+class ArchiveWait:
+    """Says when the wait is over: nothing has moved for `patience_s`, and the archiver has nothing to read."""
+
+    patience_s: float
+    segment_bytes: int
+    _last: tuple[Position | None, Lsn | None] | None = None
+    _since_s: float = 0.0
+
+    def is_over(self, seen: ArchiveProgress, now_s: float) -> bool:
+        """Take a look at how the return goes on."""
+        last = (seen.delivered, seen.archived_lsn)
+        if last != self._last:
+            self._last, self._since_s = last, now_s
+        return now_s - self._since_s >= self.patience_s and not seen.has_unread(self.segment_bytes)
+
+    def begin_anew(self) -> None:
+        """Wait as long again from the next look on: nothing waits for the archive, or the node has not the WAL."""
+        self._last = None
