@@ -12,6 +12,7 @@ from tests.support.chaos.keeper import Does, Keeper
 from tests.support.chaos.world import World
 from tests.support.postgres import StopMode
 from tests.support.stopped_writer import StoppedWriter
+from tidemark.engine.handover import Event
 from tidemark.io.environment import WritePoint
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
@@ -213,6 +214,16 @@ def full_spool(world: World, dice: random.Random) -> Steps:
         world.spool_disk.empty()
 
 
+def stalled_archive(world: World, dice: random.Random) -> Steps:
+    """The archive takes nothing, and the sidecar dies: what it needs to come back stands on the node alone."""
+    world.spool_disk.fill()
+    try:
+        world.sidecar.kill(dice.choice(BACK_AFTER_S))
+        yield dice.choice((200, 600))
+    finally:
+        world.spool_disk.empty()
+
+
 def full_state(world: World, dice: random.Random) -> Steps:
     """The state's disk is full: delivery waits, or the processes end and come back."""
     codes = (ExitCode.STATE, ExitCode.UNEXPECTED)
@@ -251,6 +262,7 @@ KINDS: Mapping[str, Kind] = {
     "operator on": _kind(operator_on, "operator", weight=1),
     "WAL gone": _kind(wal_gone, "sidecar", "node", "spool"),
     "full spool": _kind(full_spool, "spool", weight=1),
+    "stalled archive": _kind(stalled_archive, "sidecar", "spool"),
     "full state": _kind(full_state, "state", weight=1),
 }
 
@@ -288,3 +300,15 @@ def linger_behind_the_move(world: World) -> None:
     world.wait_for(lambda: world.owner[0] == "archiver", "the archiver's epoch")
     world.wish = "on"
     world.wait_for_stage(Stage.REALTIME)
+
+
+def return_without_archive(world: World) -> None:
+    """The archive takes nothing, and the sidecar dies: realtime comes back all the same, by the node's WAL."""
+    world.spool_disk.fill()
+    try:
+        world.sidecar.kill(max(BACK_AFTER_S))
+        world.wait_for_stage(Stage.ARCHIVE, Stage.RETURNING)
+        world.wait_for_stage(Stage.REALTIME)
+        assert world.store.view().switches.kept[-1].reason == Event.ARCHIVE_STALLED.value
+    finally:
+        world.spool_disk.empty()

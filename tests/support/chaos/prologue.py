@@ -4,7 +4,12 @@ A cycle is off and on again; in it the sidecar may die up to three times: at an 
 way back.
 """
 
-from tests.support.chaos.faults import freeze_behind_the_move, linger_behind_the_move, switch_off_until_met
+from tests.support.chaos.faults import (
+    freeze_behind_the_move,
+    linger_behind_the_move,
+    return_without_archive,
+    switch_off_until_met,
+)
 from tests.support.chaos.world import World
 from tidemark.runtime.effects import HandoverPoint
 
@@ -18,11 +23,12 @@ CYCLES = (  # dies at off, at on, on its way back
 
 
 def meet_every_failpoint(world: World) -> None:
-    """Die at each of them; then freeze, and linger, at one, and see the archiver deliver alone."""
+    """Die at each of them; freeze, and linger, at one, and see the archiver deliver alone; then the sidecar alone."""
     for at_off, at_on, on_way_back in CYCLES:
         _cycle(world, at_off, at_on, on_way_back)
     freeze_behind_the_move(world)
     linger_behind_the_move(world)
+    return_without_archive(world)
 
 
 def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_way_back: HandoverPoint) -> None:

@@ -56,6 +56,7 @@ SMALL = {  # bounds that a short run meets often
     "TIDEMARK_RETRY__MAX_S": "1",
     "TIDEMARK_WATCHDOG__RESTART_S": "3",  # a start takes seconds on a busy machine
     "TIDEMARK_WATCHDOG__WATCHDOG_S": "4",
+    "TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "4",
 }
 NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL goes away soon
 
