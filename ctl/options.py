@@ -1,10 +1,12 @@
 """Options that mean the same everywhere, defined once."""
 
+from os import PathLike
 from pathlib import Path
 
 import click
 
 from tidemark.engine.selection import EVERY_ORIGIN
+from tidemark.io.local_path import local_path
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, parse_lsn
@@ -20,7 +22,17 @@ def origin(text: str) -> str:
 
 
 LSN = parse_lsn  # an option's type: what is no LSN is a ConfigError with its own hint
-PATH = click.Path(path_type=Path)  # what cannot be read is said, with a hint, by whoever reads it
+
+
+class LocalPath(click.Path):
+    """A local folder or file, which need not exist; what cannot be read is said, with a hint, by whoever reads it."""
+
+    def convert(self, value: str | PathLike[str], param: click.Parameter | None, _ctx: click.Context | None) -> Path:
+        """Return the path; a URL is refused."""
+        return local_path(str(value), param.opts[0] if param is not None else "")
+
+
+PATH = LocalPath(path_type=Path)
 state_option = click.option(
     "--state",
     type=PATH,

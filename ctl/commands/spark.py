@@ -8,7 +8,7 @@ import click
 
 from ctl.confirming import confirm_losses
 from ctl.lake_tree import diverged_logs
-from ctl.options import state_option
+from ctl.options import PATH, state_option
 from tidemark.io.accepted_breaks import accept_breaks
 from tidemark.io.extras import SPARK
 
@@ -20,7 +20,7 @@ def spark() -> None:
 
 @spark.command("run", context_settings={"ignore_unknown_options": True})
 @state_option
-@click.option("--lake", required=True, type=click.Path(path_type=Path), help="Where the tables stand.")
+@click.option("--lake", required=True, type=PATH, help="Where the tables stand.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 def run_spark(*, state: Path, lake: Path, master: str, more: tuple[str, ...]) -> None:

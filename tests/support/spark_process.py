@@ -38,8 +38,8 @@ class SparkProcess:
     def checkpoint(self) -> Path:
         return self.state / "spark"
 
-    def start(self, *options: str, failpoint: str = "") -> None:
-        """Start it, or start it again; the log goes on."""
+    def start(self, *options: str, failpoint: str = "", **variables: str) -> None:
+        """Start it, or start it again, in a process group of its own; the log goes on."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -48,7 +48,8 @@ class SparkProcess:
                     *("--batch-bytes", str(self._batch_bytes), *options),
                 ],
                 cwd=ROOT,
-                env={**os.environ, VARIABLE: failpoint} if failpoint else dict(os.environ),
+                env={**os.environ, **variables, **({VARIABLE: failpoint} if failpoint else {})},
+                process_group=0,
                 stdout=log,
                 stderr=log,
             )
@@ -101,6 +102,12 @@ class SparkProcess:
         """SIGTERM; see that it ends well."""
         assert self._process is not None
         self._process.terminate()
+        self.wait()
+
+    def stop_group(self) -> None:
+        """SIGTERM to all of its processes at once, as systemd stops a service; see that it ends well."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGTERM)
         self.wait()
 
     def wait(self) -> None:

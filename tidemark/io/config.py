@@ -18,6 +18,7 @@ from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
 from tidemark.io.dsn import parse_dsn
 from tidemark.io.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
+from tidemark.io.local_path import local_path
 from tidemark.model.errors import ConfigError
 from tidemark.model.mapping import TypeMapping
 
@@ -334,6 +335,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
         ("markers.key_file", config.markers.key_file),
         ("standby.lake", config.standby.lake),
     ):
+        local_path(path, f"{where}: {key}")
         if path and not Path(path).is_absolute():
             raise BadConfig(
                 f"{where}: {key}: an absolute path: daemons, cdcctl and the server run in folders of their own"

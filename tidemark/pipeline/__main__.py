@@ -7,30 +7,33 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 from tidemark.io.ending import tell_ending
 from tidemark.io.environment import WritePoint
 from tidemark.io.failpoints import arm_from_environment
+from tidemark.io.local_path import local_path
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.systemd import ALIVE, READY, notify
 from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.executors import wait_for_master
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.lake_lock import LakeLock
 from tidemark.pipeline.log_cleanup import KEEP_S
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.runner import BATCH_BYTES, Pipeline, Settings
-from tidemark.pipeline.session import SparkGone, make_session
+from tidemark.pipeline.session import SparkGone, end_session, make_session
 
 REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
 READER = "spark"
+SIGNAL_S = 1.0  # a signal to all processes of a service may reach the JVM before us
 FOLLOWED_S = 1.0  # how often a state that follows is looked at
 METRICS_HOST = "127.0.0.1"
 
@@ -47,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arm_from_environment(Failpoint, WritePoint)
         _run(given, stop, log)
     except SparkGone as error:
+        if stop.wait(SIGNAL_S):
+            log.info("pipeline stopped", reason="signal")
+            return ExitCode.SUCCESS
         log.warning("spark died", **describe_error(error))
         _revive(log)
         return tell_ending(log, "pipeline ends", error)
@@ -57,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
-    folder = StateFolder(given.state, given.shared_with_group)
+    folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
+    root = local_path(given.lake, "--lake").absolute()
     if not _comes_to_deliver(folder, stop, log, once=given.once):
         return
     with ExitStack() as stack:
@@ -70,7 +77,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             server = MetricsServer(metrics, given.metrics_host, given.metrics_port)
             stack.callback(server.close)
             log.info("metrics served", host=given.metrics_host, port=server.port)
-        lake = str(given.lake.absolute())
+        lake = str(root)
         checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
         progress = Progress(metrics, log, folder, given.reader, lake)
         settings = Settings(
@@ -81,19 +88,18 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             given.batch_bytes,
             given.shared_with_group,
             given.once,
+            given.master,
             given.log_keep_s,
         )
         pipeline = Pipeline(settings, outbox, metrics, progress, log)
+        if not wait_for_master(given.master, stop, log, once=given.once):
+            return
         local = given.master.startswith("local") and "://" not in checkpoint
         spark = make_session(given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local)
         try:
             pipeline.run(spark, stop)
-        except SparkGone:
-            raise
-        except BaseException:
-            spark.stop()
-            raise
-        spark.stop()
+        finally:
+            end_session(spark)
 
 
 def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
@@ -107,6 +113,8 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
             if not is_told:
                 is_told = True
                 log.info("the state follows a standby, and the lake waits for its promotion", state=str(folder.root))
+            notify(READY)
+            notify(ALIVE)
             if once or stop.wait(FOLLOWED_S):
                 return False
     return True
@@ -129,8 +137,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Bring the outbox's changes into tables of the lake.",
         allow_abbrev=False,
     )
-    parser.add_argument("--state", type=Path, required=True, help="the capture's state folder")
-    parser.add_argument("--lake", type=Path, required=True, help="folder of the tables; made if it is not there")
+    parser.add_argument("--state", required=True, help="the capture's state folder")
+    parser.add_argument("--lake", required=True, help="folder of the tables; made if it is not there")
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     parser.add_argument("--checkpoint", help="Spark's checkpoint; may be deleted (default: STATE/spark)")
     parser.add_argument("--reader", default=READER, help="name among the outbox's readers (default: %(default)s)")

@@ -20,6 +20,7 @@ import pyarrow as pa
 from tidemark.decode.copied import CopyBatchBuilder
 from tidemark.decode.partitions import alone, as_target
 from tidemark.io.copy_source import CopySource
+from tidemark.io.local_path import local_path
 from tidemark.io.node import Node
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -185,13 +186,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and print; return 0 if everything is identical."""
     parser = argparse.ArgumentParser(prog="python -m tidemark.pipeline.compare", description=__doc__)
     parser.add_argument("--dsn", required=True, help="the source; its role reads the tables")
-    parser.add_argument("--state", type=Path, required=True, help="the capture's state folder")
-    parser.add_argument("--lake", type=Path, required=True, help="folder of the tables")
+    parser.add_argument("--state", required=True, help="the capture's state folder")
+    parser.add_argument("--lake", required=True, help="folder of the tables")
     parser.add_argument("--wait-s", type=float, default=60.0, help="for the lake to catch up (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
     try:
-        lsn, tables = compare(given.dsn, StateFolder(given.state), given.lake, given.wait_s)
+        folder, lake = StateFolder(local_path(given.state, "--state")), local_path(given.lake, "--lake")
+        lsn, tables = compare(given.dsn, folder, lake, given.wait_s)
     except TidemarkError as error:
         print(f"compare: {error}\n  hint: {error.hint}", file=sys.stderr)  # noqa: T201 - a program's own output
         return error.exit_code

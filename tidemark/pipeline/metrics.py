@@ -17,6 +17,7 @@ TABLES_STALE = "tidemark_pipeline_tables_stale"
 TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
 TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
 RESTARTS = "tidemark_pipeline_restarts_total"
+EXECUTORS = "tidemark_pipeline_executors"
 
 
 class PipelineMetrics:
@@ -37,6 +38,7 @@ class PipelineMetrics:
         self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not kept up.")
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
         self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed: not written to.")
+        self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 where the driver does their work.")
         self.restarts = self._counter(RESTARTS, "Times that the query was started again after a failure.")
 
     def _gauge(self, name: str, told: str) -> Gauge:

@@ -21,9 +21,11 @@ from tidemark.io.failpoints import passed
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
 from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.databases import CapturedDatabases
+from tidemark.pipeline.executors import ExecutorWatch
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.failures import first_reason, named_failure
 from tidemark.pipeline.feed import Feed, check_joins
@@ -44,6 +46,7 @@ BATCH_BYTES = 256 << 20  # of which a portion is held at a time: Spark's part of
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch in between
+BATCH_S_MAX = 60.0  # of a batch in hand at a stop, if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
 
 
@@ -64,6 +67,7 @@ class Settings:
     batch_bytes: int
     shared_with_group: bool
     once: bool  # stop at what is in the outbox now
+    master: str = "local"
     log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
 
 
@@ -83,6 +87,8 @@ class Pipeline:
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
+        self._in_batch = threading.Lock()
+        self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
@@ -94,12 +100,20 @@ class Pipeline:
             try:
                 self._run_query(spark, stop)
             except (PySparkException, Py4JError, OSError) as error:
+                if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as us
+                    self._finish_batch(error)
+                    return
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(spark, error, failed)
                 self._metrics.restarts.inc()
                 stop.wait(RESTART_WAIT_S)
             else:
                 return
+
+    def _finish_batch(self, error: Exception) -> None:
+        """Wait for the batch that is being written, now that Spark cannot; it is replayed if that takes too long."""
+        is_finished = self._in_batch.acquire(timeout=BATCH_S_MAX)
+        self._log.info("spark ended during the stop", is_batch_finished=is_finished, **describe_error(error))
 
     def _open_lake(self) -> Lake:
         databases = self._databases
@@ -124,9 +138,14 @@ class Pipeline:
     def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
         query = self._start(spark)
         try:
+            notify(READY)
             while query.isActive and not stop.is_set():
+                notify(ALIVE)
+                self._executors.look(spark)
                 stop.wait(POLL_S)
         finally:
+            if stop.is_set():
+                notify(STOPPING)
             # NB: waits for a running batch's callback, which is what ends a batch cleanly.
             if query.isActive:
                 query.stop()
@@ -160,11 +179,12 @@ class Pipeline:
 
     def _batch(self, rows: DataFrame, _batch_id: int) -> None:
         """Bring one batch into the lake. NB: the batch's number means nothing: a new checkpoint counts from 0."""
-        try:
-            self._land(rows)
-        except BaseException as error:
-            self._failure = error
-            raise
+        with self._in_batch:
+            try:
+                self._land(rows)
+            except BaseException as error:
+                self._failure = error
+                raise
 
     def _land(self, rows: DataFrame) -> None:
         replayable: Sequence | None = None  # where the batch begins: Spark asks for all of it again, if for any

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -43,6 +44,12 @@ def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_
         return _start(master, folder, umask, driver_memory=driver_memory, local_checkpoint=local_checkpoint)
     finally:
         os.umask(before)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop Spark; a JVM that has ended is stopped."""
+    with suppress(PySparkException, Py4JError, OSError):
+        spark.stop()
 
 
 def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:

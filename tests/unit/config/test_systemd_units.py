@@ -11,15 +11,19 @@ import pytest
 
 from tidemark.io.config import Config
 from tidemark.model.errors import ExitCode
+from tidemark.pipeline.runner import BATCH_S_MAX, RESTART_WAIT_S
 from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "conf" / "systemd"
 PAGE = ROOT / "docs" / "exit-codes.md"
 ROLES = ("sidecar", "archiver")
+PIPELINE = "pipeline"
+PROGRAMS = {PIPELINE: "tidemark.pipeline"}  # others are called as their units are
 PYTHON = "/opt/tidemark/.venv/bin/python"
 A_RESTART_HELPS = {ExitCode.UNEXPECTED, ExitCode.CONSUMER_FAILED, ExitCode.NODE_UNREACHABLE}
-each_unit = pytest.mark.parametrize("role", ROLES)
+each_unit = pytest.mark.parametrize("role", [*ROLES, PIPELINE])
+each_daemon = pytest.mark.parametrize("role", ROLES)
 
 
 def service(role: str) -> dict[str, str]:
@@ -47,13 +51,14 @@ def test_a_unit_restarts_by_just_the_exit_codes_that_the_page_says_a_restart_hel
 def test_a_unit_starts_a_program_that_exists_with_options_that_it_has(role: str) -> None:
     python, *arguments = service(role)["ExecStart"].split()
     assert python == PYTHON
-    assert arguments[:2] == ["-m", role]
-    done = subprocess.run([sys.executable, "-m", role, "--help"], capture_output=True, text=True, check=True)
+    program = PROGRAMS.get(role, role)
+    assert arguments[:2] == ["-m", program]
+    done = subprocess.run([sys.executable, "-m", program, "--help"], capture_output=True, text=True, check=True)
     for option in [argument for argument in arguments[2:] if argument.startswith("--")]:
         assert re.search(rf"^  {option} ", done.stdout, re.MULTILINE), done.stdout
 
 
-@each_unit
+@each_daemon
 def test_a_units_times_fit_those_of_the_configuration(role: str) -> None:
     found, config = service(role), Config()
     assert int(found["RestartSec"]) < config.watchdog.restart_s, "a restart comes before a takeover"
@@ -61,6 +66,14 @@ def test_a_units_times_fit_those_of_the_configuration(role: str) -> None:
     assert int(found["WatchdogSec"]) > in_a_step + config.watchdog.watchdog_s, "who hangs is the archiver's first"
     assert int(found["TimeoutStartSec"]) > START_S_MAX
     assert int(found["TimeoutStopSec"]) > STOP_S_MAX > config.deliver.stop_s
+
+
+def test_the_pipelines_unit_waits_longer_than_the_pipeline_and_signals_its_driver_alone() -> None:
+    found = service(PIPELINE)
+    assert int(found["TimeoutStopSec"]) > BATCH_S_MAX
+    assert float(found["RestartSec"]) > RESTART_WAIT_S
+    assert found["KillMode"] == "mixed"
+    assert found["Type"] == "notify"
 
 
 @each_unit

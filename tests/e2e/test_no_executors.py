@@ -1,0 +1,63 @@
+"""A standalone cluster without workers, as a real master is one: reported, waited for, and no hindrance to a stop."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.support.feeder import World, feed, make_state
+from tests.support.spark_campaign import Campaign
+from tests.support.spark_process import wait_for
+from tidemark.pipeline.executors import NO_EXECUTORS
+from tidemark.pipeline.java import java_home
+
+SPARK_HOME = Path(pyspark.__file__).parent
+MASTER = "org.apache.spark.deploy.master.Master"
+AT = re.compile(r"Starting Spark master at (spark://\S+)")
+STOP_S = 60
+
+
+@contextmanager
+def master_without_workers(folder: Path) -> Iterator[str]:
+    """Run a master; give its URL."""
+    log = folder / "master.log"
+    variables = {"SPARK_HOME": str(SPARK_HOME), "JAVA_HOME": str(java_home(os.environ, folder))}
+    options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    with log.open("wb") as out:
+        master = subprocess.Popen(
+            [SPARK_HOME / "bin" / "spark-class", MASTER, *options],
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **variables, "SPARK_NO_DAEMONIZE": "1"},
+        )
+    try:
+        wait_for(lambda: AT.search(log.read_text()) is not None, "the master", log.read_text)
+        found = AT.search(log.read_text())
+        assert found is not None
+        yield found[1]
+    finally:
+        master.terminate()
+        master.wait(STOP_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_pipeline_without_executors_says_so_waits_and_can_be_stopped(tmp_path: Path) -> None:
+    campaign = Campaign(tmp_path, seed=7, groups=5)
+    make_state(campaign.state)
+    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    spark = campaign.spark
+    with master_without_workers(tmp_path) as url:
+        spark.start("--master", url)
+        try:
+            wait_for(lambda: NO_EXECUTORS in spark.log_path.read_text() or not spark.running, NO_EXECUTORS, spark.log)
+            assert spark.running, spark.log()
+            spark.stop()
+        finally:
+            spark.end_all()
+    assert campaign.spark.sequence == 0

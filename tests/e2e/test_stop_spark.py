@@ -1,0 +1,67 @@
+"""A stop of the pipeline as systemd gives it: to every process of the group at once."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.feeder import World, feed, make_state
+from tests.support.lakes import feed_by_hand
+from tests.support.spark_campaign import Campaign
+from tests.support.spark_process import DEADLINE_S, wait_for
+from tidemark.io.failpoints import LOG_VARIABLE
+from tidemark.io.state_folder import StateFolder
+from tidemark.io.systemd import ALIVE, READY, STOPPING
+from tidemark.pipeline.failpoints import Failpoint
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[list[str]]:
+    """Listen as systemd does; what is said comes into a list."""
+    said: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.bind(str(path))
+
+        def listen() -> None:
+            while text := channel.recv(100).decode():
+                said.append(text)
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            yield said
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ending:
+                ending.sendto(b"", str(path))
+            listener.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.feature("N22")
+def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_hand(tmp_path: Path) -> None:
+    campaign, passed = Campaign(tmp_path, seed=6, groups=10), tmp_path / "passed"
+    make_state(campaign.state)
+    feed(campaign.state, World(campaign.seed).groups(campaign.groups))
+    spark, point = campaign.spark, Failpoint.TABLES_DONE
+    with listening(tmp_path / "notify") as said:
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify"), LOG_VARIABLE: str(passed)}
+        spark.start(failpoint=f"{point.value}:1:wait", **variables)
+        try:
+            wait_for(lambda: passed.exists() and point.value in passed.read_text(), "a batch", spark.log)
+            family = spark.family()
+            spark.stop_group()
+            wait_for(lambda: STOPPING in said, "the notice of the stop")
+            assert psutil.wait_procs(family, DEADLINE_S)[1] == []
+        finally:
+            spark.end_all()
+    assert said[0] == READY
+    assert ALIVE in said
+    assert "starts anew" not in spark.log_path.read_text()
+    assert Failpoint.POSITIONS_WRITTEN.value in passed.read_text()  # the batch in hand was finished
+    feed_by_hand(StateFolder(campaign.state), campaign.lake, "spark")
+    campaign.check()

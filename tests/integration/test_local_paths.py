@@ -1,0 +1,55 @@
+"""A URL where a local path is wanted is refused by name, and no folder is made of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cdcctl import cdcctl, refused
+from tidemark.io.config import load_config
+from tidemark.io.local_path import NotLocal, local_path
+from tidemark.model.errors import ExitCode
+from tidemark.pipeline import __main__ as pipeline
+from tidemark.pipeline import compare
+
+LAKE = "s3://bucket/lake"
+
+
+@pytest.mark.parametrize("text", [LAKE, "s3:/bucket", "abfss://c@account/x", "file:///srv/lake", "hdfs://name/x"])
+def test_what_looks_like_a_url_is_no_path(text: str) -> None:
+    with pytest.raises(NotLocal, match=f"--lake: {text} is a URL"):
+        local_path(text, "--lake")
+
+
+@pytest.mark.parametrize("text", ["/srv/lake", "lake", "./a:b/c", "C:/x", "lake:1/x", "", "-"])
+def test_a_path_is_a_path_whatever_it_is_called(text: str) -> None:
+    assert local_path(text) == Path(text)
+
+
+def test_every_path_of_cdcctl_is_checked_and_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = str(tmp_path / "state")
+    refused(cdcctl("spark", "run", "--state", state, "--lake", LAKE), ExitCode.CONFIG, "--lake: s3:", "is a URL")
+    refused(cdcctl("init", "--state", "gs://b/x", "--dsn", ""), ExitCode.CONFIG, "--state: gs://b/x is a URL")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", [pipeline.main, compare.main])
+def test_the_pipeline_and_the_comparison_refuse_a_url_themselves(
+    program: Callable[[list[str]], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--state", str(tmp_path), "--lake", LAKE, *(["--dsn", ""] if program is compare.main else [])]
+    assert program(words) == ExitCode.CONFIG
+    assert f"--lake: {LAKE} is a URL" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lake_of_a_follower_is_a_folder(tmp_path: Path) -> None:
+    config = tmp_path / "tidemark.toml"
+    config.write_text(f'[standby]\nfollow = true\nlake = "{LAKE}"\n[markers]\nkey_file = "/etc/key"\n')
+    with pytest.raises(NotLocal, match=f"standby.lake: {LAKE} is a URL"):
+        load_config(config, {})

@@ -1,0 +1,79 @@
+"""What is reported of a cluster without executors, and when."""
+
+import socket
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+from tidemark.io.logs import get_log
+from tidemark.pipeline.executors import (
+    ABSENT_S,
+    AGAIN_S,
+    COUNT_EVERY_S,
+    NO_EXECUTORS,
+    ExecutorWatch,
+    MasterUnreachable,
+    wait_for_master,
+)
+from tidemark.pipeline.metrics import EXECUTORS, PipelineMetrics
+
+MASTER = "spark://127.0.0.1:7077"
+REPORT_S = 10.0  # what an operator is promised
+
+
+def executors(metrics: PipelineMetrics) -> float | None:
+    return metrics.registry.get_sample_value(EXECUTORS, {"capture": "main"})
+
+
+def test_absent_executors_are_reported_within_ten_seconds_and_once_a_minute_and_so_is_their_coming() -> None:
+    metrics = PipelineMetrics("main")
+    told: list[tuple[float, str]] = []
+    with capture_logs() as lines:
+        watch = ExecutorWatch(MASTER, metrics, get_log("test"))
+        for now_s in range(100):
+            watch.note(0 if now_s < 90 else 2, float(now_s))
+            told += [(now_s, line["event"]) for line in lines]
+            lines.clear()
+    assert told == [(ABSENT_S, NO_EXECUTORS), (ABSENT_S + AGAIN_S, NO_EXECUTORS), (90, "spark has executors")]
+    assert ABSENT_S + COUNT_EVERY_S < REPORT_S
+    assert executors(metrics) == 2
+
+
+def test_executors_that_come_soon_are_not_reported() -> None:
+    metrics = PipelineMetrics("main")
+    with capture_logs() as lines:
+        watch = ExecutorWatch(MASTER, metrics, get_log("test"))
+        watch.note(0, 0.0)
+        watch.note(0, ABSENT_S - 1)
+        watch.note(1, ABSENT_S)
+        watch.note(0, ABSENT_S + 1)
+    assert lines == []
+    assert executors(metrics) == 0
+
+
+def test_a_local_master_is_its_own_executor_and_is_not_waited_for() -> None:
+    metrics = PipelineMetrics("main")
+    ExecutorWatch("local[2]", metrics, get_log("test"))
+    assert executors(metrics) == 1
+    assert wait_for_master("local[2]", threading.Event(), get_log("test"), once=True)
+
+
+def test_a_master_that_does_not_answer_is_reported_and_waited_for_unless_asked_once() -> None:
+    stop = threading.Event()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{listener.getsockname()[1]}"  # bound, and nobody listens
+        with pytest.raises(MasterUnreachable, match=master):
+            wait_for_master(master, stop, get_log("test"), once=True)
+        with capture_logs() as lines:
+            waiting = threading.Thread(
+                target=wait_for_master, args=(master, stop, get_log("test")), kwargs={"once": False}
+            )
+            waiting.start()
+            while not lines:
+                assert waiting.is_alive()
+            listener.listen()
+            waiting.join()
+        assert [line["event"] for line in lines] == ["spark master does not answer"]
+        assert wait_for_master(f"spark://[::1]:1,{master.removeprefix('spark://')}", stop, get_log("test"), once=True)

@@ -1,0 +1,21 @@
+"""Paths of the local file system: a URL is refused, as a folder named after it would be made of it otherwise."""
+
+import re
+from pathlib import Path
+
+from tidemark.model.errors import ConfigError
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # NB: two letters at least; one slash, as a Path has of two
+
+
+class NotLocal(ConfigError):
+    """A URL where a local folder or file is wanted."""
+
+    hint = "name a folder of a local file system; object stores are not supported"
+
+
+def local_path(text: str, what: str = "") -> Path:
+    """Return a path, which need not exist; raise `NotLocal` for a URL, with `what` it was given for."""
+    if _SCHEME.match(text):
+        raise NotLocal(f"{what + ': ' if what else ''}{text} is a URL, not a local path")
+    return Path(text)
