@@ -71,7 +71,7 @@ def test_a_stopped_sidecar_is_killed_and_the_archiver_goes_on(node: Archiving, t
 
 
 def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: Path) -> None:
-    with paired(node, tmp_path, options={"TIDEMARK_RING__BYTES_MAX": "1"}) as pair:
+    with paired(node, tmp_path, options={"TIDEMARK_RING__BYTES_MAX": str(2 << 20)}) as pair:
         pair.insert(1)
         pair.switch_off()
         node.switch()  # the marker comes at the beginning of a segment: the rest of that goes into the ring
@@ -81,6 +81,9 @@ def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: P
         pair.wait_for_stage(Stage.REALTIME)
         pair.insert(2)
         assert ids(pair.catch_up()) == [1, 2]
+        pair.sidecar.stop()
+        pair.sidecar.options["TIDEMARK_RING__BYTES_MAX"] = str(1 << 20)
+        pair.sidecar.refuses(ExitCode.CONFIG, "ring.bytes_max is 1048576: with an archive it is at least 2097152")
 
 
 @pytest.mark.feature("I08")

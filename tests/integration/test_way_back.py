@@ -42,7 +42,7 @@ from tidemark.wire.state import HandOver
 
 DEADLINE_S = 120.0
 RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
-SMALL_RING_BYTES = 1 << 20
+SMALL_RING_BYTES = 2 << 20
 
 
 class SlowErrands(NodeErrands):

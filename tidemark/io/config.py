@@ -25,6 +25,7 @@ from tidemark.model.mapping import TypeMapping
 ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
 RETURN_LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when the sidecar asks to return
+RING_SEGMENTS_MIN = 2  # of a node with an archive
 _STRICT = ConfigDict(extra="forbid")
 
 Bytes = Annotated[int, Field(ge=0)]
@@ -250,12 +251,20 @@ class Config:
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
 
     def ring_bytes(self, segment_bytes: int) -> int:
-        """Return the ring's capacity: by default max(256 MB, 16 segments), all WAL that is not archived yet fits."""
-        if self.ring.bytes_max:
-            # The way back leads through it: it holds the stream until the marker's segment, switched, is archived.
-            least = max(RING_BYTES_MIN, 2 * segment_bytes if self.has_archive else 0)
-            return max(self.ring.bytes_max, least)
-        return max(256 << 20, 16 * segment_bytes)
+        """Return the ring's capacity: by default max(256 MB, 16 segments), all WAL that is not archived yet fits.
+
+        Raise `BadConfig` where it is configured too small for the node's segments.
+        """
+        if not self.ring.bytes_max:
+            return max(256 << 20, 16 * segment_bytes)
+        # The way back leads through it: it holds the stream until the marker's segment, switched, is archived.
+        least = RING_SEGMENTS_MIN * segment_bytes
+        if self.has_archive and self.ring.bytes_max < least:
+            raise BadConfig(
+                f"ring.bytes_max is {self.ring.bytes_max}: with an archive it is at least {least}, "
+                f"{RING_SEGMENTS_MIN} WAL segments of the node"
+            )
+        return self.ring.bytes_max
 
     def return_lag_bytes_max(self, segment_bytes: int) -> int:
         """Return how far the archiver may be behind the node at a return; the segment in hand is never archived."""
@@ -327,6 +336,10 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     if config.deliver.group_bytes_max * 4 > config.outbox.bytes_max:
         # Spark takes at most half of the outbox at once, and frees it only when it plans the next batch.
         raise BadConfig(f"{where}: deliver.group_bytes_max: at most a quarter of outbox.bytes_max")
+    if 0 < config.ring.bytes_max < RING_BYTES_MIN:
+        raise BadConfig(
+            f"{where}: ring.bytes_max is {config.ring.bytes_max}: at least {RING_BYTES_MIN}, or 0 for the default"
+        )
     if config.deliver.consumer == "jsonl" and not config.deliver.jsonl_file:
         raise BadConfig(f"{where}: deliver.jsonl_file: the jsonl consumer needs it (`-` is standard output)")
     _check_standby(config, where)

@@ -77,6 +77,9 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             server = MetricsServer(metrics, given.metrics_host, given.metrics_port)
             stack.callback(server.close)
             log.info("metrics served", host=given.metrics_host, port=server.port)
+        half = outbox.identity.outbox_bytes_max // 2
+        if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
+            log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
         lake = str(root)
         checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
         progress = Progress(metrics, log, folder, given.reader, lake)

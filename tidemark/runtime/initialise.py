@@ -147,6 +147,7 @@ def _create(
 ) -> StateStore:
     """Make the state with nothing but whose it is, and what stands beside it; or open the one that is there."""
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    config.ring_bytes(facts.segment_bytes)  # and a ring that is too small for the node
     adopt_archive(config, facts.system_identifier)  # and a folder that cannot be the archive
     make_marker_key(config, folder)
     identity = Identity(

@@ -38,7 +38,7 @@ from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
-from tidemark.wire.state import Owner
+from tidemark.wire.state import Identity, Owner
 
 MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once."
 
@@ -90,6 +90,8 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         socket_path = folder.socket(role.value)
         guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
         store = stack.enter_context(StateStore.open(folder, guarded=guard))
+        config.ring_bytes(store.identity.segment_bytes)  # raises where it is too small for the node
+        _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(RoleLock.take(folder, role.value))
         metrics = Metrics(store.identity.capture)
         metrics.kernel_compiled.set(kernels_are_compiled())
@@ -115,6 +117,18 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         control = ControlServer(socket_path, handlers, folder.file_mode)
         stack.callback(control.close)
         daemon.run()
+
+
+def _warn_of_fixed(config: Config, identity: Identity, log: Log) -> None:
+    """Log the settings that `init` fixed and that are configured otherwise by now: they have no effect."""
+    for key, configured, in_effect in (
+        ("capture.name", config.capture.name, identity.capture),
+        ("outbox.bytes_max", config.outbox.bytes_max, identity.outbox_bytes_max),
+    ):
+        if configured != in_effect:
+            log.warning(
+                "a setting was fixed by init and has no effect", key=key, configured=configured, in_effect=in_effect
+            )
 
 
 def _tell_check(markers: MarkerReader) -> Mapping[str, Json]:

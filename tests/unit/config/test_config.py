@@ -38,6 +38,7 @@ def test_every_key_stands_in_the_file_with_a_comment_above_it() -> None:
         ("[ring]\nbyte_max = 1", "unknown key ring.byte_max"),
         ("[ring]\nbytes_max = -1", "ring.bytes_max: Input should be greater than or equal to 0"),
         ("[deliver]\nconsumer = 'kafka'", "deliver.consumer: Input should be 'outbox', 'jsonl' or 'null'"),
+        ("[ring]\nbytes_max = 524287", "ring.bytes_max is 524287: at least 524288, or 0"),
         ("[types]\ndecimals = 'exact'", "types.decimals: Input should be 'precise', 'string' or 'double'"),
         ("[types]\nout_of_range = 'infinity'", "types.out_of_range: Input should be 'clamp', 'null' or 'string'"),
         ("[types]\ndecimal = 'string'", "unknown key types.decimal"),
@@ -91,7 +92,9 @@ def test_the_default_ring_holds_all_wal_that_is_not_archived_yet() -> None:
     assert Config().ring_bytes(64 << 20) == 1 << 30
     assert parse_config("[ring]\nbytes_max = 1048576", {}, where="t").ring_bytes(16 << 20) == 1 << 20
     archived = parse_config("[ring]\nbytes_max = 1048576\n[archive]\nfolder = '/wal'", {}, where="t")
-    assert archived.ring_bytes(16 << 20) == 32 << 20
+    assert archived.ring_bytes(512 << 10) == 1 << 20
+    with pytest.raises(BadConfig, match="is 1048576: with an archive it is at least 33554432, 2 WAL segments"):
+        archived.ring_bytes(16 << 20)
 
 
 def test_the_file_is_toml_that_names_no_secret() -> None:
