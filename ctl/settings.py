@@ -8,6 +8,7 @@ import click
 
 from tidemark.io.config import Config, load_config
 from tidemark.io.disk import writing
+from tidemark.io.ports import assigned_ports
 from tidemark.io.state_folder import StateFolder
 
 WRITTEN_BY_INIT = "tidemark.toml"
@@ -21,7 +22,8 @@ def config_path(state: Path, config: Path | None) -> Path | None:
 
 def load(state: Path, config: Path | None) -> Config:
     """Return the configuration, with the overrides of the environment."""
-    return load_config(config_path(state, config), os.environ)
+    ports = assigned_ports(StateFolder(state))
+    return load_config(config_path(state, config), os.environ, ports.defaults() if ports is not None else None)
 
 
 def write(

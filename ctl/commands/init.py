@@ -16,6 +16,7 @@ from tidemark.io.config import Config
 from tidemark.io.history_copy import read_manifest
 from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
+from tidemark.io.ports import assign_ports
 from tidemark.io.spool import Spool
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
@@ -102,12 +103,26 @@ def init(
         _tell_of_archive(chosen)
     if from_spool is None:
         _tell_of_standby(chosen)
+    _tell_of_ports(folder, config)
     if config is not None:
         settings.keep(folder, config)
     if is_new:
         click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
     else:
         click.echo(f"{state} is the state of this capture already")
+
+
+def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
+    """Assign the ports of the metrics, and say where each process serves them: the configuration goes before."""
+    assigned = assign_ports(folder)
+    chosen = settings.load(folder.root, config).metrics
+    if not chosen.enabled:
+        return
+    pipeline = assigned.pipeline if assigned is not None else "none (--metrics-port)"
+    click.echo(
+        f"metrics on {chosen.host}: sidecar {chosen.port}, archiver {chosen.archiver_port}, pipeline {pipeline}",
+        err=True,
+    )
 
 
 def _check_alone(**others: object) -> None:
@@ -141,6 +156,7 @@ def _init_from_backup(
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="see --database")
     folder.share(chosen.capture.group)
     is_new = initialise_from_backup(chosen, folder, seed)
+    assign_ports(folder)
     if config is not None:
         settings.keep(folder, config)
     if is_new:

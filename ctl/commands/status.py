@@ -15,6 +15,8 @@ from ctl.render import Tree, show
 from ctl.rewind_text import rewind_text
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import SystemClock
+from tidemark.io.config import Config
+from tidemark.io.ports import assigned_ports
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
@@ -45,6 +47,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         "archive": _archive(seen),
         "sidecar": process_tree(seen.sidecar),
         "archiver": process_tree(seen.archiver),
+        "metrics_ports": _metrics_ports(StateFolder(state), settings.load(state, config)),
         "state_file_bytes": file_bytes,
     }
     show(tree, as_json=as_json)
@@ -116,6 +119,13 @@ def _recopy_text(step: RecopyStep, copy: CopyProgress | None) -> str:
     if step is not RecopyStep.COPYING or copy is None:
         return step.value
     return f"{step.value}: {copy.row_count} rows of generation {copy.generation}"
+
+
+def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
+    """Return where metrics are served, as far as the configuration and `init` tell."""
+    assigned = assigned_ports(folder)
+    own: dict[str, Tree] = {"sidecar": config.metrics.port, "archiver": config.metrics.archiver_port}
+    return (own if config.metrics.enabled else {}) | {"pipeline": assigned.pipeline if assigned is not None else None}
 
 
 def _archive(seen: Seen) -> Tree:

@@ -5,7 +5,6 @@ of 16, and processes that are gone are missed after seconds. Nothing else is dif
 """
 
 import json
-import socket
 from pathlib import Path
 
 SWITCH_S = 2  # an unfinished segment is switched at most so often in archive mode
@@ -44,16 +43,11 @@ return_max_s = 5
 [watchdog]
 watchdog_s = 10
 restart_s = 2
-
-[metrics]
-port = {port}
-archiver_port = {archiver_port}
 """
 
 
-def write(path: Path, *, dsn: str, group: str | None, spool: Path) -> dict[str, int]:
-    """Write the file; return the ports of the metrics, by process. `group`: whom the spool is shared with."""
-    ports = {"sidecar": _free_port(), "archiver": _free_port()}
+def write(path: Path, *, dsn: str, group: str | None, spool: Path) -> None:
+    """Write the file. `group`: whom the spool is shared with."""
     text = TEMPLATE.format(
         dsn=json.dumps(dsn),
         group=json.dumps(group or ""),
@@ -61,15 +55,5 @@ def write(path: Path, *, dsn: str, group: str | None, spool: Path) -> dict[str, 
         switch_s=SWITCH_S,
         ring_bytes=RING_BYTES,
         outbox_bytes=OUTBOX_BYTES,
-        port=ports["sidecar"],
-        archiver_port=ports["archiver"],
     )
     path.write_text(text)
-    return ports
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line
 from scripts.demo_run.lag import Arrivals, LagWatch, quantile
 from scripts.demo_run.processes import CTL, Process, run, tail
+from tidemark.io.ports import assigned_ports
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateMarks
@@ -89,8 +90,10 @@ class Demonstration:
         """Make the state as a user would, let the server archive, and start everything: Spark first, it takes long."""
         config = self.folder / "tidemark.toml"
         dsn = self.server.dsn(ROLE)
-        self.ports = configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool)
+        configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool)
         told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
+        assigned = assigned_ports(StateFolder(self.state))
+        self.ports = asdict(assigned) if assigned is not None else {}
         self.server.configure(archive_line(told, self.server, self.folder / "program"))
         self.say("cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed")
         self.store = StateStore.open(StateFolder(self.state))

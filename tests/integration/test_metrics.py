@@ -6,7 +6,8 @@ import re
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import astuple
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
@@ -15,11 +16,13 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support import prometheus
 from tests.support.captures import Sidecar, running
-from tests.support.postgres import Cluster
+from tests.support.cdcctl import cdcctl, succeeded
+from tests.support.postgres import Cluster, database_in
 from tidemark.engine.handover import Event
 from tidemark.io import metrics
 from tidemark.io.metrics import Metrics, MetricsServer
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.ports import assigned_ports
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
 from tidemark.pipeline import metrics as pipeline_metrics
@@ -129,6 +132,27 @@ def test_a_running_sidecar_serves_every_metric_there_is(new_cluster: NewCluster,
     assert {name.removesuffix("_total") for name in NAMES} <= {name.removesuffix("_total") for name in found}
     assert re.search(r'^tidemark_node_connected\{capture="main"\} 1\.0$', text, re.MULTILINE)
     assert "account" not in text, "no relation name is a label"
+
+
+def test_two_captures_of_one_host_get_ports_of_their_own(cluster: Cluster, tmp_path: Path) -> None:
+    """With the host's own registry: what else runs here has its ports."""
+    served: list[float] = []
+    with ExitStack() as stack:
+        for name in ("one", "two"):
+            (tmp_path / name).mkdir()
+            sidecar = Sidecar(cluster, stack.enter_context(database_in(cluster, f"ports_{name}")), tmp_path / name)
+            stack.callback(sidecar.close)
+            state, dsn = sidecar.folder.root, cluster.dsn(sidecar.database)
+            made = cdcctl("init", "--state", state, "--dsn", dsn, TIDEMARK_PORTS_FOLDER="")
+            assert re.search(r"metrics on 127\.0\.0\.1: sidecar \d+, archiver \d+, pipeline \d+", succeeded(made).err)
+            del sidecar.options["TIDEMARK_METRICS__PORT"]
+            sidecar.start()
+            assert sidecar.metric('tidemark_mode{capture="main"}') == Stage.REALTIME.number
+            ports = assigned_ports(sidecar.folder)
+            assert ports is not None
+            assert sidecar.wait_for_event("serving metrics")["port"] == ports.sidecar
+            served += astuple(ports)
+    assert len(set(served)) == 6
 
 
 @contextmanager

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tidemark.model.errors import ExitCode
 
+PORTS = TemporaryDirectory(prefix="tm-ports-")  # of the states that these runs make; removed with the process
 RUN_S = 300.0  # a run that hangs; of Spark, 25 on an idle machine
 POLL_S = 0.02
 Program = Sequence[str]
@@ -34,7 +36,7 @@ class Done:
 def environment(**changes: str) -> dict[str, str]:
     """Return ours without what would configure a run unseen."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "TIDEMARK_"))}
-    return {**kept, **changes}
+    return {**kept, "TIDEMARK_PORTS_FOLDER": PORTS.name, **changes}
 
 
 def command(*arguments: str | Path, program: Program = OF_THIS_TREE) -> list[str]:

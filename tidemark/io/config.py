@@ -28,6 +28,7 @@ RETURN_LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when
 RING_SEGMENTS_MIN = 2  # of a node with an archive
 _STRICT = ConfigDict(extra="forbid")
 
+Assigned = Mapping[str, Mapping[str, object]]
 Bytes = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Origin = Annotated[str, Field(pattern=r"^(any|[1-9][0-9]{0,4})$")]
@@ -279,23 +280,30 @@ class Config:
 _CONFIG = TypeAdapter(Config)
 
 
-def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
-    """Return the configuration of `path` (None: all defaults) with the overrides of `environment`."""
+def load_config(path: Path | None, environment: Mapping[str, str], assigned: Assigned | None = None) -> Config:
+    """Return the configuration of `path` (None: all defaults) with the overrides of `environment`.
+
+    `assigned`: values, by section and key, in place of defaults.
+    """
     text = ""
     if path is not None:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadConfig(f"cannot read the configuration {path}: {error}") from error
-    return parse_config(text, environment, where=str(path or "the defaults"))
+    return parse_config(text, environment, where=str(path or "the defaults"), assigned=assigned or {})
 
 
-def parse_config(text: str, environment: Mapping[str, str], *, where: str) -> Config:
+def parse_config(text: str, environment: Mapping[str, str], *, where: str, assigned: Assigned | None = None) -> Config:
     """Return the configuration of a TOML text with the overrides of `environment`."""
     try:
         given: dict[str, object] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(f"{where} is no TOML: {error}") from error
+    for section, values in (assigned or {}).items():
+        table = given.setdefault(section, {})
+        if isinstance(table, dict):
+            given[section] = {**values, **table}
     for section, key, value in _overrides(environment):
         table = given.setdefault(section, {})
         if isinstance(table, dict):

@@ -6,6 +6,7 @@ STATE/history/                bases and journal of the catalog
 STATE/spill/                  transactions larger than decode.memory_bytes
 STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
 STATE/place                   empty, never written again: its inode shows that the folder is no copy
+STATE/ports.json              ports of the metrics, assigned by init
 STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket
 """
 
@@ -67,6 +68,11 @@ class StateFolder:
     def place(self) -> Path:
         """The file that shows that the folder is no copy."""
         return self.root / "place"
+
+    @property
+    def ports(self) -> Path:
+        """The ports that `init` assigned."""
+        return self.root / "ports.json"
 
     def lock(self, role: str) -> Path:
         """Return the lock file of a role."""

@@ -16,6 +16,7 @@ from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.ports import assigned_ports
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.systemd import ALIVE, READY, notify
@@ -40,7 +41,7 @@ METRICS_HOST = "127.0.0.1"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the pipeline; return its exit status."""
-    given = _parser().parse_args(arguments)
+    given = parse_arguments(arguments)
     configure_logs(given.log_format, given.log_level)
     log = get_log("pipeline")
     stop = threading.Event()
@@ -73,8 +74,9 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         stack.enter_context(LakeLock.take(given.lake.absolute(), outbox.identity, folder.root, given.reader))
         outbox.register(given.reader)
         metrics = PipelineMetrics(outbox.identity.capture)
-        if given.metrics_port is not None:
-            server = MetricsServer(metrics, given.metrics_host, given.metrics_port)
+        port = metrics_port(given, folder)
+        if port is not None:
+            server = MetricsServer(metrics, given.metrics_host, port)
             stack.callback(server.close)
             log.info("metrics served", host=given.metrics_host, port=server.port)
         half = outbox.identity.outbox_bytes_max // 2
@@ -103,6 +105,19 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             pipeline.run(spark, stop)
         finally:
             end_session(spark)
+
+
+def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
+    """Return where metrics are served: as told, else on the port that `init` assigned; None: nowhere.
+
+    The assigned one is the first pipeline's: others of the same state name theirs.
+    """
+    if given.no_metrics:
+        return None
+    if given.metrics_port is not None:
+        return int(given.metrics_port)
+    ports = assigned_ports(folder) if given.reader == READER else None
+    return ports.pipeline if ports is not None else None
 
 
 def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
@@ -134,6 +149,11 @@ def _revive(log: Log) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "tidemark.pipeline", *sys.argv[1:]])  # noqa: S606 - ourselves
 
 
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what was given on the command line."""
+    return _parser().parse_args(arguments)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tidemark.pipeline",
@@ -158,7 +178,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
     parser.add_argument("--once", action="store_true", help="stop when what is in the outbox now is in the lake")
     parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
-    parser.add_argument("--metrics-port", type=_port, help="serve Prometheus metrics there; 0 chooses a port")
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        help=f"serve Prometheus metrics there; 0 chooses a port (default: what init assigned, to the reader {READER})",
+    )
+    parser.add_argument("--no-metrics", action="store_true", help="serve none")
     parser.add_argument("--log-format", choices=("json", "console"), default="json")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser

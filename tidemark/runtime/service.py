@@ -24,6 +24,7 @@ from tidemark.io.locks import RoleLock
 from tidemark.io.logs import Log, configure_logs, get_log
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics, MetricsServer
+from tidemark.io.ports import assigned_ports
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import WriteGuard
@@ -64,7 +65,8 @@ def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
         configure_logs("json", "info")
         log = get_log(role.value)
         try:
-            config = load_config(config_path, os.environ)
+            ports = assigned_ports(StateFolder(state))
+            config = load_config(config_path, os.environ, ports.defaults() if ports is not None else None)
             configure_logs(config.log.format, config.log.level)
             folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
             folder.admit_group()

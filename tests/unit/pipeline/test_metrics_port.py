@@ -1,0 +1,33 @@
+"""Where a pipeline serves its metrics: on the assigned port by default, so that no panel is empty."""
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.state_folder import StateFolder
+from tidemark.pipeline.__main__ import metrics_port, parse_arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [
+        ((), 9753),
+        (("--metrics-port", "0"), 0),
+        (("--metrics-port", "7"), 7),
+        (("--no-metrics",), None),
+        (("--reader", "other"), None),
+        (("--reader", "other", "--metrics-port", "7"), 7),
+    ],
+)
+def test_a_pipeline_serves_metrics_on_the_port_that_its_state_was_assigned(
+    tmp_path: Path, options: tuple[str, ...], port: int | None
+) -> None:
+    folder = StateFolder(tmp_path)
+    folder.ports.write_text('{"sidecar": 9751, "archiver": 9752, "pipeline": 9753}')
+    given = parse_arguments(["--state", str(tmp_path), "--lake", str(tmp_path), *options])
+    assert metrics_port(given, folder) == port
+
+
+def test_a_state_without_ports_has_a_pipeline_without_metrics_as_before(tmp_path: Path) -> None:
+    given = parse_arguments(["--state", str(tmp_path), "--lake", str(tmp_path)])
+    assert metrics_port(given, StateFolder(tmp_path)) is None
