@@ -20,6 +20,7 @@ from tidemark.io.clock import SystemClock, boot_ns
 from tidemark.io.locks import RoleLock
 from tidemark.io.marker_key import KeysDiffer
 from tidemark.io.node import NodeArchiving
+from tidemark.io.overtaken import OvertakenState
 from tidemark.io.state_views import StateMarks
 from tidemark.io.switching import Switched, switch
 from tidemark.io.watchdog import Condition, Watch
@@ -232,6 +233,8 @@ class RealtimeSwitch:
                     taking=replace(lock.owner, role="cdcctl") if fences else None,
                     only_from=stage,
                 )
+        except OvertakenState:
+            raise
         except Fenced:
             return  # a sidecar was started, or the archiver was faster: what that led to is looked at again
         self._say(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ctl.realtime_tree import see, stage_tree
 from tests.support.captures import Sidecar, change_log, running
+from tests.support.failover import Archiver, Pair
 from tests.support.postgres import Cluster
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
@@ -80,6 +82,8 @@ def test_a_copy_started_elsewhere_is_refused_and_once_confirmed_the_other_one_is
     fenced = original.ended(ExitCode.FENCED, "fenced by the marker at", "timeline 1")
     assert "--moved" in str(fenced["hint"])
     assert original.refuses(ExitCode.FENCED)["error"] == fenced["error"]
+    with StateStore.open(original.folder) as store:
+        assert stage_tree(see(store, original.config))["fenced"] == fenced["error"]
     insert(copy, 3)
     copy.catch_up()
     assert delivered(copy) == [1, 2, 3]
@@ -129,7 +133,7 @@ def test_a_backup_of_the_state_that_is_restored_in_its_place_is_fenced_until_it_
 
 @pytest.mark.feature("I21")
 def test_restarts_of_one_state_fence_nobody(original: Sidecar) -> None:
-    for number in range(1, 4):
+    for number in (1, 2):
         go_on(original, number)
         original.kill()
         original.start()
@@ -138,6 +142,31 @@ def test_restarts_of_one_state_fence_nobody(original: Sidecar) -> None:
     folder.rename(folder.with_name("renamed"))
     original.folder = type(original.folder)(folder.with_name("renamed"))
     original.start()
-    insert(original, 4)
+    insert(original, 3)
     original.catch_up()
-    assert delivered(original) == [1, 2, 3, 4]
+    assert delivered(original) == [1, 2, 3]
+
+
+@pytest.mark.feature("I21")
+def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_sidecar_with_it(
+    pair: Pair, tmp_path: Path
+) -> None:
+    pair.insert(1)
+    pair.switch_off()
+    pair.wait_for(lambda: pair.archiver.status()["role"] == "active", "an archiver that delivers")
+    pair.catch_up()
+    root = tmp_path / "copy"
+    root.mkdir()
+    subprocess.run(["cp", "-a", pair.archiver.folder.root, root / "state"], check=True)
+    copy = Archiver(pair.node, "postgres", root, copy=False, **pair.archiver.options)
+    copy.program = ("-m", "archiver", "--moved")
+    try:
+        copy.start()
+        pair.archiver.ended(ExitCode.FENCED, "fenced by the marker at", "timeline 1")
+        pair.sidecar.ended(ExitCode.FENCED, "fenced by the marker at")
+        pair.insert(2)
+        copy.catch_up()
+        assert delivered(copy) == [1, 2]
+        assert delivered(pair.archiver) == [1]
+    finally:
+        copy.close()

@@ -34,7 +34,7 @@ class Verdict(Enum):
     """Whose a marker is, and what follows from it."""
 
     OWN = "it is of this state"
-    PASSED = "it tells nothing of a rival that is further"
+    PASSED = "it shows no rival that is further"
     BEHIND = "its writer is on a copy of this state, and has an earlier epoch"
     OVERTAKEN = "its writer is on a copy of this state, and is further"
 

@@ -83,14 +83,14 @@ def note_started(store: StateStore) -> None:
 
 
 def note_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
-    """Let nobody deliver from this state any more; return the marker that it was fenced by first."""
+    """Fence this state: no process delivers from it any more. Return the marker that fenced it first."""
     with store.transaction(None) as moving:
         earlier = moving.get(OVERTAKEN)
         if earlier is not None:
             return earlier
         moving.put(OVERTAKEN, found)
         term = moving.term()
-        if term is not None:  # whoever has the epoch fails in the next transaction
+        if term is not None:  # the owner of the epoch fails in its next transaction
             moving.put(TERM, Term(Epoch(term.epoch.timeline, term.epoch.number + 1), None))
     return found
 

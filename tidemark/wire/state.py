@@ -364,7 +364,7 @@ class Incarnations:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The marker of a process on another copy of this state: nothing is delivered from here until `--moved`."""
+    """The marker of a process on another copy of this state: nothing is delivered from this one until `--moved`."""
 
     rival: Incarnation
     rival_epoch: Epoch

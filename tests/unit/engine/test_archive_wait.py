@@ -46,3 +46,9 @@ def test_it_begins_anew_where_nothing_waited() -> None:
     assert not wait.is_over(SEEN, 0)
     wait.begin_anew()
     assert [wait.is_over(SEEN, now_s) for now_s in (60, 119, 120)] == [False, False, True]
+
+
+def test_all_of_the_archive_is_to_be_read_where_nothing_was_delivered() -> None:
+    wait = ArchiveWait(60, SEGMENT_BYTES)
+    nothing = replace(SEEN, delivered=None)
+    assert not any(wait.is_over(nothing, now_s) for now_s in (0, 60))
