@@ -18,7 +18,7 @@ from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.lake import LakeFailed, LakeTable
 from tidemark.pipeline.positions import FOLDER as POSITIONS
 from tidemark.pipeline.positions import SCHEMA, TablePosition, TableState
 from tidemark.pipeline.sinks import Lake, LakeBatch
@@ -202,7 +202,9 @@ def test_a_replica_that_another_writer_changed_is_left_alone_until_a_new_copy(tm
 
 
 @pytest.mark.feature("L01")
-@pytest.mark.parametrize("change", [remove, restore, put_back, create_anew, damage], ids=id_of)
+@pytest.mark.parametrize(
+    "change", [remove, restore, put_back, create_anew, damage, add_column, lose_commits], ids=id_of
+)
 def test_a_log_that_another_writer_changed_goes_on_with_a_recorded_break(tmp_path: Path, change: Changed) -> None:
     fed = Fed(tmp_path)
     change(fed, "log")
@@ -404,17 +406,51 @@ def test_the_positions_table_survives_maintenance_and_the_changes_of_others(tmp_
     assert_exact(fed)
 
 
+@pytest.mark.feature("L01")
+def test_a_lake_that_was_put_back_as_a_whole_under_its_pipeline_is_opened_again(tmp_path: Path) -> None:
+    fed = Fed(tmp_path / "lake")
+    shutil.copytree(tmp_path / "lake", tmp_path / "copy")
+    fed.update(5, "after the copy was made")
+    lake = new_lake(fed.root)
+    fed.table.commit()
+    fed.table.update((6,), {2: "after the lake was put back"})
+    last = fed.pending()
+    fed.applied()
+    shutil.rmtree(fed.root)
+    with pytest.raises(LakeFailed, match="put back from a copy as a whole"):
+        lake.apply(batch(last))
+    (tmp_path / "copy").rename(fed.root)
+    with pytest.raises(LakeFailed, match="put back from a copy as a whole"):
+        lake.apply(batch(last))
+    new_lake(fed.root).apply(batch(fed.table.delivered()))  # from what the copy holds
+    assert_exact(fed)
+
+
 def test_a_lake_that_was_written_before_ids_were_recorded_goes_on(tmp_path: Path) -> None:
     fed = Fed(tmp_path)
-    table = LakeTable(str(tmp_path / POSITIONS), f"tidemark:{CAPTURE}:positions")
-    new = {"log_id", "replica_id", "log_token", "replica_token", "log_fault", "replica_fault", "log_breaks"}
-    names = [name for name in SCHEMA.names if name not in new]
-    rows = pa.table(table.scan(names).read_all())
-    table.overwrite(rows, table.held)
+    write_as_before(tmp_path, "live")
     assert fed.position().log.recorded.id == ""
     fed.update(5, "after")
     assert_exact(fed)
     assert fed.position().log.recorded.id == str(fed.delta("log").metadata().id)
+
+
+@pytest.mark.feature("P06")
+def test_a_replica_that_was_made_of_a_table_without_a_key_is_stale(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    write_as_before(tmp_path, "blocked")
+    assert fed.state() is TableState.STALE
+
+
+def write_as_before(root: Path, state: str) -> None:
+    """Write the positions as they were before ids were recorded, with the state of the one table."""
+    table = LakeTable(str(root / POSITIONS), f"tidemark:{CAPTURE}:positions")
+    new = {"log_id", "replica_id", "log_token", "replica_token", "log_fault", "replica_fault", "log_breaks"}
+    names = [name for name in SCHEMA.names if name not in new]
+    rows = table.scan(names).read_all().to_pylist()
+    for row in rows:
+        row["state"] = state if row["relation"] else "live"
+    table.overwrite(pa.Table.from_pylist(rows, pa.schema([SCHEMA.field(name) for name in names])), table.held)
 
 
 def assert_exact(fed: Fed) -> None:

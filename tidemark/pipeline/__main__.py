@@ -71,7 +71,10 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     with ExitStack() as stack:
         outbox = stack.enter_context(OutboxReader.open(folder, guarded=told_of_stuck_writers))
         stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
-        stack.enter_context(LakeLock.take(given.lake.absolute(), outbox.identity, folder.root, given.reader))
+        keys = _marker_keys(folder)
+        lock = stack.enter_context(LakeLock.take(root, outbox.identity, folder.root, given.reader, keys))
+        if lock.beside is not None:
+            log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
         outbox.register(given.reader)
         metrics = PipelineMetrics(outbox.identity.capture)
         port = metrics_port(given, folder)
@@ -136,6 +139,12 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
             if once or stop.wait(FOLLOWED_S):
                 return False
     return True
+
+
+def _marker_keys(folder: StateFolder) -> set[str]:
+    """Return the names of the keys that the daemons of the capture were started with."""
+    with StateStore.open(folder, guarded=told_of_stuck_writers) as store:
+        return set(store.marker_keys().names.values())
 
 
 def _revive(log: Log) -> None:

@@ -69,10 +69,10 @@ def has_commit(uri: str, version: int) -> bool:
     return _file(uri, version).exists()
 
 
-def changed_columns(uri: str, version: int) -> str:
-    """Return how the commit of `version` changed names or types of columns; "" if it did not."""
+def changed_columns(uri: str, first: int, last: int) -> str:
+    """Return how names or types of columns differ between two versions; "" if they do not."""
     try:
-        before, after = (_column_types(DeltaTable(uri, version=number)) for number in (version - 1, version))
+        before, after = (_column_types(DeltaTable(uri, version=number)) for number in (first, last))
     except (DeltaError, OSError):
         return "its columns before and after cannot be compared any more"
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

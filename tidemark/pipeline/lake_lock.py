@@ -2,18 +2,22 @@
 
 `_positions` says whose tables a lake has, but a capture whose state was lost is continued by another state under the
 same name. The lock refuses the case that is no such successor: a second pipeline beside one that runs. The kernel
-releases it when the holder dies. Where the file system does not share locks between hosts, a second pipeline is found
-by its first commit (`tidemark.pipeline.lake.TableFenced`).
+releases it when the holder dies. The hosts of one capture, which have one marker key, each run a pipeline: after a
+switchover the one at the new deliverer writes, while the other still holds the lock and has nothing to write. Such a
+pair, and one on hosts whose file system does not share locks, is fenced by its commits
+(`tidemark.pipeline.lake.TableFenced`).
 """
 
 import fcntl
-import json
 import os
 import struct
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from tidemark.io.clock import host_name
 from tidemark.io.disk import writing
@@ -37,12 +41,21 @@ class Holder:
     reader: str
     host: str
     pid: int
+    marker_keys: tuple[str, ...]  # their names, which do not reveal the keys
+
+    def is_beside(self, other: "Holder") -> bool:
+        """Tell if both are pipelines of one capture at two of its hosts."""
+        is_same_state = (self.host, self.state) == (other.host, other.state)
+        return not is_same_state and bool(set(self.marker_keys) & set(other.marker_keys))
 
     def __str__(self) -> str:
         return (
             f"the pipeline {self.reader!r} of capture {self.capture!r} of the cluster {self.system_identifier} "
             f"(state {self.state}, process {self.pid} on {self.host})"
         )
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 class LakeInUse(LakeTaken):
@@ -52,16 +65,23 @@ class LakeInUse(LakeTaken):
 
 
 class LakeLock:
-    """The lock of one lake, held until it is closed."""
+    """The lock of one lake, held until it is closed; or, with `beside`, not held."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, beside: Holder | None = None) -> None:
         self._descriptor = descriptor
+        self.beside = beside
 
     @classmethod
-    def take(cls, lake: Path, identity: Identity, state: Path, reader: str) -> Self:
-        """Take the lock of `lake`, whose folder is made if it is not there; raise `LakeInUse` where it is held."""
+    def take(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+        """Take the lock of `lake`, whose folder is made if it is not there; raise `LakeInUse` where another has it."""
         own = Holder(
-            identity.capture, str(identity.system_identifier), str(state.absolute()), reader, host_name(), os.getpid()
+            identity.capture,
+            str(identity.system_identifier),
+            str(state.absolute()),
+            reader,
+            host_name(),
+            os.getpid(),
+            tuple(sorted(marker_keys)),
         )
         path = lake / FILE
         with writing(path):
@@ -71,10 +91,14 @@ class LakeLock:
             try:
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except BlockingIOError:
-                raise LakeInUse(f"{lake} is written by {_holder(descriptor)}; this is {own}") from None
+                holder = _holder(descriptor)
+                if holder is not None and own.is_beside(holder):
+                    return cls(descriptor, holder)
+                by = holder or "another pipeline, which starts at this moment"
+                raise LakeInUse(f"{lake} is written by {by}; this is {own}") from None
             with writing(path):
                 os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, json.dumps(asdict(own)).encode(), 0)
+                os.pwrite(descriptor, _HOLDER.dump_json(own), 0)
         except BaseException:
             os.close(descriptor)
             raise
@@ -87,9 +111,9 @@ class LakeLock:
         os.close(self._descriptor)
 
 
-def _holder(descriptor: int) -> str:
+def _holder(descriptor: int) -> Holder | None:
     """Return who holds the lock; the text is missing for the moment between taking the lock and writing it."""
     try:
-        return str(Holder(**json.loads(os.pread(descriptor, _TEXT_BYTES_MAX, 0))))
-    except (ValueError, TypeError):
-        return "another pipeline, which starts at this moment"
+        return _HOLDER.validate_json(os.pread(descriptor, _TEXT_BYTES_MAX, 0))
+    except ValidationError:
+        return None

@@ -81,7 +81,7 @@ def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, to
             raise TableDiverged(f"{uri} was created by another writer")
         elif commit.changes_metadata:
             has_metadata = True
-            changed = changed_columns(uri, number)
+            changed = changed_columns(uri, number - 1, number)
             if changed:
                 raise TableDiverged(f"{uri} was changed by another writer at version {number}: {changed}")
     if not is_known and recorded.token is not None and token != recorded.token:

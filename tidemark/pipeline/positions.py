@@ -9,14 +9,13 @@ too. The commit carries that as application transactions.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 import pyarrow as pa
 
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.commits import read_commit
+from tidemark.pipeline.commits import has_commit, read_commit
 from tidemark.pipeline.faults import (
     BREAK,
     FAULT,
@@ -30,7 +29,7 @@ from tidemark.pipeline.faults import (
 )
 from tidemark.pipeline.held import NOTHING, Held
 from tidemark.pipeline.lake import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lineage import TableDiverged
+from tidemark.pipeline.lineage import NO_VERSION, TableDiverged
 from tidemark.wire.state import Identity
 
 FOLDER = "_positions"
@@ -168,9 +167,10 @@ class Positions:
         return self._table.version
 
     def check_place(self) -> None:
-        """Raise `LakeFailed` if the folder of the whole lake is gone, so that no table is taken to be gone alone."""
-        if self._table.exists and not Path(self._uri).exists():
-            raise LakeFailed(f"{self._uri} is gone: the lake is not mounted, or was removed or renamed as a whole")
+        """Raise `LakeFailed` if the whole lake was removed or put back: no table is to be taken for changed alone."""
+        if self._table.exists and not has_commit(self._uri, self._table.version):
+            reason = "the lake is not mounted, or was removed, renamed or put back from a copy as a whole"
+            raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
 
     def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
         """Record that `touched` tables are where they are and that all tables hold `held`."""
@@ -245,6 +245,12 @@ class Positions:
             self._check_owner(self._table.scan().read_all().to_pylist())
 
 
+def _state_of(row: Mapping[str, object]) -> TableState:
+    """Return a table's state; an earlier version of Tidemark made replicas of tables without a key."""
+    state = TableState(row["state"])
+    return TableState.STALE if state is TableState.BLOCKED and row["replica_version"] != NO_VERSION else state
+
+
 def _parse(row: Mapping[str, object]) -> TablePosition:
     def number(name: str) -> int:
         value = row[name]
@@ -257,7 +263,7 @@ def _parse(row: Mapping[str, object]) -> TablePosition:
         str(row["namespace"]),
         str(row["name"]),
         str(row["folder"]),
-        TableState(row["state"]),
+        _state_of(row),
         Sequence(number("sequence")),
         Position(TimelineId(number("timeline")), Lsn(number("commit_lsn")), number("ordinal")),
         number("generation"),

@@ -34,7 +34,7 @@ from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.portions import feeds
 from tidemark.pipeline.positions import Positions
 from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.reporting import report_changes
+from tidemark.pipeline.reporting import faults_of, report_changes
 from tidemark.pipeline.session import SparkGone
 from tidemark.pipeline.sinks import Lake
 from tidemark.pipeline.source import FORMAT, OutboxReplaced, OutboxSource
@@ -84,6 +84,8 @@ class Pipeline:
         self._progress = progress
         self._log = log
         self._lake = self._open_lake()
+        tables = self._lake.positions.tables
+        report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
         self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text

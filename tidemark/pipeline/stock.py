@@ -12,7 +12,7 @@ from tidemark.model.lsn import INVALID_OID, SystemIdentifier
 from tidemark.pipeline.positions import Positions, TableState
 from tidemark.wire.state import Identity
 
-_WHOLE = (TableState.LIVE, TableState.BLOCKED)
+_WHOLE = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
 
 
 def main(arguments: list[str]) -> int:

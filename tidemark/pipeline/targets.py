@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
-from tidemark.pipeline.commits import read_commit
+from tidemark.pipeline.commits import changed_columns, read_commit
 from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind, Target
 from tidemark.pipeline.held import NOTHING, Held
 from tidemark.pipeline.lake import REOPENED_MAX, LakeTable, TableMoved, check_writable, table_id
@@ -131,17 +131,23 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
 
 
 def _set_aside(aim: Aim) -> None:
-    """Rename what is in the place of a table but was not created by us or cannot be read, so that nothing is deleted.
+    """Rename what is in the place of a table but cannot be continued, so that nothing is deleted.
 
-    A table of ours is kept: a replica is emptied by the new copy, and a log goes on.
+    That is a table that another writer created or gave other columns, and one that cannot be read. Another one of ours
+    is kept: a replica is emptied by the new copy, and a log goes on.
     """
     if not Path(aim.uri).exists():
         return
-    found = table_id(aim.uri)
-    if found == "" or (found is not None and found == aim.known.recorded.id):
+    found, recorded = table_id(aim.uri), aim.known.recorded
+    if found == "":
         return
-    first = read_commit(aim.uri, aim.app, 0, unmarked=not aim.known.recorded.id)
-    if found is not None and first is not None and not first.foreign:
-        return  # made by an attempt that was cut off, or recorded without its id
+    if found is not None and found == recorded.id:
+        version = LakeTable(aim.uri, aim.app).version
+        if version < recorded.version or not changed_columns(aim.uri, recorded.version, version):
+            return
+    else:
+        first = read_commit(aim.uri, aim.app, 0, unmarked=not recorded.id)
+        if found is not None and first is not None and not first.foreign:
+            return  # made by an attempt that was cut off, or recorded without its id
     names = (f"{aim.uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
     Path(aim.uri).rename(next(name for name in names if not Path(name).exists()))
