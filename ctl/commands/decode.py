@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ctl.damaged_base import tell_of_damaged_base
 from ctl.options import (
     PATH,
     exclude_origin_option,
@@ -80,7 +81,14 @@ def decode(
     check_same_cluster(segments, view.identity.system_identifier)
     with spill_of_command(folder) as spill:
         from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
-        start = begin_from_history(view, folder.history, from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill)
+        start = begin_from_history(
+            view,
+            folder.history,
+            from_lsn,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            spill=spill,
+            passed_over=tell_of_damaged_base,
+        )
         shown = printer(
             Format(form),
             Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types),

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ctl import settings
+from ctl.damaged_base import tell_of_damaged_base
 from ctl.narration import Narrator
 from ctl.options import (
     LSN,
@@ -145,7 +146,12 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
     with ExitStack() as stack:
         spill = stack.enter_context(spill_of_command(folder))
         start = begin_from_history(
-            view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES_DEFAULT, spill=spill
+            view,
+            folder.history,
+            wanted.from_lsn,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            spill=spill,
+            passed_over=tell_of_damaged_base,
         )
         shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types))
         keep_what_is_printed(start.decoding.decoder, shown)

@@ -3,6 +3,7 @@
 Damage is done to the files from outside, as a disk, a copy or another program does it; put back, all changes arrive.
 """
 
+import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.support.postgres import Cluster
 from tidemark.io.environment import Environment
 from tidemark.io.state import StateStore
 from tidemark.model.errors import ExitCode
+from tidemark.model.lsn import format_lsn
 from tidemark.wire.envelope import seal
 from tidemark.wire.keys import named
 from tidemark.wire.state import HISTORY, IDENTITY
@@ -148,6 +150,39 @@ def test_a_file_of_the_catalog_history_that_is_damaged_is_named(
     sidecar.refuses(ExitCode.STATE, path.name)
     mend()
     assert_goes_on(sidecar)
+
+
+@pytest.mark.feature("I24")
+def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(sidecar: Sidecar, node: Cluster) -> None:
+    sidecar.options["TIDEMARK_HISTORY__BASE_EVERY_BYTES"] = str(1 << 20)
+    history = sidecar.folder.history
+    sidecar.start()
+    node.sql("CREATE TABLE more (id int PRIMARY KEY, note text)")  # between the two: it is in the journal alone
+    node.sql(f"SELECT pg_logical_emit_message(true, 'x', repeat('x', {1 << 20}))")
+    sidecar.catch_up()
+    sidecar.wait_until(lambda: len(list(history.glob("base-*[0-9A-F]"))) > 1, "another base")
+    sidecar.catch_up()
+    assert sidecar.stop() == ExitCode.SUCCESS
+    path = max(history.glob("base-*"))
+    damage(path, lambda content: content[:-3] + bytes(3))
+    spoilt = path.read_bytes()
+    sidecar.start()
+    told = sidecar.wait_for_event("catalog base is damaged, an older one and the journal take its place")
+    assert path.name in str(told["error"])
+    assert sidecar.metric('tidemark_catalog_bases_damaged{capture="main"}') == 1
+    node.sql("INSERT INTO account VALUES (3, 'at last'); INSERT INTO more VALUES (4, 'most')")
+    items = sidecar.catch_up()
+    assert set(replayed(change_log(items, "account"))) == {1, 2, 3}
+    assert set(replayed(change_log(items, "more"))) == {4}
+    assert sidecar.stop() == ExitCode.SUCCESS
+    assert path.read_bytes() == spoilt
+    place = ("--state", str(sidecar.folder.root), "--archive", str(node.data / "pg_wal"))
+    at = format_lsn(int(path.name.rpartition("-")[2], 16))
+    done = cdcctl("decode", *place, "--from", at, "--to", node.flush_lsn(), "--message", "none")
+    assert done.code == ExitCode.SUCCESS, done.err
+    assert json.loads(done.lines[-1])["after"] == {"id": 4, "note": "most"}
+    assert f"the catalog base of {at} is damaged" in done.err
+    node.sql("DROP TABLE more")
 
 
 def test_a_full_map_stops_delivery_by_name_and_a_larger_one_goes_on(sidecar: Sidecar) -> None:

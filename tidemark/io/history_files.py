@@ -13,10 +13,11 @@ are left-overs of a crash, or of such a writer, and are removed when the next on
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from tidemark.decode.catalog.databases import Selects, no_database
 from tidemark.decode.catalog.history import (
@@ -45,32 +46,75 @@ class NoBase(StateError):
     hint = "nothing before the oldest base can be decoded; begin later, or make a new first copy"
 
 
+class DamagedBase(NamedTuple):
+    """A base that cannot be read, and why."""
+
+    entry: BaseEntry
+    error: DamagedHistory
+
+
+def tell_nobody(_damaged: DamagedBase) -> None:
+    """Say nothing of a base that was passed over."""
+
+
 def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
     """Return the newest base that is not above `lsn`."""
-    usable = [base for base in index.bases if base.lsn <= lsn]
+    return _bases_for(index, lsn)[0]
+
+
+def _bases_for(index: HistoryIndex, lsn: Lsn) -> Sequence[BaseEntry]:
+    """Return the bases that are not above `lsn`, newest first: one at least."""
+    usable = sorted((base for base in index.bases if base.lsn <= lsn), key=lambda base: base.lsn, reverse=True)
     if not usable:
         oldest = min((base.lsn for base in index.bases), default=None)
         told = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
         raise NoBase(f"no catalog base for {format_lsn(lsn)}: {told}")
-    return max(usable, key=lambda base: base.lsn)
+    return usable
 
 
 def load_catalogs(
-    folder: Path, index: HistoryIndex, mark: JournalMark, lsn: Lsn, captured: Selects = no_database
+    folder: Path,
+    index: HistoryIndex,
+    mark: JournalMark,
+    lsn: Lsn,
+    captured: Selects = no_database,
+    *,
+    seeded_lsn: Lsn | None = None,
+    passed_over: Callable[[DamagedBase], None] = tell_nobody,
 ) -> Base:
     """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there.
 
+    A base that is damaged is left where it is, and passed over for an older one: the journal holds all that lies
+    between, back to the base of the last seed, at `seeded_lsn` (None: it is not known). Before that WAL may be missing.
     Of databases that are not `captured` a mirror that cannot be followed is left out, as it was when WAL was decoded.
     """
-    entry = base_for(index, lsn)
-    path = folder / entry.file
+    damaged: list[DamagedBase] = []
+    for entry in _bases_for(index, lsn):
+        if damaged and (seeded_lsn is None or entry.lsn < seeded_lsn):
+            break
+        try:
+            base = _load_base(folder / entry.file)
+        except DamagedHistory as error:
+            damaged.append(DamagedBase(entry, error))
+            continue
+        base.mirrors.select(captured)
+        try:
+            replay(base, journal_entries(folder, index, mark, entry.lsn), lsn)
+        except DamagedHistory as error:
+            if damaged:
+                raise damaged[0].error from error
+            raise
+        for each in damaged:
+            passed_over(each)
+        return base
+    raise damaged[0].error
+
+
+def _load_base(path: Path) -> Base:
     try:
-        base = load_base(path.read_bytes(), str(path))
+        return load_base(path.read_bytes(), str(path))
     except OSError as error:
         raise DamagedHistory(f"cannot read the catalog base {path}: {error}") from error
-    base.mirrors.select(captured)
-    replay(base, journal_entries(folder, index, mark, entry.lsn), lsn)
-    return base
 
 
 def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
@@ -157,8 +201,11 @@ class HistoryWriter:
         file_bytes_max: int,
         file_mode: int,
         store: Callable[[HistoryIndex], None],
+        unreadable: Collection[str] = (),
     ) -> None:
+        """`unreadable` are files of bases that are damaged: nothing is removed because one of them is there."""
         self.index = index
+        self._unreadable = frozenset(unreadable)
         self._store = store
         self._lock = threading.Lock()  # between the descriptor's writer and `sync`
         self.written_bytes = 0
@@ -213,7 +260,8 @@ class HistoryWriter:
 
     def prune(self, horizon_lsn: Lsn) -> None:
         """Remove what no restart at or after `horizon_lsn` needs."""
-        kept_from = max((base.lsn for base in self.index.bases if base.lsn <= horizon_lsn), default=INVALID_LSN)
+        readable = (base.lsn for base in self.index.bases if base.file not in self._unreadable)
+        kept_from = max((lsn for lsn in readable if lsn <= horizon_lsn), default=INVALID_LSN)
         bases = tuple(base for base in self.index.bases if base.lsn >= kept_from)
         journals = tuple(
             journal for journal in self.index.journals if journal.end_lsn == INVALID_LSN or journal.end_lsn > kept_from

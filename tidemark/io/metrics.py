@@ -59,6 +59,7 @@ COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_ROWS = "tidemark_copy_rows_total"
 CONNECTED = "tidemark_node_connected"
 KERNEL_COMPILED = "tidemark_kernel_compiled"
+BASES_DAMAGED = "tidemark_catalog_bases_damaged"
 SWITCHES = "tidemark_switches_total"
 MARKERS_WRITTEN = "tidemark_markers_written_total"
 MARKERS_FAILED = "tidemark_markers_failed_total"
@@ -177,6 +178,9 @@ class Metrics:
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
         self.connected = self._gauge(CONNECTED, "1 while WAL is streamed from the node.")
         self.kernel_compiled = self._gauge(KERNEL_COMPILED, "1 if the kernels are compiled.")
+        self.bases_damaged = self._gauge(
+            BASES_DAMAGED, "Catalog bases that were damaged when the capture started: an older one was read instead."
+        )
         self.switches = self._by(SWITCHES, "Moves from one stage to another, by the event.", _EVENTS)
         self.markers_written = self._by(MARKERS_WRITTEN, "Markers written into WAL.", _MARKERS)
         self.markers_failed = self._counter(MARKERS_FAILED, "Markers that could not be written.")

@@ -10,6 +10,7 @@ owner calls `poll` now and then: it moves these things on, and tells the first e
 """
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +21,7 @@ from tidemark.decode.grouping import Grouper, nothing_copied
 from tidemark.engine.ports import Consumer
 from tidemark.engine.progress import Progress
 from tidemark.io.config import Config
-from tidemark.io.history_files import HistoryWriter, load_catalogs
+from tidemark.io.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.io.logs import describe_error
 from tidemark.io.spill import SpillFolder
 from tidemark.io.state_views import StateView
@@ -116,7 +117,17 @@ class Capture:
         self._keep_bytes = config.archive.keep_bytes
         self._stopping = threading.Event()
         captured = by_name(config.select.selection().selects_database)
-        base = load_catalogs(store.folder.history, view.history, view.journal, start.restart_lsn, captured)
+        damaged: list[DamagedBase] = []
+        base = load_catalogs(
+            store.folder.history,
+            view.history,
+            view.journal,
+            start.restart_lsn,
+            captured,
+            seeded_lsn=beginning.lsn,
+            passed_over=damaged.append,
+        )
+        self._tell_damaged(damaged, base)
         self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
         page_lsn = first_page_lsn(start.restart_lsn)
         self._inflow = make_inflow(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
@@ -127,7 +138,7 @@ class Capture:
         self._fills_outbox = consumer is None and ask_leader is None and config.deliver.consumer == "outbox"
         self._is_restored = False
         self._error: BaseException | None = None
-        self._history = self._make_history(config, view)
+        self._history = self._make_history(config, view, [each.entry.file for each in damaged])
         self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
         self._handoff.inflow = self._inflow.input
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
@@ -285,7 +296,17 @@ class Capture:
             progress=self.progress,
         )
 
-    def _make_history(self, config: Config, view: StateView) -> HistoryWriter:
+    def _tell_damaged(self, damaged: Sequence[DamagedBase], base: Base) -> None:
+        self._metrics.bases_damaged.set(len(damaged))
+        for each in damaged:
+            self._log.error(
+                "catalog base is damaged, an older one and the journal take its place",
+                base_lsn=each.entry.lsn,
+                older_lsn=base.lsn,
+                **describe_error(each.error),
+            )
+
+    def _make_history(self, config: Config, view: StateView, unreadable: Sequence[str]) -> HistoryWriter:
         def keep(index: HistoryIndex) -> None:
             with self._store.transaction(self._epoch) as moving:
                 moving.put_history(index)
@@ -299,6 +320,7 @@ class Capture:
             file_bytes_max=config.history.journal_file_bytes,
             file_mode=self._store.folder.file_mode,
             store=keep,
+            unreadable=unreadable,
         )
 
     def _start_decoding(self) -> None:

@@ -7,7 +7,7 @@ missed when decoding begins at the least first LSN of the transactions open at B
 Others are met there whose first records are not; they have ended by B, and are left out (`Decoder`, `wanted_from`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import TransactionTable
-from tidemark.io.history_files import NoBase, base_for, load_catalogs
+from tidemark.io.history_files import DamagedBase, NoBase, base_for, load_catalogs, tell_nobody
 from tidemark.io.state_views import StateView
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
@@ -76,7 +76,13 @@ class HistoryStart:
 
 
 def begin_from_history(
-    view: StateView, folder: Path, from_lsn: Lsn | None, *, memory_bytes: int, spill: SpillPort | None = None
+    view: StateView,
+    folder: Path,
+    from_lsn: Lsn | None,
+    *,
+    memory_bytes: int,
+    spill: SpillPort | None = None,
+    passed_over: Callable[[DamagedBase], None] = tell_nobody,
 ) -> HistoryStart:
     """Return a decoder that will give out everything that commits at or after `from_lsn`, None: all that can be had.
 
@@ -89,7 +95,9 @@ def begin_from_history(
         raise NoBase("the state has no catalog base")
     begin = base_for(view.history, oldest if from_lsn is None else from_lsn)
     start_lsn = max(begin.restart_lsn, oldest)
-    base = load_catalogs(folder, view.history, view.journal, start_lsn)
+    base = load_catalogs(
+        folder, view.history, view.journal, start_lsn, seeded_lsn=view.beginning.lsn, passed_over=passed_over
+    )
     fmt = wal_format(view.identity.server_major)
     framer = Framer(
         fmt,

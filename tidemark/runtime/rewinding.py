@@ -119,7 +119,10 @@ def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Se
     captured = by_name(selection.selects_database)
     after = None if plan.is_delivered else kept.delivered.pointer.position
     catalogs_lsn = plan.branch.fork_lsn if after is None else Lsn(after.commit_lsn + 1)
-    base = load_catalogs(store.folder.history, kept.history, kept.journal, catalogs_lsn, captured)
+    seeded_lsn = kept.beginning.lsn if kept.beginning is not None else None
+    base = load_catalogs(
+        store.folder.history, kept.history, kept.journal, catalogs_lsn, captured, seeded_lsn=seeded_lsn
+    )
     return Resumption(
         timeline=plan.branch.next_timeline,
         lsn=plan.branch.fork_lsn,

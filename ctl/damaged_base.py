@@ -1,0 +1,12 @@
+"""What commands that decode by a catalog history say of a base that is damaged."""
+
+import click
+
+from tidemark.io.history_files import DamagedBase
+from tidemark.model.lsn import format_lsn
+
+
+def tell_of_damaged_base(damaged: DamagedBase) -> None:
+    """Say which file is damaged, and that an older base takes its place."""
+    at = format_lsn(damaged.entry.lsn)
+    click.echo(f"the catalog base of {at} is damaged, an older one is read instead: {damaged.error}", err=True)

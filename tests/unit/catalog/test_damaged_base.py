@@ -1,0 +1,100 @@
+"""A catalog base that is damaged: which older one may take its place, and that nothing is removed because of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.byte_targets.small_base import BASE
+from tidemark.decode.catalog.history import DamagedHistory, load_base
+from tidemark.io.history_files import DamagedBase, HistoryWriter, load_catalogs
+from tidemark.model.lsn import Lsn
+from tidemark.wire.state import HistoryIndex, JournalMark
+
+SMALL = load_base(BASE.read_bytes(), str(BASE))
+FIRST, SECOND, THIRD, WANTED = (Lsn(number << 20) for number in (1, 2, 3, 4))
+
+
+class Kept:
+    """A history of three bases, and what was said of those that are damaged."""
+
+    def __init__(self, folder: Path, *, unreadable: tuple[str, ...] = ()) -> None:
+        self.folder = folder
+        self.index = HistoryIndex()
+        self.told: list[DamagedBase] = []
+        self.writer = HistoryWriter(
+            folder,
+            self.index,
+            JournalMark(),
+            major=SMALL.major,
+            system_identifier=SMALL.system_identifier,
+            file_bytes_max=1 << 20,
+            file_mode=0o600,
+            store=self.store,
+            unreadable=unreadable,
+        )
+        for lsn in (FIRST, SECOND, THIRD):
+            self.writer.write_base(replace(SMALL, lsn=lsn), lsn)
+
+    def store(self, index: HistoryIndex) -> None:
+        self.index = index
+
+    def file(self, lsn: Lsn) -> Path:
+        (name,) = (base.file for base in self.index.bases if base.lsn == lsn)
+        return self.folder / name
+
+    def load(self, seeded_lsn: Lsn | None) -> Lsn:
+        base = load_catalogs(
+            self.folder, self.index, JournalMark(), WANTED, seeded_lsn=seeded_lsn, passed_over=self.told.append
+        )
+        return base.lsn
+
+
+def spoil(path: Path) -> bytes:
+    path.write_bytes(path.read_bytes()[:-3] + b"\0\0\0")
+    return path.read_bytes()
+
+
+@pytest.mark.feature("I24")
+def test_an_older_base_takes_the_place_of_a_damaged_one_which_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    assert (kept.load(FIRST), kept.told) == (THIRD, [])
+    spoilt = spoil(kept.file(THIRD))
+    assert kept.load(FIRST) == SECOND
+    kept.file(SECOND).unlink()
+    kept.told.clear()
+    assert kept.load(FIRST) == FIRST
+    assert [damaged.entry.lsn for damaged in kept.told] == [THIRD, SECOND]
+    assert kept.file(THIRD).name in str(kept.told[0].error)
+    assert kept.file(THIRD).read_bytes() == spoilt
+
+
+@pytest.mark.parametrize("seeded_lsn", [THIRD, None])
+def test_no_base_of_before_the_last_seed_takes_the_place_of_one_behind_it(
+    tmp_path: Path, seeded_lsn: Lsn | None
+) -> None:
+    """Between the two WAL may have been given up, and what it said of catalogs is in no journal."""
+    kept = Kept(tmp_path)
+    spoil(kept.file(THIRD))
+    with pytest.raises(DamagedHistory, match=kept.file(THIRD).name):
+        kept.load(seeded_lsn)
+    assert kept.told == []
+
+
+def test_where_every_base_is_damaged_the_newest_is_named(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    for lsn in (FIRST, SECOND, THIRD):
+        spoil(kept.file(lsn))
+    with pytest.raises(DamagedHistory, match=kept.file(THIRD).name):
+        kept.load(FIRST)
+
+
+def test_a_base_that_stands_in_for_a_damaged_one_is_not_removed_for_its_sake(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    kept.writer.prune(WANTED)
+    assert [base.lsn for base in kept.index.bases] == [THIRD]
+    other = tmp_path / "other"
+    other.mkdir()
+    beside = Kept(other, unreadable=(kept.file(THIRD).name,))
+    beside.writer.prune(WANTED)
+    assert [base.lsn for base in beside.index.bases] == [SECOND, THIRD]
