@@ -88,7 +88,10 @@ def decode(
             memory_bytes=MEMORY_BYTES_DEFAULT,
             spill=spill,
             passed_over=tell_of_damaged_base,
+            archive=segments,
         )
+        if from_lsn is None and start.from_lsn is not None:
+            _tell_later_start(archive, start.from_lsn)
         shown = printer(
             Format(form),
             Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types),
@@ -108,6 +111,11 @@ def decode(
         _tell_set_back(times.set_back)
     if form == Format.NULL.value:
         show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
+
+
+def _tell_later_start(archive: Path, from_lsn: Lsn) -> None:
+    told = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
+    click.echo(f"{told}; in a spool, archive.keep_bytes keeps so many bytes of WAL more for this command", err=True)
 
 
 def _tell_end(error: InvalidWal) -> None:

@@ -159,9 +159,15 @@ def test_an_older_catalog_base_and_the_journal_take_the_place_of_a_damaged_one(s
     sidecar.start()
     node.sql("CREATE TABLE more (id int PRIMARY KEY, note text)")  # between the two: it is in the journal alone
     node.sql(f"SELECT pg_logical_emit_message(true, 'x', repeat('x', {1 << 20}))")
-    sidecar.catch_up()
-    sidecar.wait_until(lambda: len(list(history.glob("base-*[0-9A-F]"))) > 1, "another base")
-    sidecar.catch_up()
+
+    def restarts_at_another_base() -> bool:
+        sidecar.catch_up()
+        with StateStore.open(sidecar.folder, read_only=True) as store:
+            view = store.view()
+        assert view.start is not None
+        return len(view.history.bases) > 1 and view.history.bases[-1].lsn <= view.start.restart_lsn
+
+    sidecar.wait_until(restarts_at_another_base, "another base")
     assert sidecar.stop() == ExitCode.SUCCESS
     path = max(history.glob("base-*"))
     damage(path, lambda content: content[:-3] + bytes(3))

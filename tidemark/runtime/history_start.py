@@ -18,14 +18,25 @@ from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun, Decoder
 from tidemark.decode.ports import SpillPort
 from tidemark.decode.transactions import TransactionTable
+from tidemark.io.archive import ArchiveFolder
 from tidemark.io.history_files import DamagedBase, NoBase, base_for, load_catalogs, tell_nobody
 from tidemark.io.state_views import StateView
-from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
 from tidemark.model.mapping import TypeMapping
 from tidemark.runtime.decode_run import WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import wal_format
+
+
+class WalTrimmed(WalGap):
+    """The folder's WAL begins behind the place where decoding would have to begin."""
+
+    hint = (
+        "our own spool keeps only what a restart needs: set archive.keep_bytes to keep so many bytes of WAL more and "
+        "the catalog bases to decode it (from then on: what was trimmed is gone), or name a folder with the missing "
+        "segments"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ class HistoryStart:
     databases: Mapping[Oid, str]  # those that are or were captured, also while decoding goes on
     decoding: WalDecoding
     types: TypeMapping
+    from_lsn: Lsn | None = None  # what commits at or after it is given out, None: everything
 
     @property
     def decoded_lsn(self) -> Lsn:
@@ -83,10 +95,13 @@ def begin_from_history(
     memory_bytes: int,
     spill: SpillPort | None = None,
     passed_over: Callable[[DamagedBase], None] = tell_nobody,
+    archive: ArchiveFolder | None = None,
 ) -> HistoryStart:
     """Return a decoder that will give out everything that commits at or after `from_lsn`, None: all that can be had.
 
-    `folder` holds the history's files; raise `NoBase` where `from_lsn` is below the oldest.
+    `folder` holds the history's files; raise `NoBase` where `from_lsn` is below the oldest. Where the
+    WAL in `archive` begins behind the oldest base, as in a spool that is trimmed, all that can be had begins later, at
+    `HistoryStart.from_lsn`; raise `WalTrimmed` where nothing can be had, or not from `from_lsn` on.
     """
     if view.beginning is None:
         raise StateError("the state has no catalog base", hint="finish it by cdcctl init")
@@ -95,6 +110,8 @@ def begin_from_history(
         raise NoBase("the state has no catalog base")
     begin = base_for(view.history, oldest if from_lsn is None else from_lsn)
     start_lsn = max(begin.restart_lsn, oldest)
+    if archive is not None and start_lsn < archive.first_lsn():
+        from_lsn, start_lsn = _later_start(view, oldest, from_lsn, archive)
     base = load_catalogs(
         folder, view.history, view.journal, start_lsn, seeded_lsn=view.beginning.lsn, passed_over=passed_over
     )
@@ -120,7 +137,31 @@ def begin_from_history(
     decoding = WalDecoding(framer, decoder, base.timeline)
     base.mirrors.select(every_database)
     names = base.mirrors.remember(view.beginning.databases)
-    return HistoryStart(start_lsn, base.timeline, base.mirrors, names, decoding, view.beginning.types)
+    return HistoryStart(start_lsn, base.timeline, base.mirrors, names, decoding, view.beginning.types, from_lsn)
+
+
+def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: ArchiveFolder) -> tuple[Lsn, Lsn]:
+    """Return from where on everything can be given out, and where decoding begins for that, both behind trimmed WAL.
+
+    A base is such a place, and a pointer: what commits behind it is whole from its restart LSN on.
+    """
+    places = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
+    places += [
+        (Lsn(mark.pointer.position.commit_lsn + 1), mark.pointer.restart_lsn)
+        for mark in (view.horizon, view.delivered)
+        if mark is not None
+    ]
+    first_wal_lsn = archive.first_lsn()
+    usable = sorted(place for place in places if place[1] >= max(first_wal_lsn, oldest))
+    if from_lsn is None and usable:
+        return usable[0]
+    before = [start_lsn for begin_lsn, start_lsn in usable if from_lsn is not None and begin_lsn <= from_lsn]
+    if from_lsn is None or not before:
+        wanted = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
+        begins = f"; everything can be had from {format_lsn(usable[0][0])} on" if usable else ""
+        told = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
+        raise WalTrimmed(f"{told}{begins}")
+    return from_lsn, before[-1]
 
 
 def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:
