@@ -66,7 +66,7 @@ class Archive:
         self._attempt = 0  # the sidecar's, by the last try-start marker met
         self._backoff = Backoff(around.config.retry.first_s, around.config.retry.max_s)
         self._watch = Watch.configured(around.store.environment, Role.SIDECAR, around.config.watchdog)
-        self._upkeep = Upkeep(around)
+        self._upkeep = Upkeep(around, means.errands)
         self._mover = Mover(around, _nothing_to_do)
         self._hastening = Hastening(means.errands, around.config.archive.switch_s)
 

@@ -83,14 +83,20 @@ def main() -> None:
         description="Copy a WAL file into Tidemark's spool.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("path", type=Path, help="%%p, the file")
-    parser.add_argument("name", help="%%f, its name")
+    parser.add_argument("path", type=Path, nargs="?", help="%%p, the file")
+    parser.add_argument("name", nargs="?", help="%%f, its name")
     parser.add_argument("--spool", type=Path, required=True, help="folder made by cdcctl init")
     parser.add_argument("--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failing for so long")
     parser.add_argument("--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="and with so much WAL held for us")
     parser.add_argument("--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer has failed")
     parser.add_argument("--free-bytes-min", type=int, default=FREE_BYTES_MIN_DEFAULT, help="to leave free on the disk")
+    parser.add_argument("--probe", action="store_true", help="archive nothing: tell if the spool can be written")
     given = parser.parse_args()
+    if given.probe:
+        spool = Spool(given.spool)
+        sys.exit(_attempt(lambda: _probe(spool, given.free_bytes_min)))
+    if given.path is None or given.name is None:
+        parser.error("archive_command has to end with %p %f")
     job = Job(
         path=given.path,
         name=given.name,
@@ -159,6 +165,11 @@ def _keep(job: Job) -> int:
             _move_holes(job, ledger)
     except OSError as error:  # the file is there all the same
         _say(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
+    return ARCHIVED
+
+
+def _probe(spool: Spool, free_bytes_min: int) -> int:
+    spool.probe(free_bytes_min=free_bytes_min)
     return ARCHIVED
 
 

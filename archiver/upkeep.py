@@ -6,6 +6,8 @@ from tidemark.io.logs import describe_error
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.archive_report import ArchiveReport
+from tidemark.runtime.archiving_watch import ArchivingWatch
+from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.spool_tending import SpoolTender
 
@@ -15,9 +17,9 @@ TEND_S = 10.0
 class Upkeep:
     """Looks after one archive folder."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: Surroundings, errands: NodeErrands) -> None:
         self._around = around
-        self._report = ArchiveReport(around)
+        self._report = ArchiveReport(around, ArchivingWatch(around, errands))
         self._tender = SpoolTender(around.config, around.store)
         self._not_before_s = 0.0
 

@@ -20,9 +20,11 @@ from ctl.processes import Process, ask, start_hint
 from ctl.realtime_switch import slow_archiving
 from ctl.realtime_tree import Seen, see
 from ctl.render import Tree
+from tidemark.io.archive_progress import unrecorded
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import NS_PER_S, boot_ns
 from tidemark.io.node import NodeArchiving
+from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
@@ -181,6 +183,11 @@ class EndToEndCheck:
         """Tell if the archiver has met the marker in the archive, whether or not it delivers."""
         if seen.archive is None:
             return Leg(Verdict.RESTS, "no archive is configured")
+        node = self._archiving.latest()
+        user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
+        kept_out = seen.kept_out or spool_obstacle(self._around.config, user)
+        if kept_out is not None:
+            return Leg(Verdict.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:
             return _lifeless(seen.archiver)
         return self._met(Role.ARCHIVER, written) or self._archive_late(seen.archive, written)
@@ -193,18 +200,8 @@ class EndToEndCheck:
             return Leg(Verdict.PENDING, "the marker is archived, and the archiver has not come to it", LOG_HINT)
         at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
         node = self._archiving.latest()
-        if isinstance(node, NodeArchiving) and node.failed_file:
-            return Leg(
-                Verdict.PENDING, f"{at}{slow_archiving(node)}", "the node's log says why its archive_command fails"
-            )
-        if isinstance(node, NodeArchiving) and not node.may_switch:
-            grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
-            return Leg(Verdict.PENDING, f"{at}{slow_archiving(node)}", grant)
-        if isinstance(node, NodeArchiving) and not node.is_on:
-            return Leg(
-                Verdict.PENDING, f"{at}; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
-            )
-        return Leg(Verdict.PENDING, at, "see archive_command, pg_stat_archiver, and the node's log")
+        told, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
+        return Leg(Verdict.PENDING, f"{at}{told}", hint or "see archive_command, pg_stat_archiver, and the node's log")
 
     def _consumer(self, seen: Seen, written: _Written) -> Leg:
         """Tell if the delivered position is past the marker."""
@@ -274,6 +271,27 @@ def _leg_text(leg: Leg, deadline_s: float) -> str:
 
 def _goes_through_sidecar(seen: Seen) -> bool:
     return seen.view.stage in (Stage.REALTIME, Stage.RETURNED)
+
+
+def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[str, str]:
+    """Return why a segment is late, as the end of a sentence, and what to do."""
+    lost = unrecorded(archive, node.archived_file, end_lsn)
+    if node.failed_file:
+        return slow_archiving(node), "the node's log says why its archive_command fails"
+    if not node.may_switch:
+        grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
+        return slow_archiving(node), grant
+    if not node.is_on:
+        return "; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
+    if lost.count:
+        told = (
+            f", and the server archived {node.archived_file} by its own word: {lost.count} segments from {lost.first}"
+        )
+        return f"{told} on never arrived", "archive_command reports success without archiving: see the node's log"
+    if not node.archived_file:
+        counters = "; the node has never archived anything, and its counters show no failure either"
+        return counters, "see the node's log: a command that cannot be executed (exit 126 or 127) is not counted"
+    return "", ""
 
 
 def _lifeless(process: Process) -> Leg:

@@ -11,11 +11,12 @@ from tidemark.io.archive_state import ArchiveState, NoArchive
 from tidemark.io.config import Config
 from tidemark.io.marker_key import KeysDiffer
 from tidemark.io.overtaken import OvertakenState
+from tidemark.io.spool_access import known_user, spool_obstacle
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.wire.state import MarkerKeys, Switch
+from tidemark.wire.state import Archiving, MarkerKeys, Switch
 
 US_PER_S = 1_000_000
 ARCHIVE_S = 10.0  # then the rest is told without it
@@ -31,6 +32,8 @@ class Seen:
     archiver: Process
     archive: ArchiveState | NoArchive | None  # None: none is configured
     marker_keys: MarkerKeys
+    archiving: Archiving  # as a daemon saw it last
+    kept_out: str | None  # what keeps the server's user from filling the spool
 
     @property
     def deliverer(self) -> Process | None:
@@ -44,13 +47,32 @@ def see(store: StateStore, config: Config) -> Seen:
     """Look at everything; an archive that cannot be listed, or hangs, is no reason to tell nothing else."""
     view = store.view()
     archive: ArchiveState | NoArchive | None = None
+    archiving, kept_out = store.archiving(), None
     if config.has_archive:
         try:
             archive = ArchiveLook(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
+            kept_out = spool_obstacle(config, known_user(archiving))
         except NoArchive as error:
             archive = error
     sidecar, archiver = look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config)
-    return Seen(view, sidecar, archiver, archive, store.marker_keys())
+    return Seen(view, sidecar, archiver, archive, store.marker_keys(), archiving, kept_out)
+
+
+def arriving_text(seen: Seen) -> str:
+    """Say whether WAL arrives in the archive, by what the folders and the daemons know."""
+    archiving = seen.archiving
+    if seen.kept_out is not None:
+        return f"it cannot: {seen.kept_out}"
+    told = []
+    if archiving.unrecorded:
+        told.append(
+            f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, which the server "
+            "archived by its own word: a hole without a record"
+        )
+    if archiving.waiting_since_us:
+        since = clock_text(archiving.waiting_since_us / US_PER_S)
+        told.append(f"nothing archived since {since}: {archiving.waiting} segments wait")
+    return "; ".join(told) or "no complete segment waits"
 
 
 def stage_tree(seen: Seen) -> dict[str, Tree]:

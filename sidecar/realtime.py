@@ -30,6 +30,7 @@ from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
+from tidemark.runtime.archiving_watch import ArchivingWatch
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.daemon import START_S_MAX
 from tidemark.runtime.effects import Perform
@@ -68,7 +69,7 @@ class Realtime:
         self._stalled = StalledArchive(means)
         self._way_back = WayBack(means, self._mover, self._stalled)
         self._following = Following(means, self._mover)
-        self._report = ArchiveReport(around)
+        self._report = ArchiveReport(around, ArchivingWatch(around, means.errands))
         self._reach = Reach(config.realtime.away_s)
         self._recopying = Recopying(self._store)
         bytes_min = config.markers.min_bytes or identity.segment_bytes

@@ -1,6 +1,7 @@
 """`cdcctl init`: check the node, take the seed, make the state folder."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,7 +11,15 @@ from ctl.narration import Narrator
 from ctl.options import PATH, config_option, state_option
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
-from tidemark.io.archive_setup import adopt_archive, archive_kind, archive_setting
+from tidemark.io.archive_setup import (
+    ArchiveKind,
+    adopt_archive,
+    archive_kind,
+    archive_setting,
+    check_can_fill,
+    probe_line,
+    try_program,
+)
 from tidemark.io.backup import open_backup
 from tidemark.io.config import Config
 from tidemark.io.history_copy import read_manifest
@@ -18,13 +27,15 @@ from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node
 from tidemark.io.ports import assign_ports
 from tidemark.io.spool import Spool
+from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
+from tidemark.runtime.archiving_watch import note_user
 from tidemark.runtime.backup_seeding import seed_from_backup
 from tidemark.runtime.errands import MarkersLeftOut
-from tidemark.runtime.initialise import initialise, initialise_from_backup
+from tidemark.runtime.initialise import archiving_user, initialise, initialise_from_backup
 from tidemark.runtime.lake_stock import lake_stock
 from tidemark.runtime.rebuild import rebuild
 from tidemark.runtime.steady_stream import check_stream
@@ -74,16 +85,7 @@ def init(
         raise ConfigError("--lake goes with --from-spool", hint="leave it out: a new state begins with a first copy")
     archive = archive and archive.absolute()  # daemons and the server run elsewhere
     if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
-        if dsn is None:
-            raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
-        StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
-        with Node(dsn) as node:
-            facts = node.check_fitness()
-        check_stream(dsn, facts.system_identifier)
-        if archive is not None:
-            archive_kind(archive, facts.system_identifier)
-        # Only now: what a refused attempt left would stand in the way of the next one.
-        settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
+        _write_settings(state, dsn, databases, tables, archive)
     chosen = settings.load(state, config)
     _check_same(
         {
@@ -100,7 +102,7 @@ def init(
         initialise(chosen, folder, Narrator()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
     )
     if chosen.has_archive:
-        _tell_of_archive(chosen)
+        _tell_of_archive(chosen, folder)
     if from_spool is None:
         _tell_of_standby(chosen)
     _tell_of_ports(folder, config)
@@ -123,6 +125,26 @@ def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
         f"metrics on {chosen.host}: sidecar {chosen.port}, archiver {chosen.archiver_port}, pipeline {pipeline}",
         err=True,
     )
+
+
+def _write_settings(
+    state: Path, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None
+) -> None:
+    """Write the configuration of a capture that is made without one."""
+    if dsn is None:
+        raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
+    StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
+    with Node(dsn) as node:
+        facts = node.check_fitness()
+        user = archiving_user(node)
+    check_stream(dsn, facts.system_identifier)
+    if archive is not None:
+        draft = settings.load(state, None)
+        draft = replace(draft, archive=replace(draft.archive, folder=str(archive)))
+        if archive_kind(archive, facts.system_identifier) is ArchiveKind.SPOOL:
+            check_can_fill(draft, user)
+    # Only now: what a refused attempt left would stand in the way of the next one.
+    settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
 
 
 def _check_alone(**others: object) -> None:
@@ -170,7 +192,7 @@ def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path |
     spool = Spool(from_spool)
     manifest = read_manifest(spool)
     stock = lake_stock(lake, manifest.identity) if lake is not None else None
-    adopt_archive(config, manifest.identity.system_identifier)
+    adopt_archive(config, manifest.identity.system_identifier, None)
     stage = rebuild(config, folder, spool, stock)
     make_marker_key(config, folder)
     if stage is Stage.FOLLOWER:
@@ -201,12 +223,33 @@ def _tell_of_standby(config: Config) -> None:
             click.echo(f"{node.where} is a standby: markers are left out. {MarkersLeftOut.hint}", err=True)
 
 
-def _tell_of_archive(config: Config) -> None:
-    """Say whose the archive is, and how a spool is filled."""
+def _tell_of_archive(config: Config, state: StateFolder) -> None:
+    """Say whose the archive is, and how a spool is filled; raise what would keep the server from filling it."""
     where = config.archive.folder
     if not Spool(Path(where)).is_ours:
         click.echo(f"{where} is filled by others: WAL is read there, nothing is written or removed", err=True)
         return
-    click.echo(f"the spool is {where}; the server's user must be able to write there (capture.group)", err=True)
-    click.echo("it is filled by these lines in postgresql.conf, or by pg_receivewal:", err=True)
+    if config.archive.filled_by != "archive_command":
+        click.echo(f"the spool is {where}; it is filled by {config.archive.filled_by}, as the capture's user", err=True)
+        return
+    try:
+        with Node(config.capture.dsn) as node:
+            user = archiving_user(node)
+    except NodeUnreachable:
+        user = None
+    if user is not None:
+        with StateStore.open(state) as store:
+            note_user(store, user)
+    click.echo(f"the spool is {where}", err=True)
+    if try_program(config, user):
+        assert user is not None, "it was tried"
+        click.echo(f"the server's user {user.name} can write there and run the program", err=True)
+    else:
+        click.echo(
+            "NOT CHECKED: whom the server runs as is not known here (another host, or a container). That user must be "
+            "able to write into the spool (capture.group), and to run the program as the server would:",
+            err=True,
+        )
+        click.echo(f"  {probe_line(config)}", err=True)
+    click.echo("it is filled by these lines in postgresql.conf:", err=True)
     click.echo(f"archive_mode = on\n{archive_setting(config)}", err=True)

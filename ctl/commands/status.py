@@ -10,7 +10,7 @@ from ctl.archive_tree import archive_tree
 from ctl.lake_tree import lake_tree
 from ctl.options import config_option, json_option, state_option
 from ctl.processes import process_tree
-from ctl.realtime_tree import Seen, archiver_lag, following_tree, see, stage_tree
+from ctl.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
 from ctl.render import Tree, show
 from ctl.rewind_text import rewind_text
 from tidemark.io.archive_state import ArchiveState
@@ -131,7 +131,9 @@ def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
 def _archive(seen: Seen) -> Tree:
     if seen.archive is None:
         return None
-    return archive_tree(seen.archive, seen.view) if isinstance(seen.archive, ArchiveState) else str(seen.archive)
+    if not isinstance(seen.archive, ArchiveState):
+        return str(seen.archive)
+    return {**archive_tree(seen.archive, seen.view), "arriving": arriving_text(seen)}
 
 
 def _unconfirmed_bytes(view: StateView) -> Tree:

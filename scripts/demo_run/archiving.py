@@ -1,6 +1,7 @@
-"""The server's archive_command: the line that `cdcctl init` prints, with a program that the server's user can run."""
+"""The server's archive_command: a program that the server's user can run, and the line that `cdcctl init` prints."""
 
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -11,22 +12,27 @@ PROGRAM = "cdcctl-archive"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 SOURCES = Path(__file__).parents[2]
 LEAN = ("archiver", "tidemark")  # all that the program imports, beside the standard library
-_LINE = re.compile(r"^archive_command = '(\S+) (.*)'$", re.MULTILINE)
+_LINE = re.compile(r"^archive_command = '.*'$", re.MULTILINE)
 
 
-def archive_line(told: str, server: Server, folder: Path) -> str:
-    """Return the line for postgresql.conf out of what `cdcctl init` told.
+def archive_program(server: Server, folder: Path) -> str:
+    """Return the program for `archive.program`; empty: the one beside `cdcctl` can be run by the server's user.
 
     Where we are root the server is somebody else, who may not look into our .venv: then a copy of the program is made
     in `folder`, with a Python of the system. It needs nothing but the standard library.
     """
+    beside = shutil.which(PROGRAM, path=str(Path(sys.executable).parent))
+    if beside is not None and server.may_run(beside, "--help"):
+        return ""
+    return _copied(server, folder)
+
+
+def archive_line(told: str) -> str:
+    """Return the line for postgresql.conf out of what `cdcctl init` told."""
     found = _LINE.search(told)
     if found is None:
         raise SystemExit(f"cdcctl init printed no archive_command:\n{told}")
-    program, arguments = found.groups()
-    if server.may_run(program, "--help"):
-        return found.group(0)
-    return f"archive_command = '{_copied(server, folder)} {arguments}'"
+    return found.group(0)
 
 
 def _copied(server: Server, folder: Path) -> str:
@@ -34,11 +40,14 @@ def _copied(server: Server, folder: Path) -> str:
         shutil.copytree(SOURCES / package, folder / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)  # whatever umask the clone was made with
+    script = folder / PROGRAM
     pythons = (str(Path(sys.executable).resolve()), shutil.which("python3", path=SYSTEM_PATH))
     for python in filter(None, pythons):
         words = ("/usr/bin/env", f"PYTHONPATH={folder}", python, "-S", "-B", "-m", "archiver.archive_command")
-        if server.may_run(*words, "--help"):
-            return " ".join(words)
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        script.chmod(0o755)
+        if server.may_run(str(script), "--help"):
+            return str(script)
     raise SystemExit(
         f"the server's user {server.os_user} can run neither {PROGRAM} nor a Python 3.11 of the system, and could not "
         "archive: run scripts/demo as another user than root"

@@ -21,6 +21,7 @@ tables = ["app.*"]
 
 [archive]
 folder = {spool}
+program = {program}
 switch_s = {switch_s}
 free_bytes_min = 67108864
 
@@ -46,12 +47,13 @@ restart_s = 2
 """
 
 
-def write(path: Path, *, dsn: str, group: str | None, spool: Path) -> None:
+def write(path: Path, *, dsn: str, group: str | None, spool: Path, program: str) -> None:
     """Write the file. `group`: whom the spool is shared with."""
     text = TEMPLATE.format(
         dsn=json.dumps(dsn),
         group=json.dumps(group or ""),
         spool=json.dumps(str(spool)),
+        program=json.dumps(program),
         switch_s=SWITCH_S,
         ring_bytes=RING_BYTES,
         outbox_bytes=OUTBOX_BYTES,

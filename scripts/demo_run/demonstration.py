@@ -13,7 +13,7 @@ from rich.console import Console
 from scripts.demo_run import configuration
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
-from scripts.demo_run.archiving import archive_line
+from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.lag import Arrivals, LagWatch, quantile
 from scripts.demo_run.processes import CTL, Process, run, tail
 from tidemark.io.ports import assigned_ports
@@ -90,11 +90,12 @@ class Demonstration:
         """Make the state as a user would, let the server archive, and start everything: Spark first, it takes long."""
         config = self.folder / "tidemark.toml"
         dsn = self.server.dsn(ROLE)
-        configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool)
+        program = archive_program(self.server, self.folder / "program")
+        configuration.write(config, dsn=dsn, group=self.server.group, spool=self.spool, program=program)
         told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
         assigned = assigned_ports(StateFolder(self.state))
         self.ports = asdict(assigned) if assigned is not None else {}
-        self.server.configure(archive_line(told, self.server, self.folder / "program"))
+        self.server.configure(archive_line(told))
         self.say("cdcctl init: catalogs seeded by plain SELECTs, no slot; the server archives by the line it printed")
         self.store = StateStore.open(StateFolder(self.state))
         self._open.callback(self.store.close)

@@ -17,7 +17,7 @@ import psycopg
 
 from scripts.demo_run import server as embedded
 from scripts.demo_run import workload as shop
-from scripts.demo_run.archiving import archive_line
+from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.processes import CTL, Process, run, tail
 from scripts.soak_run.jvm import NATIVE_MEMORY_TRACKING
 from tidemark.io.outbox import OutboxReader
@@ -43,6 +43,7 @@ tables = ["app.*"]
 
 [archive]
 folder = {spool}
+program = {program}
 
 [metrics]
 port = {port}
@@ -104,7 +105,7 @@ class Capture:
         config = self.folder / "tidemark.toml"
         config.write_text(self._configuration())
         told = run(CTL, "init", "--config", str(config), "--state", str(self.state)).stderr
-        self.server.configure(archive_line(told, self.server, self.folder / "program"))
+        self.server.configure(archive_line(told))
         os.environ["JAVA_TOOL_OPTIONS"] = NATIVE_MEMORY_TRACKING + " " + os.environ.get("JAVA_TOOL_OPTIONS", "")
         self.sidecar.start()
         self.archiver.start()
@@ -152,6 +153,7 @@ class Capture:
             dsn=json.dumps(self.server.dsn(ROLE)),
             group=json.dumps(self.server.group or ""),
             spool=json.dumps(str(self.spool)),
+            program=json.dumps(archive_program(self.server, self.folder / "program")),
             port=ports[0],
             archiver_port=ports[1],
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archive_program, segment_bytes
+from tests.support.archiving import Archiving, archive_script, segment_bytes
 from tests.support.cdcctl import Done, cdcctl, contents, refused, succeeded
 from tests.support.postgres import Cluster, new_cluster
 from tidemark.io.archive_setup import archive_setting
@@ -41,22 +41,23 @@ def test_the_line_that_init_prints_fills_a_spool_that_a_group_shares(traversable
         group = grp.getgrgid(node.folder.stat().st_gid).gr_name
         folder = traversable / "it's 100% ours"
         options = ("--state", traversable / "state", "--dsn", node.dsn(), "--archive", folder)
-        done = succeeded(cdcctl("init", *options, TIDEMARK_CAPTURE__GROUP=group))
+        chosen = {"TIDEMARK_CAPTURE__GROUP": group, "TIDEMARK_ARCHIVE__PROGRAM": str(archive_script())}
+        done = succeeded(cdcctl("init", *options, **chosen))
         assert mode(folder) == 0o2770
+        assert "can write there and run the program" in done.err
         assert "archive_mode = on" in done.err
         line = setting(done)
         assert "--hold-s 60 --hold-bytes 4294967296 --free-bytes-min 1073741824 %p %f'" in line
-        program = line.split(" --spool ")[0].removeprefix("archive_command = '")
-        assert program.endswith("cdcctl-archive")
+        assert line.startswith(f"archive_command = '{archive_script()} --spool ")
         with (node.data / "postgresql.conf").open("a") as conf:
-            conf.write(line.replace(program, archive_program()) + "\n")
+            conf.write(line + "\n")
         node.reload()
         archive = Archiving(node, Spool(folder))
         (name,) = archive.switch()
         archive.wait_until_archived()
         archived = folder / name
         assert (mode(archived), archived.group()) == (0o640, group)
-        again = succeeded(cdcctl("init", *options, TIDEMARK_CAPTURE__GROUP=group))
+        again = succeeded(cdcctl("init", *options, **chosen))
         assert setting(again) == line
 
 
@@ -68,17 +69,18 @@ def test_a_vacant_folder_becomes_a_spool_and_stays_one(cluster: Cluster, tmp_pat
     if there == "mounted":
         (folder / "lost+found").mkdir()
     options = ("--state", state, "--dsn", cluster.dsn(), "--archive", folder)
-    succeeded(cdcctl("init", *options))
+    by_us = {"TIDEMARK_ARCHIVE__FILLED_BY": "pg_receivewal"}
+    succeeded(cdcctl("init", *options, **by_us))
     assert Spool(folder).is_ours
     assert mode(folder) == 0o700
     assert {mode(path) for path in folder.iterdir() if path.is_file()} == {0o600}
     before = contents(folder)
     key = (state / "marker.key").read_text()
-    done = succeeded(cdcctl("init", *options))
+    done = succeeded(cdcctl("init", *options, **by_us))
     assert contents(folder) == before
     assert (state / "marker.key").read_text() == key
     assert key.strip() not in done.err + done.out.decode()
-    refused(cdcctl("init", *options[:-1], tmp_path / "other"), ExitCode.CONFIG, "--archive")
+    refused(cdcctl("init", *options[:-1], tmp_path / "other", **by_us), ExitCode.CONFIG, "--archive")
 
 
 def test_the_wal_of_others_is_read_and_never_touched(cluster: Cluster, tmp_path: Path) -> None:

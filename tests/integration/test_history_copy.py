@@ -41,7 +41,8 @@ class Shop:
         self.node = node
         self.root = root
         self.lake = root / "lake"
-        self.sidecar = Sidecar(node, "shop", root, copy=True, TIDEMARK_ARCHIVE__FOLDER=str(root / "spool"))
+        chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(root / "spool"), "TIDEMARK_ARCHIVE__FILLED_BY": "pg_receivewal"}
+        self.sidecar = Sidecar(node, "shop", root, copy=True, **chosen)
         self.state = self.sidecar.folder.root
         self.spool = Spool(root / "spool")
         ((identifier,),) = node.sql("SELECT system_identifier FROM pg_control_system()")

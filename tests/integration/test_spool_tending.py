@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archiving
+from tests.support.archiving import Archiving, archive_script, archiving
 from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, contents, succeeded
 from tidemark.io.archive_state import archive_state
@@ -35,19 +35,20 @@ def archive() -> Iterator[Archiving]:
 
 @pytest.fixture
 def sidecar(archive: Archiving, tmp_path: Path) -> Iterator[Sidecar]:
-    made = Sidecar(archive.node, "postgres", tmp_path, TIDEMARK_ARCHIVE__FOLDER=str(archive.spool.folder))
+    chosen = {"TIDEMARK_ARCHIVE__FOLDER": str(archive.spool.folder), "TIDEMARK_ARCHIVE__PROGRAM": str(archive_script())}
+    made = Sidecar(archive.node, "postgres", tmp_path, copy=False, **chosen)
     made.init()
     yield made
     made.close()
 
 
-def configured(archive: Archiving, **options: int) -> Config:
-    return Config(archive=ArchiveConfig(folder=str(archive.spool.folder), **options))
+def configured(archive: Archiving, *, keep_bytes: int = 0) -> Config:
+    return Config(archive=ArchiveConfig(folder=str(archive.spool.folder), keep_bytes=keep_bytes))
 
 
-def tend(archive: Archiving, sidecar: Sidecar, **options: int) -> Tended:
+def tend(archive: Archiving, sidecar: Sidecar, *, keep_bytes: int = 0) -> Tended:
     with StateStore.open(sidecar.folder) as store:
-        tended = SpoolTender(configured(archive, **options), store).tend()
+        tended = SpoolTender(configured(archive, keep_bytes=keep_bytes), store).tend()
     assert tended is not None
     return tended
 

@@ -71,6 +71,17 @@ def archive_program() -> str:
     return f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command"
 
 
+@functools.cache
+def archive_script() -> Path:
+    """Return that program as a file that the server's user can execute."""
+    script = Path(tempfile.mkdtemp(prefix="tm-script-")) / "cdcctl-archive"
+    atexit.register(shutil.rmtree, script.parent, ignore_errors=True)
+    script.parent.chmod(0o755)
+    script.write_text(f'#!/bin/sh\nexec env {archive_program()} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
 def own(folder: Path, node: Cluster) -> None:
     """Give a folder to the server's user."""
     owner = node.folder.stat()

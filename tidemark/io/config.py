@@ -129,6 +129,8 @@ class ArchiveConfig:
     """Archived WAL: what the archiver reads."""
 
     folder: str = ""
+    filled_by: Literal["archive_command", "pg_receivewal"] = "archive_command"
+    program: str = ""
     switch_s: Seconds = 60.0
     keep_bytes: Bytes = 0
     hold_s: Seconds = 60.0
@@ -353,6 +355,7 @@ def _check_bounds_between_keys(config: Config, where: str) -> None:
     _check_standby(config, where)
     for key, path in (
         ("archive.folder", config.archive.folder),
+        ("archive.program", config.archive.program),
         ("markers.key_file", config.markers.key_file),
         ("standby.lake", config.standby.lake),
     ):

@@ -72,6 +72,7 @@ ARCHIVE_LAG = "tidemark_ring_to_archive_lag_segments"
 ARCHIVE_BYTES = "tidemark_archive_bytes"
 ARCHIVE_FREE = "tidemark_archive_free_bytes"
 ARCHIVE_HOLES = "tidemark_archive_holes"
+ARCHIVE_WAITING = "tidemark_archive_waiting_seconds"
 ARCHIVE_TRIMMED = "tidemark_archive_trimmed_segments_total"
 ARCHIVER_ACTIVE = "tidemark_archiver_active"
 HEARTBEAT_AGE = "tidemark_heartbeat_age_seconds"
@@ -203,7 +204,11 @@ class Metrics:
         self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
         self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
         self.archive_free = self._unseen(ARCHIVE_FREE, "Free space of the archive folder's file system.")
-        self.archive_holes = self._unseen(ARCHIVE_HOLES, "Files that archiving gave up, by the spool's ledger.")
+        self.archive_holes = self._unseen(ARCHIVE_HOLES, "Files that archiving gave up, recorded or not.")
+        # NB: never NaN: "nothing waits" and "never looked" are both 0, and an alert compares it.
+        self.archive_waiting_seconds = self._gauge(
+            ARCHIVE_WAITING, "How long complete segments have waited since one arrived in the archive; 0: none waits."
+        )
         self.archive_trimmed = self._counter(ARCHIVE_TRIMMED, "Files that were removed from our own spool.")
         self.archiver_active = self._gauge(ARCHIVER_ACTIVE, "1 while the archiver delivers.")
 

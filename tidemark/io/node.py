@@ -14,10 +14,12 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from tidemark.io.dsn import complete_dsn, describe_dsn
+from tidemark.io.file_access import ServerUser
 from tidemark.io.node_errors import WrongNode, connection_error, query_error
+from tidemark.io.server_user import server_user
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit
-from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, SystemIdentifier, TimelineId, parse_lsn
 from tidemark.model.snapshot import Snapshot, parse_snapshot
 from tidemark.wal.versions import PAGE_BYTES, wal_format
 
@@ -115,6 +117,9 @@ class NodeArchiving:
     timeout_s: int  # archive_timeout; 0: a segment is archived when it is full
     is_on: bool  # archive_mode; where it is off, pg_receivewal or nobody fills the archive
     failed_file: str  # that archive_command failed with last, if nothing was archived since
+    archived_file: str = ""  # that archive_command succeeded with last, by the server's word
+    insert_lsn: Lsn = INVALID_LSN  # where the node writes; invalid on a standby
+    server: ServerUser | None = None  # None: on another host, or not to be learnt
 
 
 class Node:
@@ -236,13 +241,28 @@ class Node:
 
     def archiving(self) -> NodeArchiving:
         """Return how archiving does."""
-        ((may_switch, timeout_s, mode, failed_file),) = self.query(
+        ((may_switch, timeout_s, mode, failed_file, archived_file, insert_lsn),) = self.query(
             "SELECT has_function_privilege('pg_catalog.pg_switch_wal()', 'EXECUTE'),"
             " extract(epoch FROM current_setting('archive_timeout')::interval)::int, current_setting('archive_mode'),"
-            " CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_wal END"
+            " CASE WHEN last_failed_time > coalesce(last_archived_time, '-infinity') THEN last_failed_wal END,"
+            " last_archived_wal,"
+            " CASE WHEN NOT pg_is_in_recovery() THEN pg_current_wal_insert_lsn()::text END"
             " FROM pg_stat_archiver"
         )
-        return NodeArchiving(bool(may_switch), int(timeout_s), mode != "off", str(failed_file or ""))
+        is_on = mode == "always" or (mode == "on" and insert_lsn is not None)
+        return NodeArchiving(
+            may_switch=bool(may_switch),
+            timeout_s=int(timeout_s),
+            is_on=is_on,
+            failed_file=str(failed_file or ""),
+            archived_file=str(archived_file or ""),
+            insert_lsn=INVALID_LSN if insert_lsn is None else parse_lsn(str(insert_lsn)),
+            server=self.server_user(),
+        )
+
+    def server_user(self) -> ServerUser | None:
+        """Return whom the server runs as, where it runs on this host."""
+        return server_user(self._session)
 
     def flush_all(self) -> Lsn:
         """Have everything flushed that anybody can see by now; return up to where WAL is flushed.

@@ -29,7 +29,9 @@ _SYSTEM_IDENTIFIER = struct.Struct("<Q")
 _SYSTEM_IDENTIFIER_AT = 24  # XLogLongPageHeaderData.xlp_sysid
 _FOLDER_MODE = 0o700
 _SHARED_FOLDER_MODE = 0o2770  # set-group-ID: whoever makes a file in it, its group is the folder's
+_SHARED_FILE_MODE, _SHARED_LEDGER_MODE = 0o640, 0o660
 _GROUP = 0o070
+_PROBE_BYTES = 1 << 16
 
 
 class NoSpool(ConfigError):
@@ -62,13 +64,14 @@ class Spool:
         return self.folder / ".holes"
 
     @property
-    def _owner(self) -> Path:
+    def sentinel(self) -> Path:
+        """The file that says whose the folder is."""
         return self.folder / ".tidemark"
 
     @property
     def is_ours(self) -> bool:
         """Tell if the folder is a spool: anything else is never written, and nothing in it removed."""
-        return self._owner.exists()
+        return self.sentinel.exists()
 
     @property
     def is_vacant(self) -> bool:
@@ -82,9 +85,11 @@ class Spool:
         return names <= {self.ledger.name, "lost+found"}
 
     def create(self, system_identifier: int, group_id: int | None = None) -> None:
-        """Make the folder ours, to be shared with a group if one is given; do nothing if it is ours already."""
+        """Make the folder ours, to be shared with a group if one is given; one that is ours is shared as well."""
         self.check_owner(system_identifier)
         if self.is_ours:
+            if group_id is not None:
+                self._share(group_id)
             return
         if not self.is_vacant:
             raise ConfigError(
@@ -93,30 +98,48 @@ class Spool:
             )
         self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         if group_id is not None:
+            self._share(group_id)
+        self.make_ledger()
+        _write(self.sentinel, [f"{system_identifier}\n".encode()], self.file_mode)
+        sync(self.folder)
+
+    def _share(self, group_id: int) -> None:
+        """Let a group have the folder and what is in it, whenever that was made."""
+        found = self.folder.stat()
+        if (found.st_gid, stat.S_IMODE(found.st_mode)) != (group_id, _SHARED_FOLDER_MODE):
             os.chown(self.folder, -1, group_id)
             self.folder.chmod(_SHARED_FOLDER_MODE)
-        self.make_ledger()
-        _write(self._owner, [f"{system_identifier}\n".encode()], self.file_mode)
-        sync(self.folder)
+        with os.scandir(self.folder) as entries:
+            files = [Path(entry) for entry in entries if entry.is_file(follow_symlinks=False)]
+        for path in files:
+            mode = _SHARED_LEDGER_MODE if path == self.ledger else _SHARED_FILE_MODE
+            found = path.stat()
+            if (found.st_gid, stat.S_IMODE(found.st_mode)) == (group_id, mode):
+                continue
+            if os.geteuid() not in (0, found.st_uid):
+                continue  # the server's own: `file_access` names it if we cannot read it
+            os.chown(path, -1, group_id)
+            path.chmod(mode)
 
     def make_ledger(self) -> None:
         """Make the ledger if there is none."""
         # Whoever fills the spool writes into it in place, whoever made it.
-        HoleLedger.create(self.ledger, 0o660 if self._is_shared else 0o600)
+        HoleLedger.create(self.ledger, _SHARED_LEDGER_MODE if self.is_shared else 0o600)
 
     @property
     def file_mode(self) -> int:
         """Permissions of the files in it."""
-        return 0o640 if self._is_shared else 0o600
+        return _SHARED_FILE_MODE if self.is_shared else 0o600
 
     @property
-    def _is_shared(self) -> bool:
+    def is_shared(self) -> bool:
+        """Tell if a group shares the folder."""
         return bool(stat.S_IMODE(self.folder.stat().st_mode) & _GROUP)
 
     def system_identifier(self) -> int:
         """Return the cluster that the spool is of."""
         try:
-            return int(self._owner.read_text())
+            return int(self.sentinel.read_text())
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise NoSpool(f"{self.folder} is no spool of Tidemark") from error
 
@@ -144,6 +167,19 @@ class Spool:
         except OSError as error:
             new.unlink(missing_ok=True)
             raise NotArchived(f"{name}: {error.strerror}") from error
+
+    def probe(self, *, free_bytes_min: int = 0) -> None:
+        """Do what `keep` does, with a file that is gone at the end; raise what it would raise."""
+        self.system_identifier()
+        path = self.folder / ".probe.new"
+        try:
+            self._check_room(_PROBE_BYTES + free_bytes_min)
+            _write(path, [bytes(_PROBE_BYTES)], self.file_mode)
+            path.unlink()
+            with HoleLedger.open(self.ledger, writable=True):
+                sync(self.folder)
+        except OSError as error:
+            raise NotArchived(f"{error.filename or self.folder}: {error.strerror}") from error
 
     def check_owner(self, system_identifier: int) -> None:
         """Raise `ConfigError` if this is the spool of another cluster."""

@@ -20,15 +20,18 @@ from tidemark.model.incarnation import Extent
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
-from tidemark.wire.envelope import unseal
+from tidemark.wire.envelope import DamagedValue, unseal
 from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import Scope, named
 from tidemark.wire.state import (
+    ARCHIVING,
     IDENTITY,
     INCARNATIONS,
     LEDGER,
     MARKER_KEYS,
+    Archiving,
     CopyProgress,
+    DamagePolicy,
     Identity,
     Incarnations,
     MarkerKeys,
@@ -112,6 +115,21 @@ class StateStore(OpenedState):
         if known.get(role) != name:
             with self.transaction(None) as moving:
                 moving.put(MARKER_KEYS, MarkerKeys({**moving.marker_keys().names, role: name}))
+
+    def archiving(self) -> Archiving:
+        """Read what a daemon saw last of the node's archiving; damaged: nothing."""
+        with self.environment.read() as transaction:
+            try:
+                return self._inside(transaction).get(ARCHIVING) or Archiving()
+            except DamagedValue:
+                assert ARCHIVING.policy is DamagePolicy.FORGET
+                return Archiving()
+
+    def note_archiving(self, seen: Archiving) -> None:
+        """Write down what was seen of the node's archiving."""
+        if self.archiving() != seen:
+            with self.transaction(None) as moving:
+                moving.put(ARCHIVING, seen)
 
     def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
         """Read how far the first copy of one table is."""

@@ -67,13 +67,17 @@ def history_horizon_lsn(restart_lsn: Lsn, keep_bytes: int) -> Lsn:
 
 
 def removable(files: Iterable[str], horizon: Horizon, segment_bytes: int) -> list[str]:
-    """Return what of `files` lies wholly below the horizon's segment, oldest first."""
+    """Return what of `files` lies wholly below the horizon's segment, oldest first; never the newest segment.
+
+    The newest tells how far the server's archiving has come: what the server says beyond that never arrived.
+    """
     first_kept = segment_of(horizon.lsn, segment_bytes)
+    keys = [(key, file) for file in files if (key := _segment(file, segment_bytes)) is not None]
+    newest = max((key for key, file in keys if file_kind(wal_name(file)) is FileKind.SEGMENT), default=None)
     found: list[tuple[SegmentNo, TimelineId, str]] = []
-    for file in files:
-        key = _segment(file, segment_bytes)
-        if key is not None and key[0] <= horizon.timeline and key[1] < first_kept:
-            found.append((key[1], key[0], file))
+    for (timeline, number), file in keys:
+        if timeline <= horizon.timeline and number < first_kept and (timeline, number) != newest:
+            found.append((number, timeline, file))
     return [file for _, _, file in sorted(found)]
 
 

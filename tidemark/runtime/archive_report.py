@@ -9,8 +9,10 @@ from pathlib import Path
 from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.logs import describe_error
+from tidemark.io.node import NodeArchiving
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
+from tidemark.runtime.archiving_watch import ArchivingWatch
 from tidemark.runtime.inflow import Surroundings
 
 LOOK_S = 5.0
@@ -22,6 +24,8 @@ class ArchiveReport:
     """Looks, and sets the gauges."""
 
     around: Surroundings
+    watch: ArchivingWatch
+    _answer: NodeArchiving | None = None  # what the node had said before the look began
     _begun_s: float = -LOOK_S
     _look: ArchiveLook | None = None
     _is_told: bool = False
@@ -29,9 +33,12 @@ class ArchiveReport:
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: what the ring has come to, where there is one."""
         config = self.around.config
+        if config.has_archive:
+            self.watch.ask()
         if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
             self._look = ArchiveLook(Path(config.archive.folder), self.around.store.identity.segment_bytes)
             self._begun_s = now_s
+            self._answer = self.watch.answer
         look = self._look
         if look is None or not (look.is_over or now_s - self._begun_s >= SILENT_S):
             return None
@@ -52,7 +59,8 @@ class ArchiveReport:
         metrics = self.around.metrics
         metrics.archive_bytes.set(found.byte_count)
         metrics.archive_free.set(found.free_bytes)
-        metrics.archive_holes.set(len(found.holes))
+        seen = self.watch.compare(self._answer, found)
+        metrics.archive_holes.set(len(found.holes) + seen.unrecorded)
         if found.end_lsn is not None:
             metrics.archived_lsn.set(found.end_lsn)
         archived_lsn = found.end_lsn or self._begin_lsn()

@@ -4,13 +4,19 @@ One thread, one errand at a time, each bounded by the time-outs of its connectio
 it when it comes by: a node that hangs holds up nobody but the next errand.
 """
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import TypeVar
 
 from tidemark.engine.marking import WalMark
+from tidemark.io.archive_look import ArchiveLook
+from tidemark.io.archive_progress import reached_lsn
+from tidemark.io.archive_state import NoArchive
 from tidemark.io.logs import describe_error
 from tidemark.io.node import Node, NodeArchiving
 from tidemark.io.node_errors import PermissionMissing
@@ -21,11 +27,14 @@ from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, streams_from, where_the_node_is
+from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
 ERRANDS_MAX = 16
 STOP_S = 2.0
 IDLE_S = 0.5
+ARRIVAL_S = 10.0  # for the archive's folder to say what has arrived
+SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.5, 30.0  # before a switch that waits is tried again: each try lists the folder
 ResultT = TypeVar("ResultT")
 
 
@@ -55,6 +64,7 @@ class NodeErrands:
         self._incarnation = incarnation
         self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
         self._may_switch = True
+        self._switch_wait_s, self._switch_at_s = 0.0, math.inf  # of a switch that waits for the last one to arrive
         self._told_left_out = False
         self._closing = threading.Event()
         self._queue: Queue[Callable[[], None]] = Queue(ERRANDS_MAX)
@@ -96,7 +106,10 @@ class NodeErrands:
         return self._ask(lambda: self._session().archiving())
 
     def switch_segment(self) -> Future[bool]:
-        """Switch the WAL segment, where that is granted; tells if it was done."""
+        """Switch the WAL segment, where that is granted; tells if it was done.
+
+        Not before the last one has arrived in the archive (I31): then it is done later, unless this process ends.
+        """
         return self._ask(self._switch_segment)
 
     def _ask(self, errand: Callable[[], ResultT]) -> Future[ResultT]:
@@ -120,6 +133,7 @@ class NodeErrands:
             try:
                 errand = self._queue.get(timeout=IDLE_S)
             except Empty:
+                self._switch_late()
                 continue
             errand()
         self._forget_nodes()
@@ -189,6 +203,11 @@ class NodeErrands:
     def _switch_segment(self) -> bool:
         if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
+        if not self._last_has_arrived():
+            self._switch_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._switch_wait_s or SWITCH_WAIT_S)
+            self._switch_at_s = time.monotonic() + self._switch_wait_s
+            return False
+        self._switch_wait_s, self._switch_at_s = 0.0, math.inf
         try:
             self._session().query("SELECT pg_switch_wal()")
         except PermissionMissing as error:
@@ -200,6 +219,37 @@ class NodeErrands:
             return False
         self._around.metrics.segment_switches.inc()
         return True
+
+    def _switch_late(self) -> None:
+        """Try a switch again that waits for the last one to arrive."""
+        if time.monotonic() < self._switch_at_s:
+            return
+        try:
+            self._switch_segment()
+        except Exception:  # noqa: BLE001 - nobody asked: it is tried again
+            self._switch_at_s = time.monotonic() + SWITCH_WAIT_S_MAX
+            self._forget_nodes()
+
+    def _last_has_arrived(self) -> bool:
+        """Tell if all segments before the current one are in the archive, or needed no more.
+
+        Where archiving is broken each switch would only add a segment to what the node keeps.
+        """
+        config, identity = self._around.config, self._around.store.identity
+        if not config.has_archive:
+            return True
+        ((insert_lsn,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+        begin_lsn = segment_start(
+            segment_of(parse_lsn(str(insert_lsn)), identity.segment_bytes), identity.segment_bytes
+        )
+        start = self._around.store.marks().start
+        if start is not None and start.restart_lsn >= begin_lsn:
+            return True
+        try:
+            found = ArchiveLook(Path(config.archive.folder), identity.segment_bytes).result(ARRIVAL_S)
+        except NoArchive:
+            return False
+        return reached_lsn(found) >= begin_lsn
 
     def _is_granted_by_now(self) -> bool:
         """Tell if the grant that was missing is there; asked as often as a switch is wanted (`archive.switch_s`)."""

@@ -14,6 +14,7 @@ from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
+from tidemark.io.file_access import ServerUser
 from tidemark.io.history_files import HistoryWriter
 from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node, NodeFacts
@@ -84,9 +85,10 @@ def initialise(
     with Node(config.capture.dsn) as node:
         facts = node.check_fitness()
         databases_of(node, config)  # there is one
+        user = archiving_user(node)
     if config.markers.dsn:
         _check_primary(config.markers.dsn, facts.system_identifier)
-    with _create(config, folder, facts, numbers_after) as store:
+    with _create(config, folder, facts, numbers_after, user) as store:
         if store.view().beginning is not None:
             return False
         select = partial(databases_of, config=config)
@@ -100,6 +102,12 @@ def initialise(
             snapshot = "" if config.copy.enabled else settled(config, seed, observer)
             _write_beginning(config, store, seed, snapshot)
     return True
+
+
+def archiving_user(node: Node) -> ServerUser | None:
+    """Return whom the node's archive_command is run as; None: unknown, or it is a standby, which archives nothing."""
+    archiving = node.archiving()
+    return archiving.server if archiving.is_on or not node.is_in_recovery() else None
 
 
 def is_standby(config: Config) -> bool:
@@ -143,12 +151,16 @@ def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> b
 
 
 def _create(
-    config: Config, folder: StateFolder, facts: NodeFacts, numbers_after: OutboxSequence = NO_SEQUENCE
+    config: Config,
+    folder: StateFolder,
+    facts: NodeFacts,
+    numbers_after: OutboxSequence = NO_SEQUENCE,
+    user: ServerUser | None = None,
 ) -> StateStore:
     """Make the state with nothing but whose it is, and what stands beside it; or open the one that is there."""
     folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
     config.ring_bytes(facts.segment_bytes)  # and a ring that is too small for the node
-    adopt_archive(config, facts.system_identifier)  # and a folder that cannot be the archive
+    adopt_archive(config, facts.system_identifier, user)  # and a folder that cannot be the archive
     make_marker_key(config, folder)
     identity = Identity(
         capture=config.capture.name,

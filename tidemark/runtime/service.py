@@ -30,6 +30,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import WriteGuard
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role
+from tidemark.runtime.archiving_watch import check_archiving
 from tidemark.runtime.capture import kernels_are_compiled
 from tidemark.runtime.daemon import Daemon, Work
 from tidemark.runtime.effects import HandoverPoint
@@ -108,6 +109,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         store.note_marker_key(role.value, key_name(key))
         markers = MarkerReader(around, key)
         errands = NodeErrands(around, key, incarnation)
+        check_archiving(around, errands)
         work = make_work(Means(around, lock.owner, errands, markers, Fence(around, incarnation, errands)))
         daemon = Daemon(work, beat, slot, metrics, log)
         if config.metrics.enabled:

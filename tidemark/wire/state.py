@@ -374,6 +374,20 @@ class Overtaken:
     epoch: Epoch | None
 
 
+@dataclass(frozen=True, slots=True)
+class Archiving:
+    """What a daemon saw last of the way from the node into the archive; for people."""
+
+    uid: int | None = None  # whom the server runs as; None: it is not known
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    waiting_since_us: int = 0  # complete segments wait, and none has arrived since; wall clock, 0: none waits
+    waiting: int = 0  # segments, when that was seen
+    reached_lsn: Lsn = INVALID_LSN  # where the archive ended then
+    unrecorded_first: str = ""  # the first segment that the server archived, and that is neither here nor a hole
+    unrecorded: int = 0  # how many
+
+
 ValueT = TypeVar("ValueT")
 
 
@@ -420,6 +434,7 @@ MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
 PLACE = Key("place", Place, DamagePolicy.HALT)
+ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
 
 READER_NAME_BYTES_MAX = 63
 

@@ -27,7 +27,7 @@ from tidemark.wire.state import FORMAT_VERSION
 KEYS = (
     *(state.IDENTITY, state.BEGINNING, state.STAGE, state.HAND_OVER, state.SWITCHES, state.LOSSES, state.TERM),
     *(state.DELIVERED, state.LEDGER, state.READER, state.HISTORY, state.JOURNAL, state.COPY, state.FINGERPRINT),
-    MANIFEST,
+    *(state.ARCHIVING, MANIFEST),
 )
 KINDS = tuple(ValueKind)
 FIRST = Sequence(1)

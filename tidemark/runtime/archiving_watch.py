@@ -1,0 +1,150 @@
+"""What both processes see of the way from the node into the archive: does WAL arrive, and can it (I25, I28, I31).
+
+The node is asked first and the folder is looked at afterwards: a segment that the server archived by its own word, and
+that is neither in the folder nor recorded as a hole, was given up without a record. Trimming keeps the newest segment,
+so a folder that ends before that segment never had it.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import TypeVar
+
+from tidemark.io.archive_progress import Unrecorded, reached_lsn, unrecorded, waiting_segments
+from tidemark.io.archive_state import ArchiveState
+from tidemark.io.clock import SystemClock
+from tidemark.io.disk import StateFull
+from tidemark.io.file_access import ServerUser
+from tidemark.io.node import NodeArchiving
+from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.state import StateStore
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import INVALID_LSN
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings
+from tidemark.wire.state import Archiving
+
+ASK_S = 10.0
+START_S = 3.0  # a start waits so long for the node's answer, and then for the folder's
+US_PER_S = 1_000_000
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(slots=True)
+class ArchivingWatch:
+    """Asks the node now and then; what comes of it goes into the state and the metrics."""
+
+    around: Surroundings
+    errands: NodeErrands
+    _asked: Future[NodeArchiving] | None = None
+    _asked_s: float = -ASK_S
+    _answer: NodeArchiving | None = None
+    _told: str | None = None
+    _clock: SystemClock = field(default_factory=SystemClock)
+
+    def ask(self) -> None:
+        """Ask the node if it is time, and take its answer if that is there."""
+        now_s = time.monotonic()
+        if self._asked is not None and self._asked.done():
+            if self._asked.exception() is None:
+                self._answer = self._asked.result()
+            self._asked = None
+        if self._asked is None and now_s - self._asked_s >= ASK_S:
+            self._asked_s = now_s
+            self._asked = self.errands.ask_archiving()
+
+    @property
+    def answer(self) -> NodeArchiving | None:
+        """What the node said last; to be taken before the folder is looked at."""
+        return self._answer
+
+    def compare(self, answer: NodeArchiving | None, found: ArchiveState) -> Archiving:
+        """Hold what the node said beside what is in the folder; write it down if it is news."""
+        store, config = self.around.store, self.around.config
+        before = store.archiving()
+        beginning = store.view().beginning
+        if answer is None or beginning is None:
+            self._show(before)
+            return before
+        user = answer.server if answer.is_on else None
+        lost = unrecorded(found, answer.archived_file, beginning.lsn) if answer.is_on else Unrecorded()
+        waiting, reached = waiting_segments(found, answer.insert_lsn, beginning.lsn), reached_lsn(found)
+        stays = before.waiting_since_us and before.reached_lsn == reached
+        seen = Archiving(
+            uid=before.uid if user is None else user.uid,
+            gid=before.gid if user is None else user.gid,
+            groups=before.groups if user is None else user.groups,
+            waiting_since_us=(before.waiting_since_us if stays else self._clock.wall_us()) if waiting else 0,
+            waiting=waiting,
+            reached_lsn=reached if waiting else INVALID_LSN,
+            unrecorded_first=lost.first,
+            unrecorded=lost.count,
+        )
+        with suppress(StateFull):  # it is for people, and seen again
+            store.note_archiving(seen)
+        self._show(seen)
+        self._tell(lost, spool_obstacle(config, user))
+        return seen
+
+    def _show(self, seen: Archiving) -> None:
+        since_us = seen.waiting_since_us
+        waited_s = max(0.0, (self._clock.wall_us() - since_us) / US_PER_S) if since_us else 0.0
+        self.around.metrics.archive_waiting_seconds.set(waited_s)
+
+    def _tell(self, lost: Unrecorded, kept_out: str | None) -> None:
+        """Say what is wrong, once as long as it stays the same."""
+        told = None
+        if kept_out is not None:
+            told = f"the server cannot fill the spool: {kept_out}"
+        elif lost.count:
+            told = (
+                f"{lost.count} segments from {lost.first} on never arrived, which the server archived by its own word"
+            )
+        if told is not None and told != self._told:
+            self.around.log.warning("the archive is broken", reason=told, hint=ServerCannotArchive.hint)
+        self._told = told
+
+
+def check_archiving(around: Surroundings, errands: NodeErrands) -> None:
+    """Raise `ServerCannotArchive` before a daemon begins where the server's user cannot fill the spool.
+
+    A node that is down, and a folder that gives no answer, are no reason not to begin: `ArchivingWatch` looks again.
+    """
+    config, store = around.config, around.store
+    if not config.has_archive:
+        return
+    try:
+        answer = errands.ask_archiving().result(START_S)
+        user = answer.server
+        if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
+            return
+        note_user(store, user)
+        kept_out = in_time(lambda: spool_obstacle(config, user), START_S)
+    except (TidemarkError, NotInTime, OSError):
+        return
+    if kept_out is not None:
+        raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {kept_out}")
+
+
+def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
+    """Return what `look` returns; raise `TimeoutError` where its file system gives no answer in time."""
+    answer: Future[ResultT] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(look())
+        except Exception as error:  # noqa: BLE001 - it is the asker's
+            answer.set_exception(error)
+
+    Thread(target=run, name="archive-look", daemon=True).start()
+    return answer.result(wait_s)
+
+
+def note_user(store: StateStore, user: ServerUser) -> None:
+    """Write down whom the server runs as: a look at the folders alone goes by it."""
+    with suppress(StateFull):
+        store.note_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))
