@@ -91,6 +91,10 @@ class Archive:
             self._watch_sidecar(marks)
         self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else a hole would be told
 
+    def pause(self) -> None:
+        """Let go of the capture."""
+        self._turn.let_go()
+
     def stop(self) -> None:
         """Stop delivering."""
         try:

@@ -22,6 +22,7 @@ class Upkeep:
         self._report = ArchiveReport(around, ArchivingWatch(around, errands))
         self._tender = SpoolTender(around.config, around.store)
         self._not_before_s = 0.0
+        self._is_told = False
 
     def step(self, read_lsn: Lsn | None) -> None:
         """Do what is due; a folder that is in trouble is told, and is no reason to stop. `read_lsn`: see `tend`."""
@@ -33,8 +34,13 @@ class Upkeep:
         try:
             tended = self._tender.tend(read_lsn)
         except TidemarkError as error:
-            self._around.log.warning("the spool cannot be tended", **describe_error(error))
+            if not self._is_told:  # once: of a disk that stays full it would be said for hours
+                self._around.log.warning("the spool cannot be tended", **describe_error(error))
+            self._is_told = True
             return
+        if self._is_told:
+            self._is_told = False
+            self._around.log.info("the spool is tended again")
         if tended is None or tended.horizon is None or not tended.trimmed.file_count:
             return
         self._around.metrics.archive_trimmed.inc(tended.trimmed.file_count)

@@ -10,6 +10,7 @@ from tidemark.io.heartbeat import Slot
 from tidemark.io.locks import RoleLock
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.io.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.wire.control import BadRequest, Json
@@ -48,7 +49,7 @@ def look_at(store: StateStore, role: Role, config: Config) -> Process:
     return Process(role, seen.owner if seen.is_held else None, seen.is_held, age_s, hangs)
 
 
-def process_tree(process: Process) -> Tree:
+def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:
     """Return what is said of a daemon."""
     if not process.is_running and process.beat_age_s is None:
         return "not running"
@@ -57,7 +58,17 @@ def process_tree(process: Process) -> Tree:
         "pid": process.owner.pid if process.owner is not None else None,
         "heartbeat_age_s": None if age_s is None else round(age_s, 3),
         "hangs": process.hangs,
+        **({"waits_for_room": waits_for_room} if waits_for_room else {}),
     }
+
+
+def waits_for_room(store: StateStore, process: Process) -> str | None:
+    """Ask a daemon what it waits for, where the disk is nearly full; it cannot write that down."""
+    if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
+        return None
+    answer = ask(store.folder, process.role, "status")
+    told = answer.get("waits_for_room") if answer is not None else None
+    return str(told) if told else None
 
 
 def ask(

@@ -115,6 +115,11 @@ class Realtime:
         self._confirm(marks)
         self._look_at_archive(marks)
 
+    def pause(self) -> None:
+        """Let go of the capture; what is buffered on the way back takes no disk."""
+        self._turn.let_go()
+        self._following.let_go()
+
     def stop(self) -> None:
         """Stop delivering; whoever waits for us finds the lock free."""
         try:

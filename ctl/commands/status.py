@@ -9,7 +9,7 @@ from ctl import settings
 from ctl.archive_tree import archive_tree
 from ctl.lake_tree import lake_tree
 from ctl.options import config_option, json_option, state_option
-from ctl.processes import process_tree
+from ctl.processes import process_tree, waits_for_room
 from ctl.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
 from ctl.render import Tree, show
 from ctl.rewind_text import rewind_text
@@ -21,6 +21,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_views import StateView
 from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.mode import Role
 from tidemark.model.relation import Relation
 from tidemark.wire.items import SchemaVersion
 from tidemark.wire.recopies import RecopyStep, recopies_by_table, step_of
@@ -39,16 +40,19 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         seen = see(store, settings.load(state, config))
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
+        free_bytes = store.environment.free_bytes()
+        rooms = {process.role: waits_for_room(store, process) for process in (seen.sidecar, seen.archiver)}
     tree = {
         **describe(seen, SystemClock().wall_us()),
         "first_copy": _first_copy(seen.view, relations),
         "recopy": _recopy(seen.view),
         "lake": lake_tree(state),
         "archive": _archive(seen),
-        "sidecar": process_tree(seen.sidecar),
-        "archiver": process_tree(seen.archiver),
+        "sidecar": process_tree(seen.sidecar, rooms[Role.SIDECAR]),
+        "archiver": process_tree(seen.archiver, rooms[Role.ARCHIVER]),
         "metrics_ports": _metrics_ports(StateFolder(state), settings.load(state, config)),
         "state_file_bytes": file_bytes,
+        "state_free_bytes": free_bytes,
     }
     show(tree, as_json=as_json)
 

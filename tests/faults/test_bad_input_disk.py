@@ -17,6 +17,7 @@ MB = 1 << 20
 KEPT_BACK = 64 * MB  # what the product keeps free for confirmations
 ROWS = 2000
 ATTEMPTS = 5
+CYCLES = 3
 
 
 @pytest.fixture
@@ -75,33 +76,55 @@ def test_delivery_waits_on_a_full_disk_and_goes_on_by_itself(node: Cluster, disk
         assert sidecar.stop() == ExitCode.SUCCESS
 
 
-def test_a_disk_without_a_byte_ends_or_stalls_the_sidecar_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
-    """DDL goes to the journal of catalogs, whose end is the sidecar's; with room again the next start goes on."""
-    with beside(disk, node) as sidecar:
+WAITS, GOES_ON = "the disk is full: waiting for room", "there is room on the disk again"
+
+
+@pytest.mark.feature("I40")
+def test_a_disk_without_a_byte_is_waited_for_again_and_again_and_loses_nothing(node: Cluster, disk: SmallDisk) -> None:
+    """DDL goes to the journal of catalogs, which meets the full disk first."""
+    with beside(disk, node, TIDEMARK_WATCHDOG__WATCHDOG_S="3") as sidecar:
         sidecar.start()
-        insert(node, 1)
-        sidecar.catch_up()
-        disk.fill()
+        for cycle in range(CYCLES):
+            insert(node, 1 + cycle * ROWS)
+            sidecar.catch_up()
+            disk.fill()
+            for number in range(10):
+                node.sql(f"CREATE TABLE more_{cycle}_{number} (id int PRIMARY KEY, a text, b text, c text)")
+            sidecar.wait_until(lambda: count(sidecar, WAITS) > cycle, "waiting")  # noqa: B023 - at once
+            if cycle == 0:
+                assert "no room for" in str(sidecar.status()["waits_for_room"])
+                assert sidecar.metric('tidemark_disk_full_seconds{capture="main"}') > 0
+                shown = succeeded(cdcctl("status", "--state", sidecar.folder.root, **sidecar.options))
+                assert "waits for room" in shown.out.decode()
+            disk.empty()
+        insert(node, 1 + CYCLES * ROWS)
+        assert_all_arrived(sidecar, (CYCLES + 1) * ROWS)
+        assert count(sidecar, WAITS) == count(sidecar, GOES_ON)
+        assert sidecar.metric('tidemark_disk_full_seconds{capture="main"}') == 0
+        assert sidecar.stop() == ExitCode.SUCCESS
+    for cycle in range(CYCLES):
         for number in range(10):
-            node.sql(f"CREATE TABLE more_{number} (id int PRIMARY KEY, a text, b text, c text)")
-        insert(node, ROWS + 1)
-        sidecar.ended(ExitCode.STATE, "no room", str(sidecar.folder.root))
-        sidecar.refuses(ExitCode.STATE, "no room", str(sidecar.folder.root))
-        disk.empty()
-        sidecar.start()
-        assert_all_arrived(sidecar, 2 * ROWS)
-    for number in range(10):
-        node.sql(f"DROP TABLE more_{number}")
+            node.sql(f"DROP TABLE more_{cycle}_{number}")
 
 
-def test_wal_that_waits_for_the_first_copy_and_finds_no_room_is_streamed_again(node: Cluster, disk: SmallDisk) -> None:
+@pytest.mark.feature("I40")
+def test_a_stop_ends_the_wait_and_a_start_waits_as_well(node: Cluster, disk: SmallDisk) -> None:
     with beside(disk, node, copy=True) as sidecar:
         insert(node, 1)
         disk.fill()
-        sidecar.refuses(ExitCode.STATE, "no room", str(sidecar.folder.root))
+        sidecar.start(wait=False)
+        sidecar.wait_until(lambda: count(sidecar, WAITS) == 1, "waiting")
+        assert sidecar.stop() == ExitCode.SUCCESS
+        sidecar.start(wait=False)
+        sidecar.wait_until(lambda: count(sidecar, WAITS) == 2, "waiting")
         disk.empty()
-        sidecar.start()
         assert_all_arrived(sidecar, ROWS)
+        assert sidecar.stop() == ExitCode.SUCCESS
+
+
+def count(sidecar: Sidecar, event: str) -> int:
+    """Return how often the sidecar has said that."""
+    return sum(told["event"] == event for told in sidecar.events())
 
 
 def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why_not(
@@ -132,19 +155,18 @@ def test_a_state_on_a_read_only_file_system_is_shown_and_whoever_writes_says_why
         assert_all_arrived(sidecar, 2 * ROWS)
 
 
-def test_a_transaction_that_finds_no_room_to_spill_ends_the_sidecar_and_comes_whole_later(
-    node: Cluster, disk: SmallDisk
-) -> None:
+@pytest.mark.feature("I40")
+def test_a_transaction_that_finds_no_room_to_spill_waits_and_comes_whole(node: Cluster, disk: SmallDisk) -> None:
     with beside(disk, node, TIDEMARK_DECODE__MEMORY_BYTES=str(MB)) as sidecar:
+        sidecar.start()
         for attempt in range(ATTEMPTS):  # NB: a vacuum of catalogs goes to their journal, which has no room either
-            sidecar.start()
             disk.fill()
             insert(node, 1 + attempt * ROWS)
-            last = sidecar.ended(ExitCode.STATE, "No space left on device", str(sidecar.folder.root))
+            sidecar.wait_until(lambda: count(sidecar, WAITS) > attempt, "waiting")  # noqa: B023 - at once
+            last = [told for told in sidecar.events() if told["event"] == WAITS][-1]
             disk.empty()
+            assert_all_arrived(sidecar, (attempt + 1) * ROWS)
             if str(sidecar.folder.spill) in str(last["error"]):
                 break
         else:
             pytest.fail(f"it was never the spill that found no room, last: {last}")
-        sidecar.start()
-        assert_all_arrived(sidecar, (attempt + 1) * ROWS)

@@ -8,7 +8,6 @@ from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.failover import Pair
 from tests.support.small_disk import SmallDisk, needs_mount, small_disk
-from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
 
 pytestmark = needs_mount
@@ -55,7 +54,7 @@ def test_an_active_archiver_waits_for_room_and_goes_on_by_itself(node: Archiving
         pair.wait_for_stage(Stage.REALTIME)
 
 
-def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_ends_by_name_and_loses_nothing(
+def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_waits_for_room_and_loses_nothing(
     node: Archiving, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", KEPT_BACK + 16 * MB) as disk, beside(disk, node) as pair:
@@ -66,12 +65,11 @@ def test_an_archiver_that_takes_over_on_a_disk_without_a_byte_ends_by_name_and_l
         for number in range(10):  # the journal of catalogs gets them, wherever they are decoded
             pair.node.sql(f"CREATE TABLE more_{number} (id int PRIMARY KEY, a text, b text, c text)")
         insert(pair, ROWS + 1)
-        pair.archiver.ended(ExitCode.STATE, "no room", str(disk.root))
-        pair.archiver.refuses(ExitCode.STATE, "no room", str(disk.root))
+        pair.archiver.wait_for_event("the disk is full: waiting for room")
+        assert pair.archiver.running
         disk.empty()
-        pair.archiver.start()
-        pair.sidecar.start()
         assert_all_arrived(pair, 2 * ROWS)
+        pair.sidecar.start()
         pair.wait_for_stage(Stage.REALTIME)
         for number in range(10):
             pair.node.sql(f"DROP TABLE more_{number}")

@@ -1,7 +1,7 @@
 """What goes wrong with the disk under the state folder, translated in one place.
 
-A full disk is `StateFull`: delivery waits for room; any other writer ends with it, and its next start goes
-on where it was.
+A full disk is `StateFull`. Delivery waits for room; a daemon whose other work meets it waits in its loop
+(`tidemark.runtime.room`); a command ends with it.
 """
 
 import errno
@@ -21,13 +21,18 @@ class StateFull(StateError):
     hint = "see `cdcctl reader list` for who holds the outbox, and the free space under the state folder"
 
 
+def is_full(error: BaseException) -> bool:
+    """Tell if an error says that there is no room: waiting may help."""
+    return isinstance(error, StateFull) or (isinstance(error, OSError) and error.errno in _FULL)
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Translate what the operating system says of `path` while this runs."""
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if is_full(error):
             raise StateFull(f"no room for {path}: {error.strerror}") from error
         hint = "see who owns the state folder, its permissions, and that it is on a local disk"
         raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error

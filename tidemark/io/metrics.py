@@ -72,6 +72,7 @@ ARCHIVE_LAG = "tidemark_ring_to_archive_lag_segments"
 ARCHIVE_BYTES = "tidemark_archive_bytes"
 ARCHIVE_FREE = "tidemark_archive_free_bytes"
 ARCHIVE_HOLES = "tidemark_archive_holes"
+DISK_FULL = "tidemark_disk_full_seconds"
 ARCHIVE_WAITING = "tidemark_archive_waiting_seconds"
 ARCHIVE_TRIMMED = "tidemark_archive_trimmed_segments_total"
 ARCHIVER_ACTIVE = "tidemark_archiver_active"
@@ -200,6 +201,7 @@ class Metrics:
             self.heartbeat_age(role).set(NO_HEARTBEAT_S)
 
     def _add_archive(self) -> None:
+        self.disk_full_seconds = self._gauge(DISK_FULL, "How long this process waits for room on a full disk; 0: not.")
         self.archived_lsn = self._unseen(ARCHIVED_LSN, "End of the archived WAL that follows without a hole.")
         self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
         self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 from tidemark.io.clock import process_start_ticks
+from tidemark.io.disk import StateFull, is_full
 from tidemark.model.errors import StateError
 
 _SUFFIX = ".spill"
@@ -36,6 +37,8 @@ class SpillFolder:
                 if _is_left_over(file.name):
                     file.unlink(missing_ok=True)
         except OSError as error:
+            if is_full(error):
+                raise StateFull(f"no room for {folder}: {error.strerror}") from error
             raise SpillFailed(f"cannot use {folder} for spilled transactions: {error}") from error
 
     @property
@@ -54,6 +57,10 @@ class SpillFolder:
                 file.writelines(parts)
         except OSError as error:
             path.unlink(missing_ok=True)
+            if is_full(error):
+                raise StateFull(
+                    f"no room for {size} bytes in {path}: {error.strerror}", hint=SpillFailed.hint
+                ) from error
             raise SpillFailed(f"cannot write {size} bytes to {path}: {error}") from error
         self._sizes[handle] = size
         return handle

@@ -12,6 +12,7 @@ from contextlib import suppress
 READY = "READY=1"
 STOPPING = "STOPPING=1"
 ALIVE = "WATCHDOG=1"
+MORE_TIME = "EXTEND_TIMEOUT_USEC="  # and how much, for a start that takes long
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:

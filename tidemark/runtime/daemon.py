@@ -16,12 +16,14 @@ from types import FrameType
 from typing import Protocol
 
 from tidemark.io.control import DEADLINE_S, Handler
+from tidemark.io.disk import StateFull, is_full
 from tidemark.io.heartbeat import HeartbeatFile, Slot
-from tidemark.io.logs import Log
+from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.model.errors import StateError
 from tidemark.model.mode import Role
+from tidemark.runtime.room import Room
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
@@ -43,7 +45,10 @@ class Work(Protocol):
         """Begin."""
 
     def step(self) -> None:
-        """Look at everything, do what is due; raise what ends the process."""
+        """Look at everything, do what is due; raise what ends the process, or has to wait for room on the disk."""
+
+    def pause(self) -> None:
+        """Let go of what is in hand: the disk is full. The next step begins anew."""
 
     def stop(self) -> None:
         """End in order."""
@@ -58,8 +63,10 @@ class Work(Protocol):
 class Daemon:
     """Runs a piece of work until it has to end."""
 
-    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, metrics: Metrics, log: Log) -> None:
+    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, *, metrics: Metrics, log: Log, room: Room) -> None:
         self._work = work
+        self._room = room
+        self._is_started = False
         self._beat = beat
         self._slot = slot
         self._metrics = metrics
@@ -76,9 +83,6 @@ class Daemon:
         error: BaseException | None = None
         try:
             self._beat.beat(self._slot, ahead_s=START_S_MAX)
-            self._work.start()
-            notify(READY)
-            self._log.info("ready")
             self._loop()
         except BaseException as raised:
             error = raised
@@ -96,9 +100,10 @@ class Daemon:
 
     def _loop(self) -> None:
         while not self._is_over:
-            self._beat.beat(self._slot)
+            if self._is_started or self._room.is_waiting:
+                self._beat.beat(self._slot)
             notify(ALIVE)
-            self._work.step()
+            self._work_on()
             self._tell_signs_of_life()
             while True:
                 try:
@@ -109,6 +114,27 @@ class Daemon:
             if self._woken.wait(STEP_S):
                 self._woken.clear()
 
+    def _work_on(self) -> None:
+        """Do a step of the work, or the start of it, unless it waits for room on the disk."""
+        if not self._room.has_come():
+            return
+        try:
+            if self._is_started:
+                self._work.step()
+            else:
+                self._work.start()
+        except (StateFull, OSError) as error:
+            if not is_full(error):
+                raise
+            self._room.met_full(error)
+            self._work.pause()
+            notify(READY)  # or the service manager would take it for hung
+            return
+        if not self._is_started:
+            self._is_started = True
+            notify(READY)
+            self._log.info("ready")
+
     def _tell_signs_of_life(self) -> None:
         for role in Role:
             age_s = self._beat.age_s(Slot[role.name])
@@ -117,9 +143,12 @@ class Daemon:
     def _stop_work(self, error: BaseException | None) -> None:
         try:
             self._work.stop()
-        except Exception:
-            # The first error is the one to tell; where there is none, this one is.
-            if error is None:
+        except Exception as raised:
+            # The first error is the one to tell; where there is none, this one is. What a full disk keeps from being
+            # made durable comes again at the next start.
+            if is_full(raised):
+                self._log.warning("the disk is full at the stop", **describe_error(raised))
+            elif error is None:
                 raise
 
     def _by_the_loop(self, handler: Handler) -> Handler:
@@ -154,4 +183,4 @@ class Daemon:
         self._woken.set()
 
     def _status(self, _request: dict[str, Json]) -> Mapping[str, Json]:
-        return {"pid": os.getpid(), **self._work.status()}
+        return {"pid": os.getpid(), "waits_for_room": self._room.reason or None, **self._work.status()}

@@ -7,6 +7,7 @@ epoch, and a full outbox is waited for: then the queue fills, then the ring, and
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -149,8 +150,9 @@ class OutboxTarget:
             self._log.warning("outbox is full, delivery waits", reason=str(full))
         self._clear_stale_readers()
         # Pages freed by one transaction are usable from the next but one on: trim, then something small, then write.
-        self._settle()
-        self._settle()
+        with suppress(StateFull):  # of the disk itself: not even this finds room
+            self._settle()
+            self._settle()
         if self._stopping.wait(wait_s):
             raise Stopped
 

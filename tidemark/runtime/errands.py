@@ -24,7 +24,7 @@ from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
-from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, streams_from, where_the_node_is
 from tidemark.wal.segments import segment_of, segment_start
@@ -34,7 +34,7 @@ ERRANDS_MAX = 16
 STOP_S = 2.0
 IDLE_S = 0.5
 ARRIVAL_S = 10.0  # for the archive's folder to say what has arrived
-SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.5, 30.0  # before a switch that waits is tried again: each try lists the folder
+SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a switch that waits is tried again: each try lists the folder
 ResultT = TypeVar("ResultT")
 
 
@@ -64,7 +64,8 @@ class NodeErrands:
         self._incarnation = incarnation
         self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
         self._may_switch = True
-        self._switch_wait_s, self._switch_at_s = 0.0, math.inf  # of a switch that waits for the last one to arrive
+        self._late_lsn = INVALID_LSN  # of a switch that waits for the last one to arrive: what it is to complete
+        self._late_wait_s, self._late_at_s = 0.0, math.inf
         self._told_left_out = False
         self._closing = threading.Event()
         self._queue: Queue[Callable[[], None]] = Queue(ERRANDS_MAX)
@@ -131,7 +132,7 @@ class NodeErrands:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                errand = self._queue.get(timeout=IDLE_S)
+                errand = self._queue.get(timeout=max(0.0, min(IDLE_S, self._late_at_s - time.monotonic())))
             except Empty:
                 self._switch_late()
                 continue
@@ -203,11 +204,13 @@ class NodeErrands:
     def _switch_segment(self) -> bool:
         if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
             return False
-        if not self._last_has_arrived():
-            self._switch_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._switch_wait_s or SWITCH_WAIT_S)
-            self._switch_at_s = time.monotonic() + self._switch_wait_s
+        ((told,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+        if not self._have_arrived_before(parse_lsn(str(told))):
+            self._late_lsn = parse_lsn(str(told))
+            self._late_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._late_wait_s or SWITCH_WAIT_S)
+            self._late_at_s = time.monotonic() + self._late_wait_s
             return False
-        self._switch_wait_s, self._switch_at_s = 0.0, math.inf
+        self._late_wait_s, self._late_at_s = 0.0, math.inf
         try:
             self._session().query("SELECT pg_switch_wal()")
         except PermissionMissing as error:
@@ -221,32 +224,36 @@ class NodeErrands:
         return True
 
     def _switch_late(self) -> None:
-        """Try a switch again that waits for the last one to arrive."""
-        if time.monotonic() < self._switch_at_s:
+        """Try a switch again that waits for the last one to arrive, unless somebody completed that segment."""
+        if time.monotonic() < self._late_at_s:
             return
         try:
-            self._switch_segment()
+            ((told,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+            if self._segment_begin(parse_lsn(str(told))) > self._late_lsn:
+                self._late_wait_s, self._late_at_s = 0.0, math.inf
+            else:
+                self._switch_segment()
         except Exception:  # noqa: BLE001 - nobody asked: it is tried again
-            self._switch_at_s = time.monotonic() + SWITCH_WAIT_S_MAX
+            self._late_at_s = time.monotonic() + SWITCH_WAIT_S_MAX
             self._forget_nodes()
 
-    def _last_has_arrived(self) -> bool:
+    def _segment_begin(self, lsn: Lsn) -> Lsn:
+        segment_bytes = self._around.store.identity.segment_bytes
+        return segment_start(segment_of(lsn, segment_bytes), segment_bytes)
+
+    def _have_arrived_before(self, insert_lsn: Lsn) -> bool:
         """Tell if all segments before the current one are in the archive, or needed no more.
 
         Where archiving is broken each switch would only add a segment to what the node keeps.
         """
-        config, identity = self._around.config, self._around.store.identity
+        config, store = self._around.config, self._around.store
         if not config.has_archive:
             return True
-        ((insert_lsn,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
-        begin_lsn = segment_start(
-            segment_of(parse_lsn(str(insert_lsn)), identity.segment_bytes), identity.segment_bytes
-        )
-        start = self._around.store.marks().start
+        begin_lsn, start = self._segment_begin(insert_lsn), store.marks().start
         if start is not None and start.restart_lsn >= begin_lsn:
             return True
         try:
-            found = ArchiveLook(Path(config.archive.folder), identity.segment_bytes).result(ARRIVAL_S)
+            found = ArchiveLook(Path(config.archive.folder), store.identity.segment_bytes).result(ARRIVAL_S)
         except NoArchive:
             return False
         return reached_lsn(found) >= begin_lsn

@@ -38,6 +38,7 @@ from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.fencing import Fence
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
+from tidemark.runtime.room import Room, patiently
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.state import Identity, Owner
@@ -92,33 +93,34 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
     with ExitStack() as stack:
         socket_path = folder.socket(role.value)
         guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
-        store = stack.enter_context(StateStore.open(folder, guarded=guard))
+        store = stack.enter_context(patiently(partial(StateStore.open, folder, guarded=guard), folder.root, log))
         config.ring_bytes(store.identity.segment_bytes)  # raises where it is too small for the node
         _warn_of_fixed(config, store.identity, log)
-        lock = stack.enter_context(RoleLock.take(folder, role.value))
+        lock = stack.enter_context(patiently(partial(RoleLock.take, folder, role.value), folder.root, log))
         metrics = Metrics(store.identity.capture)
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
         log.info("state opened", state=str(folder.root), capture=store.identity.capture)
-        incarnation = begin_incarnation(store, role, log, moved=moved)
+        begin = partial(begin_incarnation, store, role, log, moved=moved)
+        incarnation = patiently(begin, folder.root, log)
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
         around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
-        store.note_marker_key(role.value, key_name(key))
+        patiently(partial(store.note_marker_key, role.value, key_name(key)), folder.root, log)
         markers = MarkerReader(around, key)
         errands = NodeErrands(around, key, incarnation)
         check_archiving(around, errands)
         work = make_work(Means(around, lock.owner, errands, markers, Fence(around, incarnation, errands)))
-        daemon = Daemon(work, beat, slot, metrics, log)
+        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, room=Room(folder.root, metrics, log))
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
             log.info("serving metrics", host=config.metrics.host, port=server.port)
         # NB: told by the socket's own thread: a loop that has stopped is for `cdcctl check` to find out.
         handlers = {**daemon.handlers(), "check": lambda _request: _tell_check(markers)}
-        control = ControlServer(socket_path, handlers, folder.file_mode)
+        control = patiently(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
         stack.callback(control.close)
         daemon.run()
 

@@ -92,6 +92,7 @@ def test_left_overs_go_with_their_segment_and_history_files_and_strangers_stay()
         f"{name(2)}.txt",
         f"x{name(2)}",
         name(2)[:-1],
+        name(8),  # the newest: without one behind it, the newest of all stays
         name(9, more=".partial"),
         f".{name(9)}.new",
     ]
