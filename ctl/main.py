@@ -4,60 +4,47 @@ No command catches an error of ours to print it: that happens here, in one place
 output is its result; messages, progress and errors go to standard error.
 """
 
-import gc
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module
 
 import click
 
+from ctl.loading import Entry, LazyGroup
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
-COMMANDS = (
-    "archive",
-    "check",
-    "decode",
-    "init",
-    "reader",
-    "realtime",
-    "rewind",
-    "run",
-    "spark",
-    "status",
-    "table",
-    "tail",
-)
+COMMANDS = {
+    "archive": Entry("archive", "Show the archive, and repair it."),
+    "check": Entry(
+        "check", "Write a marker into the WAL and follow it through capture, archive, consumer and readers."
+    ),
+    "decode": Entry("decode", "Print the changes in archived WAL, by the catalog history in the state folder."),
+    "init": Entry(
+        "init", "Make the state of a capture: give either --config, or --dsn, from which a configuration is written."
+    ),
+    "reader": Entry("reader", "List and drop the readers of the outbox."),
+    "realtime": Entry("realtime", "Switch between realtime and the archive, and see who delivers."),
+    "rewind": Entry("rewind", "Go back to where the node left what was delivered, and on along its timeline."),
+    "run": Entry("run", "Run a daemon in the foreground."),
+    "spark": Entry("spark", "Bring changes to tables by Spark."),
+    "status": Entry(
+        "status", "Show mode, positions, outbox, readers, first copies and archive, from the folders alone."
+    ),
+    "table": Entry("table", "Copy single tables again."),
+    "tail": Entry("tail", "Print the changes of the node at DSN as they commit, until interrupted."),
+}
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
-BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 class _ReaderGone(Exception):
     """Nobody reads our output any more (`cdcctl tail … | head`)."""
 
 
-class _Commands(click.Group):
-    """Each command is loaded when it is asked for: most of what one takes is the loading of what it needs.
+class _Commands(LazyGroup):
+    """All commands.
 
     NB: click ends a program whose output nobody reads with code 1, before we see it.
     """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, from the module of its name."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        with _loading():
-            found = getattr(import_module(f"ctl.commands.{cmd_name}"), cmd_name)
-        assert isinstance(found, click.Command), cmd_name
-        return found
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that was asked for."""
@@ -67,26 +54,7 @@ class _Commands(click.Group):
             raise _ReaderGone from None
 
 
-@contextmanager
-def _loading() -> Iterator[None]:
-    """Load modules without what costs more than it brings: nothing of them is garbage, then or later.
-
-    pyarrow loads numpy, whose library starts a thread a processor for algebra, which we have none of.
-    """
-    is_ours = BLAS_THREADS not in os.environ
-    if is_ours:
-        os.environ[BLAS_THREADS] = "1"
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.freeze()
-        if is_ours:
-            del os.environ[BLAS_THREADS]
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tidemark", prog_name="cdcctl")
 def cdcctl() -> None:
     """Realtime change data capture for PostgreSQL that never holds back the database."""

@@ -1,85 +1,18 @@
 """`cdcctl realtime`: the operator's switch between both ways of delivering, and its state (I16)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-
 import click
 
-from ctl import settings
-from ctl.options import config_option, json_option, state_option
-from ctl.realtime_switch import RealtimeSwitch
-from ctl.realtime_tree import realtime_tree, see, stage_tree
-from ctl.render import show
-from ctl.surroundings import surrounded
-from ctl.waiting import NotComplete
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from ctl.loading import Entry, LazyGroup
 
-DEADLINE_S_DEFAULT = 120.0
-SWITCHES_DEFAULT = 10
-deadline_option = click.option(
-    "--deadline-s",
-    type=click.FloatRange(min=0),
-    default=DEADLINE_S_DEFAULT,
-    show_default=True,
-    help="Return by then with what was found.",
-)
+COMMANDS = {
+    "off": Entry("realtime_switching", "Stop realtime until it is switched on; return when the archiver delivers."),
+    "on": Entry("realtime_switching", "Go on with realtime; return when the sidecar delivers."),
+    "status": Entry(
+        "realtime_status", "Show who delivers, since when and why, and the switches so far, with or without a daemon."
+    ),
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, entries=COMMANDS)
 def realtime() -> None:
     """Switch between realtime and the archive, and see who delivers."""
-
-
-@realtime.command()
-@state_option
-@config_option
-@deadline_option
-@json_option
-def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
-    """Go on with realtime; return when the sidecar delivers.
-
-    The archiver delivers what is older first: it has to be nearer to the node than a quarter of the ring.
-    """
-    with _switching(state, config, deadline_s, as_json=as_json) as switching:
-        switching.on()
-
-
-@realtime.command()
-@state_option
-@config_option
-@deadline_option
-@click.option("--force", is_flag=True, help="Kill a sidecar that hangs: no sign of life for watchdog.watchdog_s.")
-@json_option
-def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_json: bool) -> None:
-    """Stop realtime until it is switched on; return when the archiver delivers. Works with a dead sidecar."""
-    with _switching(state, config, deadline_s, as_json=as_json, kills=force) as switching:
-        switching.off(force=force)
-
-
-@realtime.command()
-@state_option
-@config_option
-@click.option("--switches", type=click.IntRange(min=0), default=SWITCHES_DEFAULT, show_default=True, help="Latest.")
-@json_option
-def status(state: Path, *, config: Path | None, switches: int, as_json: bool) -> None:
-    """Show who delivers, since when and why, and the switches so far, with or without a daemon."""
-    with StateStore.open(StateFolder(state), read_only=True) as store:
-        seen = see(store, settings.load(state, config))
-    show(realtime_tree(seen, switches=switches, as_json=as_json), as_json=as_json)
-
-
-@contextmanager
-def _switching(
-    state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
-) -> Iterator[RealtimeSwitch]:
-    """Give a switch; print the state that it left, also one that is not what was asked for."""
-    with surrounded(state, config, kills=kills) as (around, errands):
-        try:
-            yield RealtimeSwitch(around, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))
-        except NotComplete:
-            show(stage_tree(see(around.store, around.config)), as_json=as_json)
-            raise
-        show(stage_tree(see(around.store, around.config)), as_json=as_json)

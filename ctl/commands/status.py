@@ -23,8 +23,8 @@ from tidemark.io.state_views import StateView
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.mode import Role
 from tidemark.model.relation import Relation
-from tidemark.wire.items import SchemaVersion
 from tidemark.wire.recopies import RecopyStep, recopies_by_table, step_of
+from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import CopyPhase, CopyProgress, Watermark
 
 US_PER_S = 1_000_000

@@ -43,9 +43,10 @@ from tidemark.runtime.first_copy import FirstCopy
 from tidemark.runtime.history_start import LsnRange, begin_from_history
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.offline import decode_archive
-from tidemark.wire.items import ValueKind, decode_item
+from tidemark.wire.items import decode_item
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, Owner
+from tidemark.wire.values import ValueKind
 
 OUTBOX_BYTES = 4 << 30
 OWNER = Owner("sidecar", "bench", "boot", 1, 1)

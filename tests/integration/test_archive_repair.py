@@ -33,8 +33,8 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
 from tidemark.pipeline.positions import Positions, TableState
 from tidemark.wal.segments import segment_start
-from tidemark.wire.items import ValueKind
 from tidemark.wire.state import STAGE, CopyPhase
+from tidemark.wire.values import ValueKind
 
 MB = 1 << 20
 

@@ -15,8 +15,8 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.model.change import CopyBoundary
 from tidemark.runtime.initialise import initialise
-from tidemark.wire.items import ValueKind
 from tidemark.wire.state import CopyPhase
+from tidemark.wire.values import ValueKind
 
 ROWS = 3
 CAME_IN = "a table came into the selection, its rows are copied at the next start"

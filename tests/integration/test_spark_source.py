@@ -24,8 +24,8 @@ from tidemark.pipeline.source import (
     OutboxStreamReader,
     SourceOptions,
 )
-from tidemark.wire.items import ValueKind, decode_item, encode_item
-from tidemark.wire.outbox import HEADER_BYTES, decode_header
+from tidemark.wire.items import decode_item, encode_item
+from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 
 GROUPS = 30
 

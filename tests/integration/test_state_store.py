@@ -10,7 +10,8 @@ import pytest
 from tests.support import groups
 from tidemark.io.disk import StateFull
 from tidemark.io.environment import StateMissing
-from tidemark.io.outbox import OutboxReader, OutboxTrimmed, UnknownReader
+from tidemark.io.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.outbox_table import UnknownReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError

@@ -14,11 +14,11 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction
-from tidemark.model.change import KnownDatabase
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Pointer, Position, Sequence
+from tidemark.model.relation import KnownDatabase
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.keys import named
 from tidemark.wire.outbox import encode_group

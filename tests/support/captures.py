@@ -25,7 +25,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.position import Sequence
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.control import Json
-from tidemark.wire.items import ValueKind
+from tidemark.wire.values import ValueKind
 
 READY_S = 120.0
 CAUGHT_UP_S = 120.0

@@ -20,8 +20,8 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.sinks import Lake, LakeBatch, LakeItem
 from tidemark.pipeline.steps import Delivered, TableItem, position_of
 from tidemark.pipeline.types import constants_of, shape_of
-from tidemark.wire.items import ValueKind
 from tidemark.wire.state import Identity
+from tidemark.wire.values import ValueKind
 
 CAPTURE = "test"
 IDENTITY = Identity(CAPTURE, SystemIdentifier(77), "outbox-1", 15, 16 << 20, 16 << 20)

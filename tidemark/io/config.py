@@ -8,6 +8,7 @@ never keys: passwords come by PGPASSFILE or a service file, as everything that l
 import tomllib
 from collections.abc import Mapping
 from dataclasses import field
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +17,6 @@ from pydantic.dataclasses import dataclass
 
 from tidemark.engine.ring import RING_BYTES_MIN
 from tidemark.engine.selection import Selection
-from tidemark.io.dsn import parse_dsn
 from tidemark.io.heartbeat import WATCHDOG_S_DEFAULT, WATCHDOG_S_MIN
 from tidemark.io.local_path import local_path
 from tidemark.model.errors import ConfigError
@@ -26,7 +26,7 @@ ENVIRONMENT_PREFIX = "TIDEMARK_"
 _SEPARATOR = "__"
 RETURN_LAG_SHARE_MAX = 0.25  # of the ring: what the archiver may be behind when the sidecar asks to return
 RING_SEGMENTS_MIN = 2  # of a node with an archive
-_STRICT = ConfigDict(extra="forbid")
+_STRICT = ConfigDict(extra="forbid", defer_build=True)  # a validator of each section by itself is never used
 
 Assigned = Mapping[str, Mapping[str, object]]
 Bytes = Annotated[int, Field(ge=0)]
@@ -384,7 +384,8 @@ def _check_standby(config: Config, where: str) -> None:
         )
     if config.standby.lake and config.deliver.consumer != "outbox":
         raise BadConfig(f"{where}: standby.lake: a lake is filled from the outbox, not by {config.deliver.consumer}")
-    if "," in parse_dsn(config.capture.dsn).get("host", ""):
+    # libpq is loaded where it is needed: most programs that read a configuration never connect.
+    if "," in import_module("tidemark.io.dsn").parse_dsn(config.capture.dsn).get("host", ""):
         raise BadConfig(
             f"{where}: standby.follow: capture.dsn names several hosts",
             hint="name the one node that this sidecar follows while it is a standby; a sidecar that goes along with "

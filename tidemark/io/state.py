@@ -11,7 +11,7 @@ from typing import Self
 
 from tidemark.io.environment import Environment, Guarded, StateMissing, Transaction, map_bytes_for
 from tidemark.io.opened_state import OpenedState, capture_scope, scope_of
-from tidemark.io.outbox import SCHEMA_FORMAT_VERSION
+from tidemark.io.outbox_table import SCHEMA_FORMAT_VERSION
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import StateTransaction, Versions
 from tidemark.io.state_views import StateMarks, StateView
@@ -21,8 +21,8 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, unseal
-from tidemark.wire.items import SchemaVersion, decode_relation
 from tidemark.wire.keys import Scope, named
+from tidemark.wire.relations import SchemaVersion, decode_relation
 from tidemark.wire.state import (
     ARCHIVING,
     IDENTITY,

@@ -9,19 +9,17 @@ from typing import TypeVar
 
 from tidemark.io.disk import StateFull
 from tidemark.io.environment import Environment, Transaction
-from tidemark.io.outbox import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
+from tidemark.io.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
 from tidemark.io.overtaken import check_not_overtaken
 from tidemark.io.state_views import StateMarks, StateView
-from tidemark.model.change import KnownDatabase
 from tidemark.model.errors import Fenced, InternalError, StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
-from tidemark.model.relation import Relation
+from tidemark.model.relation import KnownDatabase, Relation
 from tidemark.wire.envelope import DamagedValue, seal
-from tidemark.wire.items import SchemaVersion, encode_relation
 from tidemark.wire.keys import Scope, named, numbered
-from tidemark.wire.outbox import EncodedGroup
+from tidemark.wire.relations import SchemaVersion, encode_relation
 from tidemark.wire.state import (
     BEGINNING,
     CONFIRMED,
@@ -64,6 +62,7 @@ from tidemark.wire.state import (
     Term,
     Watermark,
 )
+from tidemark.wire.values import EncodedGroup
 
 FREE_BYTES_MIN = 64 << 20  # of the file system: kept back so that a full outbox never stops a confirmation
 _OID_BYTES = 4

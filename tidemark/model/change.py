@@ -7,13 +7,13 @@ or more a relation version; their order across batches is that of (`_commit_lsn`
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from tidemark.model.lsn import INVALID_OID, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Pointer, Position
-from tidemark.model.relation import Relation
+from tidemark.model.relation import KnownDatabase, Relation
 
 MARKER_PREFIX = "tidemark"
 """Prefix of logical messages that are our own: no consumer and no renderer shows them."""
@@ -247,13 +247,6 @@ class TransactionEnds(Protocol):
 
     def __iter__(self) -> Iterator[TransactionEnd]:
         """Give them out."""
-
-
-class KnownDatabase(NamedTuple):
-    """What has to be known of a database to make sense of its changes."""
-
-    name: str
-    encoding: str  # PostgreSQL's name
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -173,3 +173,10 @@ class Relation(_Hashed):
     def qualified_name(self) -> str:
         """Return namespace and name with a dot between, unquoted: for people and patterns, not for SQL."""
         return f"{self.namespace}.{self.name}"
+
+
+class KnownDatabase(NamedTuple):
+    """What has to be known of a database to make sense of its changes."""
+
+    name: str
+    encoding: str  # PostgreSQL's name

@@ -11,8 +11,7 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.sinks import LakeBatch, LakeItem
-from tidemark.wire.items import ValueKind
-from tidemark.wire.outbox import HEADER_BYTES, ValueHeader
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind
 
 NOT_WHOLE = "a batch of outbox values is not whole"
 

@@ -17,8 +17,8 @@ from tidemark.io.outbox import OutboxReader
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.feed import Feed, check_whole, in_order, make_feed
 from tidemark.pipeline.source import OutboxReplaced
-from tidemark.wire.items import ValueKind
-from tidemark.wire.outbox import HEADER_BYTES, KINDS, OutboxValue, ValueHeader, decode_header
+from tidemark.wire.outbox import OutboxValue
+from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
 
 PORTION_BYTES = 64 << 20
 ITEMS = KINDS - {ValueKind.TRANSACTIONS}

@@ -22,7 +22,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ConfigError, StateError
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.wire.outbox import encode_header
+from tidemark.wire.values import encode_header
 
 FORMAT = "tidemark"
 BATCH_BYTES = 64 << 20

@@ -17,7 +17,8 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.lake import LakeTable
 from tidemark.pipeline.steps import after, position_of
-from tidemark.wire.items import ValueKind, decode_item, encode_item
+from tidemark.wire.items import decode_item, encode_item
+from tidemark.wire.values import ValueKind
 
 FOLDER = "waiting"
 PORTION_BYTES = 64 << 20

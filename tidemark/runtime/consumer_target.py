@@ -34,8 +34,8 @@ from tidemark.runtime.confirming import Confirming
 from tidemark.runtime.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep, Stopped
 from tidemark.runtime.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.whole_tables import WholeTables
-from tidemark.wire.outbox import EncodedGroup
 from tidemark.wire.state import CONFIRMED
+from tidemark.wire.values import EncodedGroup
 
 ABANDON_S = 5.0  # for a transaction of two syncs that is under way when a stop leaves the consumer behind
 UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none

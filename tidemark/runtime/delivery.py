@@ -25,8 +25,9 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.whole_tables import WholeTables
-from tidemark.wire.outbox import EncodedGroup, encode_group
+from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
+from tidemark.wire.values import EncodedGroup
 
 TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are looked at while nothing is delivered
 ROOM_FIRST_S = 0.02

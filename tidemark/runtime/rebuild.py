@@ -27,7 +27,6 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.initialise import is_standby
 from tidemark.wire.manifest import Manifest
-from tidemark.wire.outbox import HEADER_BYTES
 from tidemark.wire.state import (
     BEGINNING,
     DELIVERED,
@@ -45,6 +44,7 @@ from tidemark.wire.state import (
     Term,
     Watermark,
 )
+from tidemark.wire.values import HEADER_BYTES
 
 EPOCHS_MAX = 1 << 20  # or attempts to return, between two copies of the history: a year and more of one a minute
 

@@ -38,7 +38,7 @@ from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.initialise import beginning_of, write_base
 from tidemark.runtime.seeding import Seed
 from tidemark.runtime.whole_tables import COPIED_KIND
-from tidemark.wire.outbox import EncodedGroup, encode_group
+from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import (
     BEGINNING,
     FINGERPRINT,
@@ -49,6 +49,7 @@ from tidemark.wire.state import (
     HistoryIndex,
     Owner,
 )
+from tidemark.wire.values import EncodedGroup
 
 Told = LogicalMessage | SchemaEvent | CopyBoundary
 Message = tuple[str, Mapping[str, object]]  # prefix, and content as JSON

@@ -9,7 +9,7 @@ from tidemark.engine.dead_branch import DeadBranch, find_dead_branch, happened, 
 from tidemark.io.archive_state import NoArchive, archive_state
 from tidemark.io.config import Config
 from tidemark.io.history_files import before_fork
-from tidemark.io.outbox import OutboxTable
+from tidemark.io.outbox_table import OutboxTable
 from tidemark.io.replication import TimelineEnd, WalStream
 from tidemark.io.state import StateStore
 from tidemark.io.state_views import StateView

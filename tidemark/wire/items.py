@@ -5,9 +5,6 @@ JSON. What this module does not know is numbering, keys and headers (`tidemark.w
 """
 
 import struct
-from enum import IntEnum
-from functools import lru_cache
-from typing import NewType
 
 import pyarrow as pa
 
@@ -28,54 +25,23 @@ from tidemark.model.position import Position
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue
 from tidemark.wire.json_form import JsonForm, Misfit
-
-SchemaVersion = NewType("SchemaVersion", int)
-"""The number of a relation version in one state; 0 where a value has no relation."""
+from tidemark.wire.relations import decode_relation, encode_relation
+from tidemark.wire.values import ValueKind
 
 RELATION_METADATA = b"tidemark.relation"
 DATABASE_METADATA = b"tidemark.database"
 # lsn, xid, transactional, database, timeline, commit_lsn, ordinal, origin, prefix length
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of an IPC stream
 _MESSAGE = struct.Struct(">QIBIIQQHI")
-_RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
-
-
-class ValueKind(IntEnum):
-    """What a value of the outbox holds; a number, once written, never changes."""
-
-    BATCH = 1
-    SCHEMA = 2
-    REWRITE = 3
-    TRUNCATION = 4
-    MESSAGE = 5
-    COPY = 6
-    TRANSACTIONS = 7
-    PARTITION = 8
 
 
 # Each event stands in a list of its own: what is stored already has this form.
-_RELATION: JsonForm[tuple[Relation]] = JsonForm(tuple[Relation])
 _SCHEMA: JsonForm[tuple[SchemaEvent]] = JsonForm(tuple[SchemaEvent])
 _PARTITION: JsonForm[tuple[PartitionEvent]] = JsonForm(tuple[PartitionEvent])
 _REWRITE: JsonForm[tuple[RewriteBoundary]] = JsonForm(tuple[RewriteBoundary])
 _TRUNCATION: JsonForm[tuple[Truncation]] = JsonForm(tuple[Truncation])
 _COPY: JsonForm[tuple[CopyBoundary]] = JsonForm(tuple[CopyBoundary])
 _TRANSACTIONS: JsonForm[tuple[TransactionEnd, ...]] = JsonForm(tuple[TransactionEnd, ...])
-
-
-@lru_cache(maxsize=_RELATIONS_KEPT)
-def encode_relation(relation: Relation) -> bytes:
-    """Return the JSON of a relation version: equal versions give equal bytes."""
-    return _RELATION.write((relation,))
-
-
-@lru_cache(maxsize=_RELATIONS_KEPT)
-def decode_relation(payload: bytes) -> Relation:
-    """Return the relation version that `encode_relation` wrote."""
-    try:
-        return _RELATION.read(payload)[0]
-    except Misfit as error:
-        raise DamagedValue("relation version", f"its JSON: {error}") from error
 
 
 def encode_transactions(transactions: tuple[TransactionEnd, ...]) -> bytes:

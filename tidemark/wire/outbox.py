@@ -1,73 +1,27 @@
-"""The outbox's values: one item of a group each, with a header that tells a reader all but the rows.
+"""The outbox's values and what is in them: items into values, stored chunks into items.
 
-    value   = header, payload; cut into chunks of 1 MB under (sequence, chunk)
-    header  = fixed fields, big-endian, with a checksum of their own: planning reads headers only
-    group   = the values group_first..group_last; readers end at group ends
-
-Every value of a group carries the group's pointer (position and restart LSN), so that the last value that a reader
-holds tells where a restart has to decode from.
+`tidemark.wire.values` has their form; those that look at headers alone need no more than that.
 """
 
-import struct
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import google_crc32c
 import pyarrow as pa
 
 from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem
-from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
-from tidemark.model.position import Pointer, Position, Sequence
-from tidemark.model.relation import Relation
-from tidemark.wire.envelope import DamagedValue, NewerValue
-from tidemark.wire.items import (
-    SchemaVersion,
+from tidemark.model.lsn import INVALID_OID
+from tidemark.model.position import Position, Sequence
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.items import decode_item, encode_item, encode_transactions, relation_of
+from tidemark.wire.values import (
+    HEADER_BYTES,
+    EncodedGroup,
+    EncodedValue,
+    ValueHeader,
     ValueKind,
-    decode_item,
-    encode_item,
-    encode_transactions,
-    relation_of,
+    decode_header,
+    position_of,
 )
-from tidemark.wire.keys import CHUNK_MAX
-
-FORMAT_VERSION = 1
-CHUNK_BYTES = 1 << 20  # larger values cost LMDB long searches for contiguous free pages (measured: 1 MB is best)
-_HEADER = struct.Struct(">BB QQQ IQQ IQQ IQQQ IIIIq QI")
-_CRC = struct.Struct(">I")
-KINDS = frozenset(ValueKind)
-HEADER_BYTES = _HEADER.size + _CRC.size
-NO_SCHEMA_VERSION = SchemaVersion(0)
-PAYLOAD_BYTES_MAX = CHUNK_BYTES * CHUNK_MAX - HEADER_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class ValueHeader:
-    """All that is known of an outbox value without its payload."""
-
-    kind: ValueKind
-    sequence: Sequence
-    group_first: Sequence
-    group_last: Sequence
-    first: Position  # of the value's own rows
-    last: Position
-    pointer: Pointer  # of the whole group: the same in all of its values
-    database: Oid
-    relation: Oid
-    schema_version: SchemaVersion
-    row_count: int
-    commit_time_us: int  # latest commit in the group, since 1970-01-01 UTC; 0 where none ends in it
-    payload_length: int
-    payload_crc: int
-
-    @property
-    def chunk_count(self) -> int:
-        """How many chunks the value was cut into."""
-        return -(-(HEADER_BYTES + self.payload_length) // CHUNK_BYTES)
-
-    @property
-    def ends_group(self) -> bool:
-        """Tell if a reader may stop after this value."""
-        return self.sequence == self.group_last
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,80 +34,6 @@ class OutboxValue:
     def item(self) -> GroupItem:
         """Return the item; not for `ValueKind.TRANSACTIONS`, see `tidemark.wire.items.decode_transactions`."""
         return decode_item(self.header.kind, self.payload)
-
-
-def encode_header(header: ValueHeader) -> bytes:
-    """Return the header's bytes, checksum included."""
-    first, last, at = header.first, header.last, header.pointer.position
-    packed = _HEADER.pack(
-        FORMAT_VERSION,
-        header.kind,
-        header.sequence,
-        header.group_first,
-        header.group_last,
-        first.timeline,
-        first.commit_lsn,
-        first.ordinal,
-        last.timeline,
-        last.commit_lsn,
-        last.ordinal,
-        at.timeline,
-        at.commit_lsn,
-        at.ordinal,
-        header.pointer.restart_lsn,
-        header.database,
-        header.relation,
-        header.schema_version,
-        header.row_count,
-        header.commit_time_us,
-        header.payload_length,
-        header.payload_crc,
-    )
-    return packed + _CRC.pack(google_crc32c.value(packed))
-
-
-def decode_header(chunk: bytes, sequence: Sequence) -> ValueHeader:
-    """Return the header at the start of chunk 0 of the value that was read under `sequence`."""
-    name = f"outbox value {sequence}"
-    if len(chunk) < HEADER_BYTES:
-        raise DamagedValue(name, "shorter than its header")
-    packed = bytes(chunk[: _HEADER.size])
-    if google_crc32c.value(packed) != _CRC.unpack_from(chunk, _HEADER.size)[0]:
-        raise DamagedValue(name, "header checksum mismatch")
-    fields = _HEADER.unpack(packed)
-    if fields[0] != FORMAT_VERSION:
-        raise NewerValue(name, fields[0], FORMAT_VERSION)
-    if fields[1] not in KINDS:
-        raise DamagedValue(name, f"its kind {fields[1]} is unknown")
-    header = ValueHeader(
-        kind=ValueKind(fields[1]),
-        sequence=Sequence(fields[2]),
-        group_first=Sequence(fields[3]),
-        group_last=Sequence(fields[4]),
-        first=_position(fields[5:8]),
-        last=_position(fields[8:11]),
-        pointer=Pointer(_position(fields[11:14]), Lsn(fields[14])),
-        database=Oid(fields[15]),
-        relation=Oid(fields[16]),
-        schema_version=SchemaVersion(fields[17]),
-        row_count=fields[18],
-        commit_time_us=fields[19],
-        payload_length=fields[20],
-        payload_crc=fields[21],
-    )
-    if header.sequence != sequence:
-        raise DamagedValue(name, f"its header says {header.sequence}")
-    return header
-
-
-def chunks(header: ValueHeader, payload: bytes | pa.Buffer) -> Iterator[bytes | memoryview]:
-    """Cut a value into what stands under its keys, chunk 0 first; the others stay where they are."""
-    view = memoryview(payload)
-    at = min(CHUNK_BYTES - HEADER_BYTES, len(view))
-    yield encode_header(header) + view[:at]
-    while at < len(view):
-        yield view[at : at + CHUNK_BYTES]
-        at += CHUNK_BYTES
 
 
 def join(sequence: Sequence, stored: list[bytes]) -> OutboxValue:
@@ -169,57 +49,6 @@ def join(sequence: Sequence, stored: list[bytes]) -> OutboxValue:
     return OutboxValue(header, payload)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Encoded:
-    kind: ValueKind
-    payload: bytes | pa.Buffer
-    first: Position
-    last: Position
-    database: Oid
-    relation: Relation | None
-    row_count: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EncodedGroup:
-    """A group's values but for their numbers: these are known only inside the delivery transaction."""
-
-    last: Pointer
-    commit_time_us: int
-    values: tuple[_Encoded, ...]
-    moves_delivered: bool = True  # not for a first copy, which stands outside the stream
-
-    @property
-    def byte_count(self) -> int:
-        """What the values take in the outbox, headers included."""
-        return sum(len(value.payload) + HEADER_BYTES for value in self.values)
-
-    def numbered(
-        self, after: Sequence, version_of: Callable[[Oid, Relation], SchemaVersion]
-    ) -> Iterator[tuple[ValueHeader, bytes | pa.Buffer]]:
-        """Give the values their numbers, the first one being `after` + 1."""
-        first, last = Sequence(after + 1), Sequence(after + len(self.values))
-        for sequence, value in enumerate(self.values, start=first):
-            relation = value.relation
-            header = ValueHeader(
-                kind=value.kind,
-                sequence=Sequence(sequence),
-                group_first=first,
-                group_last=last,
-                first=value.first,
-                last=value.last,
-                pointer=self.last,
-                database=value.database,
-                relation=relation.oid if relation else INVALID_OID,
-                schema_version=version_of(value.database, relation) if relation else NO_SCHEMA_VERSION,
-                row_count=value.row_count,
-                commit_time_us=self.commit_time_us,
-                payload_length=len(value.payload),
-                payload_crc=google_crc32c.value(value.payload),
-            )
-            yield header, value.payload
-
-
 def encode_group(group: ChangeGroup) -> EncodedGroup:
     """Serialize a group: its items in order, then the transactions that end in it. One without items has no values."""
     values = [_encode(item) for item in group.items]
@@ -227,25 +56,20 @@ def encode_group(group: ChangeGroup) -> EncodedGroup:
         ends = tuple(group.transactions)
         payload = encode_transactions(ends)
         last = group.last.position
-        values.append(_Encoded(ValueKind.TRANSACTIONS, payload, last, last, INVALID_OID, None, len(ends)))
+        values.append(EncodedValue(ValueKind.TRANSACTIONS, payload, last, last, INVALID_OID, None, len(ends)))
     latest = max((end.commit_time_us for end in group.transactions), default=0)
     return EncodedGroup(group.last, latest, tuple(values))
 
 
-def _encode(item: GroupItem) -> _Encoded:
+def _encode(item: GroupItem) -> EncodedValue:
     kind, payload = encode_item(item)
     if isinstance(item, ChangeBatch):
         rows = item.rows
         first, last, count = _row_position(rows, 0), _row_position(rows, rows.num_rows - 1), rows.num_rows
     else:
         first, last, count = item.position, item.position, 1
-    return _Encoded(kind, payload, first, last, item.database, relation_of(item), count)
+    return EncodedValue(kind, payload, first, last, item.database, relation_of(item), count)
 
 
 def _row_position(rows: pa.RecordBatch, index: int) -> Position:
-    return _position([rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal")])
-
-
-def _position(fields: tuple[int, ...] | list[int]) -> Position:
-    timeline, commit_lsn, ordinal = fields
-    return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+    return position_of([rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal")])

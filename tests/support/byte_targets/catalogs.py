@@ -25,7 +25,8 @@ from tidemark.model.change import ChangeGroup  # noqa: TC001 - one import of all
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record, parse_record
 from tidemark.wal.versions import RMGR_LAST, wal_format
-from tidemark.wire.outbox import EncodedGroup, encode_group
+from tidemark.wire.outbox import encode_group
+from tidemark.wire.values import EncodedGroup
 
 FORMAT = wal_format(MAJOR)
 TIMELINE = TimelineId(1)

@@ -19,10 +19,12 @@ from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.wire import state
 from tidemark.wire.envelope import seal
-from tidemark.wire.items import SchemaVersion, ValueKind, decode_transactions, encode_item, encode_transactions
+from tidemark.wire.items import decode_transactions, encode_item, encode_transactions
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
-from tidemark.wire.outbox import decode_header, encode_group, encode_header, join
+from tidemark.wire.outbox import encode_group, join
+from tidemark.wire.relations import SchemaVersion
 from tidemark.wire.state import FORMAT_VERSION
+from tidemark.wire.values import ValueKind, decode_header, encode_header
 
 KEYS = (
     *(state.IDENTITY, state.BEGINNING, state.STAGE, state.HAND_OVER, state.SWITCHES, state.LOSSES, state.TERM),

@@ -21,9 +21,9 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Position, Sequence
 from tidemark.runtime.rebuild import LakeStock
-from tidemark.wire.items import ValueKind
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.state import Identity
+from tidemark.wire.values import ValueKind
 
 READER = "chaos"
 BATCH_BYTES = 256 << 10

@@ -19,16 +19,10 @@ from tidemark.model.change import (
 )
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.wire.envelope import DamagedValue
-from tidemark.wire.items import (
-    ValueKind,
-    decode_item,
-    decode_relation,
-    decode_transactions,
-    encode_item,
-    encode_relation,
-    encode_transactions,
-)
+from tidemark.wire.items import decode_item, decode_transactions, encode_item, encode_transactions
 from tidemark.wire.outbox import encode_group
+from tidemark.wire.relations import decode_relation, encode_relation
+from tidemark.wire.values import ValueKind
 
 RELATION = groups.relation(missing=b"\xff\x00\x80")
 EVENTS: list[GroupItem] = [

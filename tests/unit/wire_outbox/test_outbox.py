@@ -11,9 +11,10 @@ from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.position import Partition, Sequence
 from tidemark.model.relation import Relation
 from tidemark.wire.envelope import DamagedValue, NewerValue, seal, unseal
-from tidemark.wire.items import SchemaVersion
 from tidemark.wire.keys import Scope, parse_slot, slot
-from tidemark.wire.outbox import CHUNK_BYTES, HEADER_BYTES, OutboxValue, chunks, decode_header, encode_group, join
+from tidemark.wire.outbox import OutboxValue, encode_group, join
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.values import CHUNK_BYTES, HEADER_BYTES, chunks, decode_header
 
 SCOPE = Scope("main", Partition(SystemIdentifier(7_000_000_000_000_000_001)))
 

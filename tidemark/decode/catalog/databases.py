@@ -17,10 +17,9 @@ from tidemark.decode.catalog.transactions import precedes
 from tidemark.decode.codecs.codec import Dialect
 from tidemark.decode.codecs.encodings import UnsupportedEncoding
 from tidemark.decode.ports import DatabaseTurn
-from tidemark.model.change import KnownDatabase
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.mapping import TypeMapping
-from tidemark.model.relation import RelFileLocator
+from tidemark.model.relation import KnownDatabase, RelFileLocator
 from tidemark.wal.record import INFO_MASK, Record
 from tidemark.wal.rmgr import RM_DBASE, RM_HEAP, RM_HEAP2, RM_MULTIXACT, RM_RELMAP, RM_XLOG, dbase, relmap, xlog
 

@@ -1,0 +1,70 @@
+"""What short commands take: CPU seconds of the whole process, the median of some rounds.
+
+`tests/unit/ctl/test_what_commands_load` holds which packages a command loads; here are the seconds.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from scripts.bench.machine import machine
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import SystemIdentifier
+from tidemark.wire.state import Identity
+
+CPU_S_MAX = 0.25
+BIN = Path(sys.executable).parent
+
+
+def commands(state: Path) -> dict[str, list[str]]:
+    """Return what is measured."""
+    cdcctl, place = str(BIN / "cdcctl"), ["--state", str(state)]
+    return {
+        "cdcctl --help": [cdcctl, "--help"],
+        "cdcctl realtime --help": [cdcctl, "realtime", "--help"],
+        "cdcctl status": [cdcctl, "status", *place],
+        "cdcctl realtime status": [cdcctl, "realtime", "status", *place],
+        "cdcctl-archive --help": [str(BIN / "cdcctl-archive"), "--help"],
+    }
+
+
+def run(command: list[str]) -> float:
+    """Run a command to its end; return its CPU seconds."""
+    with Path(os.devnull).open("wb") as nowhere:
+        pid = os.posix_spawn(command[0], command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, nowhere.fileno(), 1)])
+    _, status, used = os.wait4(pid, 0)
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> int:
+    """Measure in turns and print; return 1 if a median is over the bound."""
+    parser = argparse.ArgumentParser(prog="scripts/bench/start", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    on = machine()
+    with tempfile.TemporaryDirectory() as folder:
+        identity = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
+        StateStore.create(StateFolder(Path(folder)), identity).close()
+        measured = commands(Path(folder))
+        for command in measured.values():
+            run(command)  # compiles what nobody has loaded yet
+        rounds = [{name: run(command) for name, command in measured.items()} for _ in range(given.rounds)]
+    found = {name: statistics.median(one[name] for one in rounds) for name in measured}
+    if given.json:
+        print(json.dumps({"machine": on, "cpu_s": {name: round(cpu_s, 3) for name, cpu_s in found.items()}}))
+    else:
+        for name, cpu_s in found.items():
+            print(f"{name:<24} {cpu_s:6.3f} CPU s")
+    return int(max(found.values()) > CPU_S_MAX)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""What a command loads: of the packages that are declared, those that it uses, and for help click alone."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import click
+import pytest
+
+from ctl.loading import Entry, LazyGroup
+from ctl.main import cdcctl
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import SystemIdentifier
+from tidemark.wire.state import Identity
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = """
+import sys
+from {module} import main
+status = 0
+try:
+    main()
+except SystemExit as ended:
+    status = ended.code
+print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stderr)
+"""
+STATE_ALONE = {"click", "google_crc32c", "lmdb", "lz4", "msgspec", "pydantic", "zstandard"}
+
+
+def declared() -> set[str]:
+    """Return the names by which the packages of all dependencies and extras are imported."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    requirements = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    names = {re.split(r"[\[<>=~! ;]", requirement)[0].replace("_", "-").lower() for requirement in requirements}
+    return {
+        package
+        for package, distributions in packages_distributions().items()
+        if names & {distribution.replace("_", "-").lower() for distribution in distributions}
+    }
+
+
+def loaded(module: str, *arguments: str) -> set[str]:
+    """Run a program to its end; return which of the declared packages it loaded."""
+    command = [sys.executable, "-c", PROGRAM.format(module=module), *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    status, *names = done.stderr.splitlines()[-1].split()
+    assert status in ("0", "None"), done.stderr
+    assert "importlib" in names
+    return set(names) & declared()
+
+
+@pytest.mark.parametrize("group", ["", "archive", "realtime"])
+def test_help_loads_no_command(group: str) -> None:
+    assert loaded("ctl.main", *group.split(), "--help") == {"click"}
+
+
+def test_status_loads_what_reads_the_state_alone(tmp_path: Path) -> None:
+    identity = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
+    StateStore.create(StateFolder(tmp_path), identity).close()
+    for command in (("status",), ("realtime", "status")):
+        assert loaded("ctl.main", *command, "--state", str(tmp_path)) == STATE_ALONE
+
+
+def test_the_archive_command_loads_nothing_of_others() -> None:
+    assert loaded("archiver.archive_command", "--help") == set()
+
+
+def entries(group: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], Entry, click.Command]]:
+    assert isinstance(group, LazyGroup)
+    for name, entry in group.entries.items():
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        yield (*path, name), entry, command
+        if isinstance(command, LazyGroup):
+            yield from entries(command, *path, name)
+
+
+def test_each_line_of_the_help_is_the_first_sentence_of_the_commands_own_help() -> None:
+    found = {path: (entry.summary, command.get_short_help_str(limit=1000)) for path, entry, command in entries(cdcctl)}
+    assert {path: said for path, (said, _) in found.items()} == {path: own for path, (_, own) in found.items()}
+    assert ("realtime", "status") in found
+
+
+def test_every_module_of_a_command_is_in_a_table() -> None:
+    known = {entry.module for _, entry, _ in entries(cdcctl)}
+    assert known == {path.stem for path in (ROOT / "ctl" / "commands").glob("*.py")} - {"__init__"}

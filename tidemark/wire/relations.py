@@ -1,0 +1,29 @@
+"""Relation versions as bytes. No module of the state may need more: Arrow is for those that read rows."""
+
+from functools import lru_cache
+from typing import NewType
+
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.json_form import JsonForm, Misfit
+
+SchemaVersion = NewType("SchemaVersion", int)
+"""The number of a relation version in one state; 0 where a value has no relation."""
+
+_RELATIONS_KEPT = 4096  # relation versions whose JSON is kept; more are written anew
+_RELATION: JsonForm[tuple[Relation]] = JsonForm(tuple[Relation])
+
+
+@lru_cache(maxsize=_RELATIONS_KEPT)
+def encode_relation(relation: Relation) -> bytes:
+    """Return the JSON of a relation version: equal versions give equal bytes."""
+    return _RELATION.write((relation,))
+
+
+@lru_cache(maxsize=_RELATIONS_KEPT)
+def decode_relation(payload: bytes) -> Relation:
+    """Return the relation version that `encode_relation` wrote."""
+    try:
+        return _RELATION.read(payload)[0]
+    except Misfit as error:
+        raise DamagedValue("relation version", f"its JSON: {error}") from error
