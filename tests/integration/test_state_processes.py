@@ -10,12 +10,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tidemark.io.clock import boot_id, own_start_ticks, process_start_ticks
-from tidemark.io.control import ControlServer, DaemonAway, request
+from tidemark.io.control import CONNECTIONS_MAX, DEADLINE_S, HANDLERS_MAX, ControlServer, DaemonAway, request
 from tidemark.io.environment import Environment
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.locks import AlreadyRunning, RoleLock, SeenLock
@@ -206,6 +207,77 @@ def test_garbage_at_the_socket_is_refused_and_the_next_is_served(server: Path, l
         client.shutdown(socket.SHUT_WR)
         assert json.loads(client.makefile().readline())["ok"] is False
     assert request(server, {"command": "echo", "word": "again"})["ok"] is True
+
+
+class SetClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def half_open(path: Path) -> socket.socket:
+    """Return a connection that has sent a part of a line."""
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(path))
+    client.sendall(b"{")
+    return client
+
+
+def test_a_command_is_answered_beside_more_half_open_clients_than_are_served(folder: StateFolder) -> None:
+    """On a clock that stands still no deadline passes: the answer waited for none of them."""
+    path = folder.socket("sidecar")
+    served = ControlServer(path, {"echo": lambda asked: {"heard": asked["word"]}}, clock=SetClock())
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        clients = [stack.enter_context(half_open(path)) for _ in range(2 * CONNECTIONS_MAX)]
+        assert request(path, {"command": "echo", "word": "hello"}) == {"ok": True, "heard": "hello"}
+        assert clients[0].recv(1) == b""  # the oldest made room
+        clients[-1].sendall(b'"command": "echo", "word": "late"}\n')
+        assert json.loads(clients[-1].makefile().readline()) == {"ok": True, "heard": "late"}
+
+
+def test_a_command_that_takes_long_delays_no_other(folder: StateFolder) -> None:
+    path, begun, may_end = folder.socket("sidecar"), threading.Event(), threading.Event()
+
+    def wait(_request: dict[str, Json]) -> dict[str, Json]:
+        begun.set()
+        return {"ended": may_end.wait(60)}
+
+    served = ControlServer(path, {"wait": wait, "echo": lambda asked: {"heard": asked["word"]}})
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        slow = stack.enter_context(socket.socket(socket.AF_UNIX))
+        slow.connect(str(path))
+        slow.sendall(b'{"command": "wait"}\n')
+        assert begun.wait(60)
+        assert request(path, {"command": "echo", "word": "hello"})["ok"] is True
+        may_end.set()
+        assert json.loads(slow.makefile().readline()) == {"ok": True, "ended": True}
+
+
+def test_a_client_that_sends_no_whole_line_is_closed_at_its_deadline(folder: StateFolder) -> None:
+    path, clock = folder.socket("sidecar"), SetClock()
+    served = ControlServer(path, {}, clock=clock)
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        client = stack.enter_context(half_open(path))
+        assert request(path, {"command": "other"})["ok"] is False  # so the first one is accepted by now
+        clock.now_s = DEADLINE_S
+        assert client.recv(1) == b""
+
+
+def test_a_bug_in_a_command_is_told_by_its_class_alone(folder: StateFolder) -> None:
+    path = folder.socket("sidecar")
+    served = ControlServer(path, {"bug": lambda asked: {"word": asked["missing"]}, "echo": lambda _: {}})
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        for _ in range(2 * HANDLERS_MAX):
+            assert request(path, {"command": "bug"})["error"] == "the command failed by KeyError"
+        assert request(path, {"command": "echo"})["ok"] is True
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")

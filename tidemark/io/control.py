@@ -1,23 +1,31 @@
 """The control socket: STATE/<role>.sock, one JSON line each way, each with a deadline (`tidemark.wire.control`).
 
-Whoever connects must be root or the user that the process runs as: the kernel says who it is. The server is one small
-thread; what a command does is its handler's business, and must be short.
+A client must be root or the user that the process runs as: the kernel says who it is. One thread reads all connections
+at once, so that a client that sends nothing delays nobody; a few others run commands and answer. A command is its
+handler's business, and must be short.
 """
 
 import os
+import selectors
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, Full, Queue
 
-from tidemark.model.errors import ConfigError, Fenced, NodeUnreachable, TidemarkError
+from tidemark.model.errors import ConfigError, Fenced, InternalError, NodeUnreachable, TidemarkError
 from tidemark.wire.control import LINE_BYTES_MAX, BadRequest, Json, decode_line, encode_line, refusal
 
 DEADLINE_S = 5.0
-_BACKLOG = 8
+CONNECTIONS_MAX = 64  # at once; of those that have sent no whole line yet, the oldest makes room for the next
+HANDLERS_MAX = 4  # commands that run at once, each for at most DEADLINE_S
+_BACKLOG = 256  # a connection that does not fit is refused by the kernel
 _ACCEPT_S = 0.5  # how soon a stop is noticed
+_RECEIVED_BYTES_MAX = 1 << 16
 _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 Handler = Callable[[dict[str, Json]], Mapping[str, Json]]
 
@@ -28,14 +36,38 @@ class DaemonAway(NodeUnreachable):
     hint = "the process does not run: `cdcctl status` says more"
 
 
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """A client, and what it has sent so far."""
+
+    socket: socket.socket
+    deadline_s: float
+    line: bytearray = field(default_factory=bytearray)
+
+    def receive(self) -> bool:
+        """Take what has arrived; return whether the client has sent all that it sends."""
+        received = self.socket.recv(_RECEIVED_BYTES_MAX)
+        self.line += received
+        return not received or self.line.endswith(b"\n") or len(self.line) > LINE_BYTES_MAX
+
+
 class ControlServer:
     """Serves commands until it is closed."""
 
-    def __init__(self, path: Path, handlers: Mapping[str, Handler], file_mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        path: Path,
+        handlers: Mapping[str, Handler],
+        file_mode: int = 0o600,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._path = path
         self._handlers = handlers
+        self._clock = clock
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._stopping = threading.Event()
+        self._reading: dict[socket.socket, _Connection] = {}  # in the order in which they were accepted
+        self._commands: Queue[tuple[socket.socket, bytes] | None] = Queue(CONNECTIONS_MAX)
         # The role's lock is held by now, so that a socket that is there is a dead process's.
         if path.exists() and not path.is_socket():
             raise ConfigError(f"{path} is there and is no socket", hint="is this a state folder?")
@@ -46,41 +78,97 @@ class ControlServer:
         finally:
             os.umask(before)
         self._socket.listen(_BACKLOG)
-        self._socket.settimeout(_ACCEPT_S)
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
-        self._thread.start()
+        self._socket.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        targets = [self._serve, *[self._run_commands] * HANDLERS_MAX]
+        self._threads = [threading.Thread(target=target, name="control", daemon=True) for target in targets]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Stop serving."""
         self._stopping.set()
-        self._thread.join(DEADLINE_S + _ACCEPT_S)
+        for thread in self._threads:
+            thread.join(DEADLINE_S + _ACCEPT_S)
+        self._selector.close()
         self._socket.close()
         self._path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
         while not self._stopping.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except TimeoutError:
-                continue
-            with connection, suppress(OSError):  # a client that went away is no business of ours
-                connection.settimeout(DEADLINE_S)
-                connection.sendall(encode_line(self._answer(connection)))
+            for key, _ in self._selector.select(_ACCEPT_S):
+                if key.fileobj is self._socket:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._reading:
+                    self._read(self._reading[key.fileobj])
+            now_s = self._clock()
+            for late in [one for one in self._reading.values() if one.deadline_s <= now_s]:
+                self._forget(late).close()
+        for left in list(self._reading.values()):
+            self._forget(left).close()
+        with suppress(Empty):
+            while (waiting := self._commands.get_nowait()) is not None:
+                waiting[0].close()
+        for _ in range(HANDLERS_MAX):
+            self._commands.put(None)
 
-    def _answer(self, connection: socket.socket) -> Mapping[str, Json]:
+    def _accept(self) -> None:
+        with suppress(OSError):  # it went away meanwhile, or there are no descriptors: the next one may do
+            accepted, _ = self._socket.accept()
+            if len(self._reading) >= CONNECTIONS_MAX:
+                self._forget(next(iter(self._reading.values()))).close()
+            accepted.setblocking(False)
+            self._reading[accepted] = _Connection(accepted, self._clock() + DEADLINE_S)
+            self._selector.register(accepted, selectors.EVENT_READ)
+
+    def _read(self, connection: _Connection) -> None:
         try:
-            line = _receive_line(connection)  # first: who is refused while still sending would not hear why
-            _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            if uid not in (0, os.geteuid()):
-                raise Fenced(f"user {uid} may not control this process", hint="be root, or the user that it runs as")
-            request = decode_line(line)
-            command = request.get("command")
-            handler = self._handlers.get(command) if isinstance(command, str) else None
-            if handler is None:
-                raise BadRequest(f"unknown command: {command!r}")
-            return {"ok": True, **handler(request)}
+            is_whole = connection.receive()
+        except BlockingIOError:
+            return
+        except OSError:  # a client that went away is no business of ours
+            self._forget(connection).close()
+            return
+        if not is_whole:
+            return
+        client = self._forget(connection)
+        try:
+            self._commands.put_nowait((client, bytes(connection.line)))
+        except Full:
+            client.close()
+
+    def _forget(self, connection: _Connection) -> socket.socket:
+        """Read no more of a connection; return its socket."""
+        del self._reading[connection.socket]
+        self._selector.unregister(connection.socket)
+        return connection.socket
+
+    def _run_commands(self) -> None:
+        while (command := self._commands.get()) is not None:
+            client, line = command
+            with client, suppress(OSError):  # a client that went away is no business of ours
+                client.settimeout(DEADLINE_S)
+                client.sendall(encode_line(self._answer(client, line)))
+
+    def _answer(self, client: socket.socket, line: bytes) -> Mapping[str, Json]:
+        try:
+            return {"ok": True, **self._run(client, line)}
         except TidemarkError as error:
             return refusal(error)
+        except Exception as error:  # noqa: BLE001 - a bug in one command must not end the others
+            return refusal(InternalError(f"the command failed by {type(error).__name__}"))
+
+    def _run(self, client: socket.socket, line: bytes) -> Mapping[str, Json]:
+        _, uid, _ = _PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if uid not in (0, os.geteuid()):
+            raise Fenced(f"user {uid} may not control this process", hint="be root, or the user that it runs as")
+        request = decode_line(line)
+        command = request.get("command")
+        handler = self._handlers.get(command) if isinstance(command, str) else None
+        if handler is None:
+            raise BadRequest(f"unknown command: {command!r}")
+        return handler(request)
 
 
 def request(path: Path, content: Mapping[str, Json], deadline_s: float = DEADLINE_S) -> dict[str, Json]:
