@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Writes the mode table into ARCHITECTURE.md from tidemark.engine.handover; with --check only says if it is current."""
 
 import sys

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Writes docs/types.md from the registry of codecs; with --check only says, by its status, if the page is current."""
 
 import sys

@@ -9,4 +9,4 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "mode_page.py"
 
 def test_the_architecture_page_draws_the_table_as_it_is() -> None:
     checked = subprocess.run([sys.executable, str(SCRIPT), "--check"], check=False)
-    assert checked.returncode == 0, "run scripts/mode_page.py"
+    assert checked.returncode == 0, "run .venv/bin/python scripts/mode_page.py"

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Our scan of WAL, CRC included, beside `pg_waldump --quiet` on the same segments, turn by turn in one run.
 
 Prints medians of wall and processor time and their ratios; only the ratios mean anything on a shared machine, and that
@@ -6,20 +5,17 @@ of processor time the most. Without a folder it makes WAL of its own with pgbenc
 timed inside the process, from the first open to the last record; pg_waldump as a whole process, whose start takes a few
 milliseconds.
 
-    scripts/bench/scan.py [--rounds 7] [--parse] [--waldump PATH] [FOLDER]
+    scripts/bench/scan [--rounds 7] [--parse] [--waldump PATH] [FOLDER]      # an absolute path
 """
 
 import argparse
 import resource
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.support.postgres import new_cluster
 from tests.support.servers import server

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How late changes arrive while the archiver delivers (I31): commit to outbox, with and without the grant.
 
-usage: scripts/bench/archive_delay.py [--seconds 60]
+usage: scripts/bench/archive_delay [--seconds 60]
 
 A small transaction now and then, never enough to fill a segment. With EXECUTE on pg_switch_wal the delay is bounded by
 `archive.switch_s`; without it by the server's archive_timeout, which is set to the same number here.
@@ -10,7 +9,6 @@ A small transaction now and then, never enough to fill a segment. With EXECUTE o
 import argparse
 import random
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -18,15 +16,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from tests.support.archiving import Archiving  # noqa: E402 - found by the line above
-from tests.support.captures import Sidecar  # noqa: E402
-from tests.support.failover import Pair, archiving_node, paired  # noqa: E402
-from tidemark.io.outbox import OutboxReader  # noqa: E402
-from tidemark.model.change import ChangeBatch  # noqa: E402
-from tidemark.model.position import NO_SEQUENCE  # noqa: E402
+from tests.support.archiving import Archiving
+from tests.support.captures import Sidecar
+from tests.support.failover import Pair, archiving_node, paired
+from tidemark.io.outbox import OutboxReader
+from tidemark.model.change import ChangeBatch
+from tidemark.model.position import NO_SEQUENCE
 
 BOUNDS_S = (2, 10)
 PAUSE_S = 0.5  # at most, between two transactions
