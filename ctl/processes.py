@@ -3,18 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ctl.archive_tree import US_PER_S, clock_text
 from ctl.render import Tree
 from tidemark.io.config import Config
 from tidemark.io.control import DEADLINE_S, DaemonAway, request
 from tidemark.io.heartbeat import Slot
 from tidemark.io.locks import RoleLock
+from tidemark.io.process_ends import last_ends
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.wire.control import BadRequest, Json
-from tidemark.wire.state import Owner, Term
+from tidemark.wire.state import Owner, ProcessEnd, Term
 
 ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to come to a command; then the socket says that it did not
 NO_CONTENT: Mapping[str, Json] = {}
@@ -69,6 +71,21 @@ def waits_for_room(store: StateStore, process: Process) -> str | None:
     answer = ask(store.folder, process.role, "status")
     told = answer.get("waits_for_room") if answer is not None else None
     return str(told) if told else None
+
+
+def ends_tree(store: StateStore, *, as_json: bool) -> dict[str, Tree]:
+    """Return how each process ended last; None: it never did."""
+    ends = last_ends(store.folder, store.processes())
+    names = [*(role.value for role in Role), *sorted(ends.keys() - {role.value for role in Role})]
+    return {name: _end_tree(ends[name], as_json=as_json) if name in ends else None for name in names}
+
+
+def _end_tree(end: ProcessEnd, *, as_json: bool) -> Tree:
+    at = clock_text(end.at_us / US_PER_S) if end.at_us else None
+    if as_json:
+        return {"at": at, "exit_code": end.exit_code, "reason": end.reason}
+    code = "no exit code" if end.exit_code is None else f"exit code {end.exit_code}"
+    return f"{at or 'time not known'}  {code}  {end.reason}"
 
 
 def ask(

@@ -9,7 +9,7 @@ from ctl import settings
 from ctl.archive_tree import archive_tree
 from ctl.lake_tree import lake_tree
 from ctl.options import config_option, json_option, state_option
-from ctl.processes import process_tree, waits_for_room
+from ctl.processes import ends_tree, process_tree, waits_for_room
 from ctl.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
 from ctl.render import Tree, show
 from ctl.rewind_text import rewind_text
@@ -38,6 +38,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
     """Show mode, positions, outbox, readers, first copies and archive, from the folders alone."""
     with StateStore.open(StateFolder(state), read_only=True) as store:
         seen = see(store, settings.load(state, config))
+        ends = ends_tree(store, as_json=as_json)
         file_bytes = store.environment.file_bytes()
         relations = store.relations()
         free_bytes = store.environment.free_bytes()
@@ -51,6 +52,7 @@ def status(state: Path, *, config: Path | None, as_json: bool) -> None:
         "sidecar": process_tree(seen.sidecar, rooms[Role.SIDECAR]),
         "archiver": process_tree(seen.archiver, rooms[Role.ARCHIVER]),
         "metrics_ports": _metrics_ports(StateFolder(state), settings.load(state, config)),
+        "last_end": ends,
         "state_file_bytes": file_bytes,
         "state_free_bytes": free_bytes,
     }

@@ -11,8 +11,8 @@ from tidemark.io.logs import Log, describe_error
 from tidemark.model.errors import ExitCode, InternalError, TidemarkError
 
 
-def tell_ending(log: Log, event: str, error: Exception) -> ExitCode:
-    """Log what ends this process; return the code to end with."""
+def describe_ending(error: Exception) -> tuple[ExitCode, dict[str, str]]:
+    """Return the code that a process ends with by an error, and what is told of it."""
     if isinstance(error, TidemarkError):
         code, fields = error.exit_code, describe_error(error)
     elif isinstance(error, OSError):
@@ -34,6 +34,12 @@ def tell_ending(log: Log, event: str, error: Exception) -> ExitCode:
                 "hint": InternalError.hint,
             },
         )
+    return code, fields
+
+
+def tell_ending(log: Log, event: str, error: Exception) -> ExitCode:
+    """Log what ends this process; return the code to end with."""
+    code, fields = describe_ending(error)
     if code in (ExitCode.UNEXPECTED, ExitCode.INTERNAL):
         log.error(event, exit_code=int(code), **fields, passed=_passed(error))
     else:

@@ -8,12 +8,12 @@ not seen yet of the archive, where a 0 would be an alarm.
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
@@ -21,6 +21,7 @@ from tidemark.engine.handover import Event
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role, Stage
 from tidemark.wire.marker import Ignored, MarkerKind
+from tidemark.wire.state import ProcessEnd
 
 LAG_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 BATCH_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -77,9 +78,13 @@ ARCHIVE_WAITING = "tidemark_archive_waiting_seconds"
 ARCHIVE_TRIMMED = "tidemark_archive_trimmed_segments_total"
 ARCHIVER_ACTIVE = "tidemark_archiver_active"
 HEARTBEAT_AGE = "tidemark_heartbeat_age_seconds"
+LAST_EXIT_CODE = "tidemark_last_exit_code"
+LAST_END = "tidemark_last_end_timestamp_seconds"
 KIND_LABEL = "kind"
 ROLE_LABEL = "role"
 NO_HEARTBEAT_S = -1.0
+NO_EXIT_CODE = -1.0  # of a process that was killed
+US_PER_S = 1_000_000
 
 _EVENTS = tuple(event.name for event in Event)
 _MARKERS = tuple(kind.value for kind in MarkerKind)
@@ -141,6 +146,26 @@ class Spread(Collector):
         return (family,)
 
 
+class Ends(Collector):
+    """How each process of the capture ended last, looked up in the state at each scrape."""
+
+    def __init__(self, capture: str) -> None:
+        self._capture = capture
+        self.look: Callable[[], Mapping[str, ProcessEnd]] = dict
+
+    def collect(self) -> Iterable[Metric]:
+        """Tell code and time of each end; of a process that never ended 0 and 0."""
+        labels = [CAPTURE_LABEL, ROLE_LABEL]
+        codes = GaugeMetricFamily(LAST_EXIT_CODE, "Exit code of a process's last end; -1: killed.", labels=labels)
+        times = GaugeMetricFamily(LAST_END, "When that was; 0: never, or not known.", labels=labels)
+        ends = self.look()
+        for role in sorted({*(role.value for role in Role), *ends}):
+            end = ends.get(role, ProcessEnd(0, 0, ""))
+            codes.add_metric([self._capture, role], NO_EXIT_CODE if end.exit_code is None else end.exit_code)
+            times.add_metric([self._capture, role], end.at_us / US_PER_S)
+        return (codes, times)
+
+
 class Metrics:
     """The metrics of one process, in a registry of its own."""
 
@@ -191,6 +216,8 @@ class Metrics:
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
         self.segment_seconds = self._spread(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
         self._add_archive()
+        self.ends = Ends(capture)
+        self.registry.register(self.ends)
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,
             "Age of a process's last sign of life; -1 where it does not run.",

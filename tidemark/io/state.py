@@ -37,6 +37,7 @@ from tidemark.wire.state import (
     MarkerKeys,
     OutboxLedger,
     Owner,
+    ProcessLog,
     Recopies,
 )
 
@@ -108,6 +109,11 @@ class StateStore(OpenedState):
         """Read which daemon has which key of the markers."""
         with self.environment.read() as transaction:
             return self._inside(transaction).marker_keys()
+
+    def processes(self) -> ProcessLog:
+        """Read how each process ended last."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).processes()
 
     def note_marker_key(self, role: str, name: str) -> None:
         """Write down by which key a daemon writes and reads markers from now on."""

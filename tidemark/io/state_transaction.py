@@ -34,6 +34,7 @@ from tidemark.wire.state import (
     LOSSES,
     MARKER_KEYS,
     OVERTAKEN,
+    PROCESSES,
     READER,
     RECOPIES,
     REWINDS,
@@ -53,6 +54,7 @@ from tidemark.wire.state import (
     MarkerKeys,
     OutboxLedger,
     Owner,
+    ProcessLog,
     Reader,
     Recopies,
     Rewind,
@@ -373,6 +375,14 @@ class StateTransaction:
         except DamagedValue:
             assert MARKER_KEYS.policy is DamagePolicy.FORGET
             return MarkerKeys()
+
+    def processes(self) -> ProcessLog:
+        """Return how each process ended last; damaged: nobody knows until they are started again."""
+        try:
+            return self.get(PROCESSES) or ProcessLog()
+        except DamagedValue:
+            assert PROCESSES.policy is DamagePolicy.FORGET
+            return ProcessLog()
 
     def _is_read_to(self, head: Sequence) -> bool:
         readers, damaged = self.readers()

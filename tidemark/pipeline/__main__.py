@@ -17,6 +17,7 @@ from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.ports import assigned_ports
+from tidemark.io.run_record import recorded
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.systemd import ALIVE, READY, notify
@@ -51,15 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arm_from_environment(Failpoint, WritePoint)
         _run(given, stop, log)
     except SparkGone as error:
-        if stop.wait(SIGNAL_S):
-            log.info("pipeline stopped", reason="signal")
-            return ExitCode.SUCCESS
         log.warning("spark died", **describe_error(error))
         _revive(log)
         return tell_ending(log, "pipeline ends", error)
     except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
         return tell_ending(log, "pipeline ends", error)
-    log.info("pipeline stopped", reason="signal" if stop.is_set() else "nothing left")
+    log.info("pipeline stopped", reason=_reason(stop))
     return ExitCode.SUCCESS
 
 
@@ -70,7 +68,9 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         return
     with ExitStack() as stack:
         outbox = stack.enter_context(OutboxReader.open(folder, guarded=told_of_stuck_writers))
-        stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
+        role = stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
+        store = stack.enter_context(StateStore.open(folder, guarded=told_of_stuck_writers))
+        run = stack.enter_context(recorded(store, role.owner, log))
         keys = _marker_keys(folder)
         lock = stack.enter_context(LakeLock.take(root, outbox.identity, folder.root, given.reader, keys))
         if lock.beside is not None:
@@ -103,11 +103,20 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
         if not wait_for_master(given.master, stop, log, once=given.once):
             return
         local = given.master.startswith("local") and "://" not in checkpoint
-        spark = make_session(given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local)
         try:
-            pipeline.run(spark, stop)
-        finally:
-            end_session(spark)
+            spark = make_session(given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local)
+            try:
+                pipeline.run(spark, stop)
+            finally:
+                end_session(spark)
+        except SparkGone:
+            if not stop.wait(SIGNAL_S):
+                raise
+        run.reason = _reason(stop)
+
+
+def _reason(stop: threading.Event) -> str:
+    return "signal" if stop.is_set() else "nothing left"
 
 
 def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:

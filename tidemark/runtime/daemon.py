@@ -93,6 +93,11 @@ class Daemon:
             self._log.info("stopping", reason=self._reason if error is None else type(error).__name__)
             self._stop_work(error)
 
+    @property
+    def reason(self) -> str:
+        """Why it ended, where no error ended it."""
+        return self._reason
+
     def handlers(self) -> Mapping[str, Handler]:
         """Return what the control socket can be asked for."""
         own: dict[str, Handler] = {"status": self._status, "stop": self._stop_command}

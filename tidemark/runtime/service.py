@@ -25,6 +25,8 @@ from tidemark.io.logs import Log, configure_logs, get_log
 from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics, MetricsServer
 from tidemark.io.ports import assigned_ports
+from tidemark.io.process_ends import last_ends
+from tidemark.io.run_record import recorded
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import WriteGuard
@@ -97,7 +99,9 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         config.ring_bytes(store.identity.segment_bytes)  # raises where it is too small for the node
         _warn_of_fixed(config, store.identity, log)
         lock = stack.enter_context(patiently(partial(RoleLock.take, folder, role.value), folder.root, log))
+        run = stack.enter_context(recorded(store, lock.owner, log))
         metrics = Metrics(store.identity.capture)
+        metrics.ends.look = lambda: last_ends(folder, store.processes())
         metrics.kernel_compiled.set(kernels_are_compiled())
         if not kernels_are_compiled():
             log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
@@ -123,6 +127,7 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         control = patiently(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
         stack.callback(control.close)
         daemon.run()
+        run.reason = daemon.reason
 
 
 def _warn_of_fixed(config: Config, identity: Identity, log: Log) -> None:

@@ -388,6 +388,23 @@ class Archiving:
     unrecorded: int = 0  # how many
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """How a process ended, for people and metrics."""
+
+    at_us: int  # wall clock; 0: not known
+    exit_code: int | None  # None: it left no record
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLog:
+    """The runs of each process, by its role: who runs, and how the last run ended."""
+
+    running: Mapping[str, Owner] = field(default_factory=dict)  # also of a run that left no record of its end
+    ends: Mapping[str, ProcessEnd] = field(default_factory=dict)
+
+
 ValueT = TypeVar("ValueT")
 
 
@@ -435,6 +452,7 @@ INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
 PLACE = Key("place", Place, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
+PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)
 
 READER_NAME_BYTES_MAX = 63
 
