@@ -34,6 +34,7 @@ from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.archiving_watch import note_user
 from tidemark.runtime.backup_seeding import seed_from_backup
+from tidemark.runtime.copy_rights import lacking_rights
 from tidemark.runtime.errands import MarkersLeftOut
 from tidemark.runtime.initialise import archiving_user, initialise, initialise_from_backup
 from tidemark.runtime.lake_stock import lake_stock
@@ -97,6 +98,7 @@ def init(
         where=settings.config_path(state, config),
     )
     folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    _close_to_others(folder)
     folder.share(chosen.capture.group)
     is_new = (
         initialise(chosen, folder, Narrator()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
@@ -105,6 +107,7 @@ def init(
         _tell_of_archive(chosen, folder)
     if from_spool is None:
         _tell_of_standby(chosen)
+        _tell_of_rights(chosen, folder)
     _tell_of_ports(folder, config)
     if config is not None:
         settings.keep(folder, config)
@@ -134,6 +137,7 @@ def _write_settings(
     if dsn is None:
         raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
     StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
+    _close_to_others(StateFolder(state))
     with Node(dsn) as node:
         facts = node.check_fitness()
         user = archiving_user(node)
@@ -145,6 +149,16 @@ def _write_settings(
             check_can_fill(draft, user)
     # Only now: what a refused attempt left would stand in the way of the next one.
     settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
+
+
+def _close_to_others(folder: StateFolder) -> None:
+    for told in folder.close_to_others():
+        click.echo(told, err=True)
+
+
+def _tell_of_rights(config: Config, folder: StateFolder) -> None:
+    for told in lacking_rights(config, folder):
+        click.echo(told, err=True)
 
 
 def _check_alone(**others: object) -> None:
@@ -176,6 +190,7 @@ def _init_from_backup(
     names = sorted(seed.databases.values())
     if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="see --database")
+    _close_to_others(folder)
     folder.share(chosen.capture.group)
     is_new = initialise_from_backup(chosen, folder, seed)
     assign_ports(folder)

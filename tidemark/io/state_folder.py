@@ -107,6 +107,33 @@ class StateFolder:
             os.chown(self.root, -1, number)
             self.root.chmod(self.folder_mode | stat.S_ISGID)
 
+    def close_to_others(self) -> list[str]:
+        """Take from folders that are there the permissions that a state does not need; return what was changed.
+
+        Raise `ConfigError` for a root that is not this user's alone to change: another user's, a shared one (sticky,
+        as /tmp), or one with other files in it.
+        """
+        changed = []
+        for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
+            if not folder.exists():
+                continue
+            found = folder.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            if not stat.S_ISDIR(found.st_mode):
+                raise ConfigError(f"{folder} is no folder", hint="name a folder for the state that is not there yet")
+            if not mode & 0o777 & ~self.folder_mode:
+                continue
+            is_foreign = folder == self.root and not self.lmdb.exists() and any(folder.iterdir())
+            if found.st_uid != os.geteuid() or mode & stat.S_ISVTX or is_foreign:
+                raise ConfigError(
+                    f"the state folder {folder} has mode {mode:04o}: others may read or change the state in it",
+                    hint=f"name a folder that is not there yet, or chmod {self.folder_mode:o} it as its owner",
+                )
+            with writing(folder):
+                folder.chmod(mode & (self.folder_mode | stat.S_ISGID))
+            changed.append(f"{folder} had mode {mode:04o}: it is {stat.S_IMODE(folder.stat().st_mode):04o} now")
+        return changed
+
     def make(self) -> None:
         """Make the folders that are not there yet."""
         for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):

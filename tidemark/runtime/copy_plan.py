@@ -131,7 +131,7 @@ def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_
     NB: the present name is ahead of the stream. Under the same configuration only what is noted counts, since whatever
     brings a table into the selection is in the stream, and noted when it comes by.
     """
-    if not _is_captured(config.select.selection(), table):
+    if not is_captured(config.select.selection(), table):
         return replace(known, phase=CopyPhase.LEFT) if known is not None else None
     if known is not None and known.is_open:
         return known
@@ -141,7 +141,7 @@ def _move(config: Config, table: SourceTable, known: CopyProgress | None, *, is_
     return replace(known or CopyProgress(CopyPhase.WAITING, 0), phase=CopyPhase.WAITING)
 
 
-def _is_captured(selection: Selection, table: SourceTable) -> bool:
+def is_captured(selection: Selection, table: SourceTable) -> bool:
     """Tell if a table is selected, and its changes come under its own name."""
     is_root = table.is_partitioned and selection.is_root(table.namespace, table.name)
     is_own = is_root or not table.is_partitioned

@@ -1,0 +1,70 @@
+"""A state folder that is there before `init`: closed to others, or refused."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+@pytest.mark.parametrize(("group", "kept"), [(False, 0o700), (True, 0o770)])
+def test_an_empty_folder_loses_the_permissions_of_others_and_it_is_told(
+    tmp_path: Path, *, group: bool, kept: int
+) -> None:
+    root = tmp_path / "state"
+    root.mkdir()
+    root.chmod(0o777)
+    link = tmp_path / "link"
+    link.symlink_to(root)
+    folder = StateFolder(link, shared_with_group=group)
+    assert folder.close_to_others() == [f"{link} had mode 0777: it is {kept:04o} now"]
+    assert mode(root) == kept
+    assert folder.close_to_others() == []
+
+
+def test_the_folders_of_a_state_are_closed_too_and_keep_the_group_bit(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state", shared_with_group=True)
+    folder.make()
+    folder.root.chmod(0o2777)
+    folder.history.chmod(0o775)
+    assert len(folder.close_to_others()) == 2
+    assert (mode(folder.root), mode(folder.history)) == (0o2770, 0o770)
+
+
+def test_a_folder_with_other_files_and_a_shared_one_are_refused_unchanged(tmp_path: Path) -> None:
+    for name, bits in (("home", 0o755), ("tmp", 0o1777)):
+        root = tmp_path / name
+        root.mkdir()
+        if name == "home":
+            (root / "file").touch()
+        root.chmod(bits)
+        with pytest.raises(ConfigError, match=f"has mode {bits:04o}") as refusal:
+            StateFolder(root).close_to_others()
+        assert "chmod 700" in refusal.value.hint
+        assert mode(root) == bits
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder away")
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    root.mkdir()
+    root.chmod(0o777)
+    os.chown(root, 65534, -1)
+    with pytest.raises(ConfigError, match="has mode 0777"):
+        StateFolder(root).close_to_others()
+
+
+def test_a_folder_that_is_closed_already_or_not_there_is_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "state"
+    assert StateFolder(root).close_to_others() == []
+    root.mkdir(mode=0o700)
+    (root / "notes").touch()
+    assert StateFolder(root).close_to_others() == []
+    with pytest.raises(ConfigError, match="is no folder"):
+        StateFolder(root / "notes").close_to_others()
