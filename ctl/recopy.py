@@ -228,6 +228,9 @@ class TableRecopy:
         if marks.stage is not Stage.REALTIME:
             how = "; it is switched on by `cdcctl realtime on`" if marks.stage is Stage.HELD else ""
             return "stage", f"waiting until realtime is back: the stage is {marks.stage.value}{how}"
+        answer = ask(self._store.folder, Role.SIDECAR, "status") or {}
+        if isinstance(why := answer.get("recopy_waits_for"), str):
+            return f"sidecar: {why}", f"waiting, as {why}"
         request = recopies_by_table(self._store.recopies()).get(first.key)
         delivered = marks.delivered.pointer.position if marks.delivered is not None else None
         until = format_lsn(request.after_lsn) if request is not None else "the request"

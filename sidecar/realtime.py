@@ -16,6 +16,7 @@ from functools import partial
 
 from sidecar.following import Following
 from sidecar.reach import Reach
+from sidecar.recopies import RecopyRestart
 from sidecar.stalled import StalledArchive
 from sidecar.way_back import WayBack
 from tidemark.engine.handover import Effect, Event
@@ -37,7 +38,7 @@ from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.lake_stock import ASKED_S
 from tidemark.runtime.moving import Mover
-from tidemark.runtime.recopying import Recopying, request_recopies
+from tidemark.runtime.recopying import request_recopies
 from tidemark.runtime.service import Means
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import NodeOutOfReach, event_of
@@ -71,7 +72,7 @@ class Realtime:
         self._following = Following(means, self._mover)
         self._report = ArchiveReport(around, ArchivingWatch(around, means.errands))
         self._reach = Reach(config.realtime.away_s)
-        self._recopying = Recopying(self._store)
+        self._recopies = RecopyRestart(means)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
 
@@ -149,6 +150,7 @@ class Realtime:
             **(self._following.status(self._store.marks()) if following is not None else {}),
             "link": status.link.value,
             "copying": status.copying,
+            "recopy_waits_for": self._recopies.waits_for or None,
             "ring_used_bytes": status.ring_used_bytes,
             "ring_high_water_bytes": status.ring_high_water_bytes,
             "ring_bytes": status.ring_bytes,
@@ -202,7 +204,7 @@ class Realtime:
     def _restarted_to_recopy(self, capture: Capture) -> bool:
         """Let go of a capture for the sake of tables that are to be copied again: the next step begins the next one."""
         assert self._turn.epoch is not None, "a capture has an epoch"
-        if capture.status().copying or not self._recopying.step(capture.progress, self._turn.epoch):
+        if not self._recopies.is_due(capture, self._turn.epoch):
             return False
         self._around.log.info("restarting capture to copy the tables that were requested")
         self._turn.let_go()
@@ -218,7 +220,7 @@ class Realtime:
         """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
         try:
             epoch = self._store.take_epoch(self._owner)
-            self._recopying.queue(epoch)
+            self._recopies.queue(epoch)
         except Fenced as error:
             self._around.log.warning("somebody else delivers now", **describe_error(error))
             return False

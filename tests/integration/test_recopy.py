@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from tests.conftest import NewCluster
 from tests.integration.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, Taking, change_log, replayed, running
@@ -251,3 +252,30 @@ def test_what_cannot_be_copied_is_refused_by_name_with_what_to_do(
     assert recopies_in_status(sidecar) == {}
     good = succeeded(recopy(sidecar, "--no-wait", "account", "rooted", 'public."Say.""so"""'))
     assert set(steps(good)) == {f"{database}.public.{name}" for name in ("account", "rooted", '"Say.""so"""')}
+
+
+@pytest.mark.feature("I30")
+def test_a_request_waits_while_the_node_lacks_the_wal_of_a_restart(new_cluster: NewCluster, tmp_path: Path) -> None:
+    cluster = new_cluster(15, wal_keep_size=0, min_wal_size="32MB", autovacuum="off")
+    fill(cluster, "postgres", rows=10)
+    with running(cluster, "postgres", tmp_path, copy=True) as sidecar:
+        sidecar.catch_up()
+        with cluster.connect("postgres", autocommit=False) as session:
+            session.execute("INSERT INTO account VALUES (100, 'open')")
+            for number in range(200, 203):
+                cluster.sql(f"INSERT INTO account VALUES ({number}, 'x'); SELECT pg_switch_wal()")
+                sidecar.catch_up()
+            cluster.sql("CHECKPOINT")  # removes what the stream has had, and a restart would need
+            late = recopy(sidecar, "account", "--no-wait")
+            assert set(steps(succeeded(late)).values()) == {"requested"}
+            told_of = sidecar.wait_for_event("requested copies wait")
+            assert "the node has removed WAL from" in str(told_of["error"])
+            state, options = sidecar.folder.root, sidecar.options
+            with running_cdcctl(tmp_path, "table", "recopy", "account", "--state", state, **options) as waiting:
+                waiting.wait_for_err("the node has removed WAL from")
+                assert generations(sidecar.catch_up()) == [(1, True), (1, False)]
+                session.commit()
+                assert waiting.ended().code == ExitCode.SUCCESS
+        items = sidecar.catch_up()
+        assert generations(items)[-1] == (2, False)
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)

@@ -8,8 +8,9 @@ A request is a durable value of the state. It passes through these steps, each o
     done         DONE with a later generation than at the request; the request is removed
 
 Only the sidecar queues, in stage REALTIME: the archiver's node may be down. A running capture is restarted for it, once
-the stream has delivered what was written before the request: the change log then has each of those changes. What
-commits between then and the copy's snapshot reaches the readers by the copied rows, as with every first copy.
+the node is known to have the WAL for that (`sidecar.recopies`), and the stream has delivered what was written before
+the request: the change log then has each of those changes. What commits between then and the copy's snapshot reaches
+the readers by the copied rows, as with every first copy.
 """
 
 from collections.abc import Iterable
