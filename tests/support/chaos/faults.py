@@ -26,6 +26,8 @@ POINTS = tuple(point for point in HandoverPoint if point not in AT_PROMOTION)
 BACK_AFTER_S = (0.0, 0.3, 1.5, 5.0)  # a start takes a second and more; the archiver waits for 3 s
 KEPT_BACK_BYTES = 64 << 20  # what the state keeps free for confirmations
 SEGMENTS_GONE = 8
+ATTEMPTS_MAX = 5
+WAL_GONE = "has already been removed"  # by the server's word
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +196,29 @@ def wal_gone(world: World, dice: random.Random) -> Steps:
     """The node removes WAL that the sidecar has not read: it was away for too long."""
     world.sidecar.stop(60)
     try:
-        for _ in range(SEGMENTS_GONE):
-            yield 10
-            world.server.advance()  # the oracle's slot keeps WAL
-            world.node.switch()
-        world.node.node.sql("CHECKPOINT")
-        world.node.node.sql("CHECKPOINT")
+        yield from _wal_removed(world)
         yield dice.choice((5, 50))
     finally:
         world.sidecar.back_now()
+
+
+def wal_gone_meanwhile(world: World, dice: random.Random) -> Steps:
+    """The node removes WAL that a running sidecar has not received: the connection was away for too long."""
+    world.cable.unplug()
+    try:
+        yield from _wal_removed(world)
+        yield dice.choice((1, 5))
+    finally:
+        world.cable.plug()
+
+
+def _wal_removed(world: World) -> Steps:
+    for _ in range(SEGMENTS_GONE):
+        yield 10
+        world.server.advance()  # the oracle's slot keeps WAL
+        world.node.switch()
+    world.node.node.sql("CHECKPOINT")
+    world.node.node.sql("CHECKPOINT")
 
 
 def full_spool(world: World, dice: random.Random) -> Steps:
@@ -225,17 +241,12 @@ def stalled_archive(world: World, dice: random.Random) -> Steps:
 
 
 def full_state(world: World, dice: random.Random) -> Steps:
-    """The state's disk is full: delivery waits, or the processes end and come back."""
-    codes = (ExitCode.STATE, ExitCode.UNEXPECTED)
-    for keeper in world.keepers:
-        keeper.excuse(codes)
+    """The state's disk is full: delivery, or the whole process, waits for room."""
     world.state_disk.fill(leave_bytes=dice.choice((0, 0, KEPT_BACK_BYTES)))
     try:
         yield dice.choice((40, 200))
     finally:
         world.state_disk.empty()
-        for keeper in world.keepers:
-            keeper.excuse_no_more(codes)
 
 
 def _kind(run: Fault, *needs: str, weight: int = 2) -> Kind:
@@ -261,6 +272,7 @@ KINDS: Mapping[str, Kind] = {
     "cdcctl": _kind(operate_by_cdcctl, "operator"),
     "operator on": _kind(operator_on, "operator", weight=1),
     "WAL gone": _kind(wal_gone, "sidecar", "node", "spool"),
+    "WAL gone meanwhile": _kind(wal_gone_meanwhile, "cable", "node", "spool"),
     "full spool": _kind(full_spool, "spool", weight=1),
     "stalled archive": _kind(stalled_archive, "sidecar", "spool"),
     "full state": _kind(full_state, "state", weight=1),
@@ -283,6 +295,24 @@ def switch_off_until_met(world: World, point: HandoverPoint, does: Does = "kill"
         world.wish = "off"
         world.wait_for(lambda: is_met() or not world.wish, point.value)
     world.wish = ""
+
+
+def lose_wal_meanwhile(world: World) -> None:
+    """A running sidecar finds its WAL gone from the node, and the archiver goes on from the archive."""
+    for _ in range(ATTEMPTS_MAX):
+        world.wish = "on"
+        world.wait_for_stage(Stage.REALTIME)
+        world.wait_for(lambda: world.owner == ("sidecar", world.sidecar.pid), "the sidecar's epoch")
+        pid, before = world.sidecar.pid, world.view.switches.count
+        for ticks in wal_gone_meanwhile(world, random.Random(0)):
+            due = world.ticks + ticks
+            world.wait_for(lambda: world.ticks >= due, "the load")  # noqa: B023 - at once
+        world.wait_for(lambda: world.view.switches.count > before, "a switch")  # noqa: B023 - at once
+        if any(WAL_GONE in switch.reason for switch in world.view.switches.kept):
+            assert world.sidecar.pid == pid, world.told()
+            world.wait_for_stage(Stage.REALTIME)
+            return
+    raise AssertionError(f"the sidecar never found its WAL gone: {world.told()}")  # its ring was full each time
 
 
 def freeze_behind_the_move(world: World) -> None:

@@ -1,27 +1,43 @@
 """What systemd is to a daemon: it starts it again when it died, and says how it ended.
 
-A daemon that ends by a code of `OPERATOR_FIRST` is not started again by the units that we ship. Here such an end fails
-the campaign, unless a fault that it lived through excuses it.
+It goes by the units that we ship: after how long they start a daemon again, and after which exit codes they do not.
+Such an end fails the campaign, whatever fault is under way: nobody would start the daemon again.
 """
 
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from tests.support.captures import Sidecar
 from tidemark.io.failpoints import LOG_VARIABLE, VARIABLE
-from tidemark.model.errors import ExitCode
 from tidemark.runtime.effects import HandoverPoint
 
-OPERATOR_FIRST = (2, 3, 4, 5, 8, 9, 70)  # RestartPreventExitStatus of conf/systemd
-RESTART_S = 0.2
+UNITS = Path("conf/systemd")
 TOLD_CHARACTERS = 6000
 Tell = Callable[[str], object]
 Does = Literal["kill", "stop", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a shipped unit says of its daemon's ends."""
+
+    restart_s: float  # RestartSec
+    ends_by: frozenset[int]  # RestartPreventExitStatus
+
+    @classmethod
+    def of(cls, role: str) -> Self:
+        """Read the unit of a role."""
+        lines = (UNITS / f"tidemark-{role}@.service").read_text().splitlines()
+        said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        assert said["Restart"] == "on-failure", said["Restart"]
+        codes = frozenset(int(code) for code in said["RestartPreventExitStatus"].split())
+        return cls(float(said["RestartSec"]), codes)
 
 
 class Keeper:
@@ -31,8 +47,7 @@ class Keeper:
         self.process = process
         self.ends: Counter[str] = Counter()
         self.hit: Counter[HandoverPoint] = Counter()  # failpoints that it died or stopped at
-        self._excused: Counter[ExitCode] = Counter()  # by the faults that are under way
-        self._excused_for_life: set[ExitCode] = set()  # a process that was held may end of a fault that is over
+        self._unit = Unit.of(process.role)
         self.on_death: Callable[[], None] = lambda: None
         self._tell = tell
         self._points = root / f"{process.role}.points"
@@ -75,7 +90,6 @@ class Keeper:
         if self._armed is not None:  # until one of them has met it
             self.process.options[VARIABLE] = f"{self._armed.value}:1:{self._does}"
         self.process.start(wait=False)
-        self._excused_for_life = {code for code, faults in self._excused.items() if faults}
         self._expected, self._is_judged, self._is_armed = "", False, self._armed is not None
 
     def tend(self) -> None:
@@ -86,30 +100,21 @@ class Keeper:
             self._is_judged = True
             self._judge()
             self.on_death()
-            self._start_at_s = max(self._start_at_s, time.monotonic() + RESTART_S)
+            self._start_at_s = max(self._start_at_s, time.monotonic() + self._unit.restart_s)
         elif time.monotonic() >= self._start_at_s:
             self.start()
 
-    def kill(self, back_after_s: float = RESTART_S) -> None:
+    def kill(self, back_after_s: float = 0.0) -> None:
         """SIGKILL; it is started again after a while."""
         self._end(signal.SIGKILL, back_after_s)
 
-    def stop(self, back_after_s: float = RESTART_S) -> None:
+    def stop(self, back_after_s: float = 0.0) -> None:
         """SIGTERM; it is started again after a while."""
         self._end(signal.SIGTERM, back_after_s)
 
     def back_now(self) -> None:
         """Start it as soon as it has ended."""
         self._start_at_s = 0.0
-
-    def excuse(self, codes: Sequence[ExitCode]) -> None:
-        """Let it end by these codes: a fault begins that it may end of."""
-        self._excused.update(codes)
-        self._excused_for_life.update(codes)
-
-    def excuse_no_more(self, codes: Sequence[ExitCode]) -> None:
-        """Let no process that is started from now on end by them: that fault is over."""
-        self._excused.subtract(codes)
 
     def freeze(self) -> None:
         """SIGSTOP."""
@@ -175,7 +180,6 @@ class Keeper:
         else:
             assert code > 0, f"{role} died of signal {-code}"
             how = f"exit {code}"
-            is_excused = ExitCode(code) in self._excused_for_life
-            assert is_excused or code not in OPERATOR_FIRST, f"{role} ended with code {code}: {self.told()}"
+            assert code not in self._unit.ends_by, f"{role} ended with code {code}: {self.told()}"
         self.ends[how] += 1
         self._tell(f"  {role} ended: {how}")

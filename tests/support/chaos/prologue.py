@@ -7,6 +7,7 @@ way back.
 from tests.support.chaos.faults import (
     freeze_behind_the_move,
     linger_behind_the_move,
+    lose_wal_meanwhile,
     return_without_archive,
     switch_off_until_met,
 )
@@ -23,11 +24,12 @@ CYCLES = (  # dies at off, at on, on its way back
 
 
 def meet_every_failpoint(world: World) -> None:
-    """Die at each of them; freeze, and linger, at one, and see the archiver deliver alone; then the sidecar alone."""
+    """Die at each; freeze, and linger, at one; lose WAL; see the archiver deliver alone, and then the sidecar alone."""
     for at_off, at_on, on_way_back in CYCLES:
         _cycle(world, at_off, at_on, on_way_back)
     freeze_behind_the_move(world)
     linger_behind_the_move(world)
+    lose_wal_meanwhile(world)
     return_without_archive(world)
 
 
