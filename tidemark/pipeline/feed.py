@@ -1,17 +1,19 @@
 """From outbox values to a batch of the lake: put in order, checked to be all there, and opened."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from tidemark.model.change import GroupItem
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.held import Held
 from tidemark.pipeline.sinks import LakeBatch, LakeItem
-from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind
+from tidemark.wire.items import decode_item
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
 
 NOT_WHOLE = "a batch of outbox values is not whole"
 
@@ -55,6 +57,19 @@ def in_order(values: pa.Table) -> pa.Table:
     if (np.diff(sequences) != 1).any():
         raise InternalError(f"{NOT_WHOLE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
     return values
+
+
+def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
+    """Open values of the source `tidemark` in order: batches of changes, schema events, logical messages and others.
+
+    For users' own queries; with `headersOnly` there is nothing to open.
+    """
+    values = in_order(values)
+    for number, blob in zip(values.column("sequence"), values.column("value"), strict=True):
+        sequence, value = OutboxSequence(number.as_py()), blob.as_py()
+        header = decode_header(value, sequence)
+        if header.kind is not ValueKind.TRANSACTIONS:
+            yield sequence, decode_item(header.kind, value[HEADER_BYTES:])
 
 
 def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:

@@ -2,11 +2,13 @@
 
 import socket
 import threading
+from collections.abc import Iterator
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
-from tidemark.io.logs import get_log
+from tidemark.io.logs import configure_logs, get_log
 from tidemark.pipeline.executors import (
     ABSENT_S,
     AGAIN_S,
@@ -20,6 +22,15 @@ from tidemark.pipeline.metrics import EXECUTORS, PipelineMetrics
 
 MASTER = "spark://127.0.0.1:7077"
 REPORT_S = 10.0  # what an operator is promised
+
+
+@pytest.fixture(autouse=True)
+def every_level() -> Iterator[None]:
+    """Let events of any level come, whatever a test before chose."""
+    before = structlog.get_config()
+    configure_logs("json", "debug")
+    yield
+    structlog.configure(**before)
 
 
 def executors(metrics: PipelineMetrics) -> float | None:

@@ -1,0 +1,83 @@
+"""The programs of docs/spark.md run as they are printed, against a real state and its lake."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.feeder import World, feed, make_state
+from tests.support.guide import programs
+from tests.support.lakes import feed_by_hand, replica_rows
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch
+from tidemark.wire.values import ValueKind
+
+ROOT = Path(__file__).parents[2]
+GROUPS = 30
+RUN_S = 300
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def run(tmp_path: Path, program: str, *arguments: Path) -> list[str]:
+    """Run a program in a process of its own; return its lines."""
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    done = subprocess.run(
+        [sys.executable, file, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_S,
+        cwd=tmp_path,
+        env={
+            **{name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+            "PYTHONPATH": str(ROOT),
+        },
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.splitlines()
+
+
+def test_a_users_own_query_counts_what_a_trimmed_outbox_still_holds(tmp_path: Path) -> None:
+    state, groups = tmp_path / "state", list(World(3).groups(GROUPS))
+    make_state(state)
+    for third in range(3):  # the second and the third trim what was confirmed
+        feed(state, groups[third * GROUPS // 3 : (third + 1) * GROUPS // 3])
+        with OutboxReader.open(StateFolder(state)) as outbox:
+            outbox.register("spark")
+            if third < 2:
+                outbox.confirm("spark", outbox.head(), outbox.head())
+    expected: Counter[str] = Counter()
+    with OutboxReader.open(StateFolder(state)) as outbox:
+        ledger = outbox.ledger()
+        assert 0 < ledger.trimmed < ledger.head
+        for value in outbox.read(ledger.trimmed, ledger.head):
+            item = value.item() if value.header.kind is not ValueKind.TRANSACTIONS else None
+            if isinstance(item, ChangeBatch):
+                ops = item.rows.column("_op").to_pylist()
+                expected.update(f"{item.relation.namespace}.{item.relation.name} {op}" for op in ops)
+        said = run(tmp_path, programs("spark.md")["Your own query"], state, tmp_path / "checkpoint")
+        assert dict(line.rsplit(" ", 1) for line in said) == {name: str(count) for name, count in expected.items()}
+        assert outbox.register("count_changes").held == ledger.head
+
+
+def test_the_tables_are_read_as_the_guide_says(tmp_path: Path, spark: SparkSession) -> None:
+    state, lake, world = tmp_path / "state", tmp_path / "lake", World(3)
+    make_state(state)
+    feed(state, world.groups(GROUPS))
+    feed_by_hand(StateFolder(state), lake, "spark")
+    known = {table.name: table for table in world.tables if table.items}
+    with_delta_rs, with_spark = (programs("spark.md")[name] for name in ("Reading the tables", "Reading the tables #2"))
+    said = run(tmp_path, with_delta_rs.replace("LAKE", str(lake)))
+    assert sorted(said) == sorted(f"public {name} {len(table.rows)}" for name, table in known.items())
+    (table, *_) = known.values()
+    (folder,) = (path.parent for path in lake.glob(f"*/{table.oid}-*/replica"))
+    given = {"spark": spark}
+    exec(with_spark.replace("LAKE/shop/16385-public.orders", str(folder)), given)
+    rows = [row.asDict() for row in given["orders"].collect()]  # type: ignore[attr-defined]
+    assert sorted(rows, key=repr) == replica_rows(lake, str(folder.relative_to(lake)))
