@@ -16,7 +16,7 @@ from tidemark.pipeline.commits import changed_columns, read_commit
 from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind, Target
 from tidemark.pipeline.held import NOTHING, Held
 from tidemark.pipeline.lake import REOPENED_MAX, LakeTable, TableMoved, check_writable, table_id
-from tidemark.pipeline.lineage import Recorded, TableDiverged, TableStopped
+from tidemark.pipeline.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.waiting import StoredItem, Waiting
 
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
@@ -120,7 +120,7 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
         return diverged
     at, position = found
     try:
-        _set_aside(aim)
+        _set_aside(aim, position)
         check_writable(aim.uri)
         table = _apply(aim, items[at:], None)
     except (TableDiverged, TableStopped) as error:
@@ -130,24 +130,26 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     return _written(aim, table, Break(fault.reason, fault.position, position))
 
 
-def _set_aside(aim: Aim) -> None:
+def _set_aside(aim: Aim, position: Position) -> None:
     """Rename what is in the place of a table but cannot be continued, so that nothing is deleted.
 
     That is a table that another writer created or gave other columns, and one that cannot be read. Another one of ours
-    is kept: a replica is emptied by the new copy, and a log goes on.
+    is kept: a replica is emptied by the new copy, and a log goes on. The table begins anew at `position`: one that
+    holds it was begun by an attempt that was cut off.
     """
     if not Path(aim.uri).exists():
         return
     found, recorded = table_id(aim.uri), aim.known.recorded
     if found == "":
         return
-    if found is not None and found == recorded.id:
-        version = LakeTable(aim.uri, aim.app).version
-        if version < recorded.version or not changed_columns(aim.uri, recorded.version, version):
+    if found is not None and recorded.version != NO_VERSION and recorded.id in ("", found):
+        table = LakeTable(aim.uri, aim.app)
+        is_older, is_begun = table.version < recorded.version, table.held.position >= position
+        if is_older or is_begun or not changed_columns(aim.uri, recorded.version, table.version):
             return
     else:
-        first = read_commit(aim.uri, aim.app, 0, unmarked=not recorded.id)
+        first = read_commit(aim.uri, aim.app, 0)
         if found is not None and first is not None and not first.foreign:
-            return  # made by an attempt that was cut off, or recorded without its id
+            return  # made by an attempt that was cut off
     names = (f"{aim.uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
     Path(aim.uri).rename(next(name for name in names if not Path(name).exists()))
