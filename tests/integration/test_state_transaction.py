@@ -8,12 +8,12 @@ from typing import TypeVar
 import pytest
 
 from tests.support import groups
-from tidemark.io import state_transaction
 from tidemark.io.disk import StateFull
+from tidemark.io.environment import Environment
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_transaction import StateTransaction
+from tidemark.io.state_transaction import FREE_BYTES_MIN, StateTransaction
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
@@ -27,6 +27,7 @@ from tidemark.wire.state import (
     CONFIRMED,
     DELIVERED,
     FOLLOWED,
+    HAND_OVER,
     LEDGER,
     MARKER_KEYS,
     STAGE,
@@ -35,6 +36,7 @@ from tidemark.wire.state import (
     CopyPhase,
     CopyProgress,
     Followed,
+    HandOver,
     HistoryIndex,
     Identity,
     JournalEntry,
@@ -46,6 +48,8 @@ from tidemark.wire.state import (
     OutboxLedger,
     Owner,
     Reader,
+    Recopies,
+    Recopy,
     Rewind,
     RewindLog,
     Switch,
@@ -131,6 +135,16 @@ def test_an_epoch_follows_all_that_is_known_on_the_latest_timeline_of_them(store
 
 
 @pytest.mark.feature("I24")
+def test_requested_copies_are_kept_and_forgotten_where_they_are_damaged(store: StateStore) -> None:
+    assert store.recopies() == Recopies()
+    asked = Recopies({"1/7": Recopy("public.account", 1, Lsn(500), 2)})
+    moved(store, lambda moving: moving.put_recopies(asked))
+    assert store.recopies() == asked
+    damage(store, "recopies")
+    assert store.recopies() == Recopies()
+
+
+@pytest.mark.feature("I24")
 def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store: StateStore) -> None:
     assert moved(
         store, lambda moving: (moving.switches(), moving.losses(), moving.rewinds(), moving.marker_keys())
@@ -190,6 +204,10 @@ def test_a_pointer_goes_into_an_outbox_that_is_over_its_bound(store: StateStore,
 def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateStore, reader: OutboxReader) -> None:
     deliver(store, 100, rows=0)
     assert store.view().confirmed is None, "there is no reader"
+    damage(store, "spark", "readers")
+    deliver(store, 100, rows=0)
+    assert store.view().confirmed is None, "a damaged reader may hold what it cannot tell"
+    moved(store, lambda moving: moving.drop_reader("spark"))
     reader.register("spark")
     deliver(store, 200)
     deliver(store, 300, rows=0)
@@ -199,6 +217,11 @@ def test_what_holds_no_values_is_confirmed_once_all_before_it_is(store: StateSto
     assert store.view().confirmed == idle
     deliver(store, 500)
     assert store.view().confirmed == idle
+    reader.register("other")
+    reader.confirm("spark", Sequence(4), Sequence(4))
+    deliver(store, 600, rows=0)
+    assert store.view().confirmed == idle, "the other one has not read so far"
+    moved(store, lambda moving: moving.drop_reader("other"))
     damage(store, "spark", "readers")
     deliver(store, 600, rows=0)
     assert store.view().confirmed == idle
@@ -238,6 +261,31 @@ def test_settling_confirms_the_least_that_is_held_once(store: StateStore, reader
     moved(store, lambda moving: moving.put(LEDGER, replace(moving.ledger(), trimmed=Sequence(4))))
     moved(store, lambda moving: moving.settle())
     assert store.view().confirmed is None, "what is trimmed was confirmed: there is no header to read it from"
+
+
+def test_what_is_confirmed_stays_so_when_another_reader_begins_behind_it(
+    store: StateStore, reader: OutboxReader
+) -> None:
+    reader.register("spark")
+    deliver(store, 100)
+    second = deliver(store, 200)
+    reader.confirm("spark", Sequence(4), Sequence(0))
+    moved(store, lambda moving: moving.settle())
+    reader.register("other")
+    reader.confirm("other", Sequence(2), Sequence(2))
+    moved(store, lambda moving: moving.settle())
+    assert store.view().confirmed == second
+
+
+def test_an_outbox_is_full_while_one_of_its_readers_holds_anything(store: StateStore, reader: OutboxReader) -> None:
+    for name in ("spark", "other"):
+        reader.register(name)
+    deliver(store, 100)
+    reader.confirm("spark", Sequence(2), Sequence(0))
+    with pytest.raises(StateFull, match="readers hold 0 of 1 to 2"):
+        deliver(store, 200, note="n" * (2 * BOUND))
+    reader.confirm("other", Sequence(2), Sequence(0))
+    deliver(store, 200, note="n" * (2 * BOUND))
 
 
 @pytest.mark.feature("I24")
@@ -293,13 +341,14 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
         entries = [JournalEntry(f"j{number}", TimelineId(1), Lsn(number), Lsn(end)) for number, end in enumerate(ends)]
         return HistoryIndex(journals=tuple(entries))
 
-    assert store.view().journal == JournalMark()
+    assert (store.view().journal, store.view().history) == (JournalMark(), HistoryIndex())
     assert marked(lambda moving: moving.rely_on_journal(Lsn(500))) == 500
     assert marked(lambda moving: moving.rely_on_journal(Lsn(400))) == 500
     assert marked(lambda moving: moving.put_history(index(300, 0))) == 500, "it is being written"
     assert marked(lambda moving: moving.put_history(index(300, 600))) == 500
     assert marked(lambda moving: moving.put_history(index(300, 450))) == 450
     assert marked(lambda moving: moving.put_history(index(300))) == 300
+    assert store.view().history == index(300)
     assert marked(lambda moving: moving.put_history(index())) == 0
 
 
@@ -316,6 +365,13 @@ def test_databases_that_come_into_the_capture_are_added_to_its_beginning(store: 
     assert store.view().beginning == after
     moved(store, lambda moving: moving.learn_databases({Oid(2): KnownDatabase("two", "UTF8")}))
     assert store.view().beginning == replace(after, encodings={Oid(1): "UTF8", Oid(2): "UTF8"})
+
+
+def test_the_hand_over_record_is_as_it_was_written(store: StateStore) -> None:
+    assert store.view().hand_over == HandOver()
+    met = HandOver(3, TimelineId(1), Lsn(500))
+    moved(store, lambda moving: moving.put(HAND_OVER, met))
+    assert store.view().hand_over == met
 
 
 def test_the_copies_of_a_capture_are_its_own_and_end_with_their_table(store: StateStore) -> None:
@@ -341,11 +397,11 @@ def test_room_is_kept_back_on_the_disk_and_the_bound_itself_may_be_reached(
     reader.register("spark")
     deliver(store, 100, note="n" * (1 << 20))
     wanted = encode_group(groups.group(200, [groups.batch(200, [1], "n" * (1 << 20))]))
-    free = store.environment.free_bytes()
-    monkeypatch.setattr(state_transaction, "FREE_BYTES_MIN", free)
+    least = wanted.byte_count + FREE_BYTES_MIN
+    monkeypatch.setattr(Environment, "free_bytes", lambda _: least - 1)
     with pytest.raises(StateFull, match="are free under"):
         moved(store, lambda moving: moving.deliver(wanted))
-    monkeypatch.undo()
+    monkeypatch.setattr(Environment, "free_bytes", lambda _: least)
     ledger = store.view().ledger
     identity = replace(store.identity, outbox_bytes_max=ledger.byte_count + wanted.byte_count)
     for more, fits in ((-1, False), (0, True)):
