@@ -18,7 +18,8 @@ _SMALL_TRANSACTIONS = (
     "tests/unit/decoder/test_small_transactions_chosen.py",
     "tests/unit/decoder/test_unwanted_rows.py",
     "tests/unit/decoder/test_many_tables.py",
-    "tests/property/decoder",
+    "tests/property/decoder/test_savepoints.py",
+    "tests/property/decoder/test_skimming.py",
 )
 _STATE = ("tests/integration/test_state_store.py", "tests/integration/test_state_transaction.py")
 
@@ -37,8 +38,10 @@ PLANS = {
     "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),
     "tidemark/engine/ring.py": Plan(("tests/property/state/test_ring.py",)),
     "tidemark/decode/held.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
-    "tidemark/decode/held_children.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
-    "tidemark/decode/committed_run.py": Plan((*_SMALL_TRANSACTIONS, "tests/unit/decoder"), interpreted=True),
+    "tidemark/decode/held_children.py": Plan(
+        ("tests/property/decoder/test_held_children.py",), _SMALL_TRANSACTIONS, interpreted=True
+    ),
+    "tidemark/decode/committed_run.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
     "tidemark/decode/stream_order.py": Plan(("tests/unit/decoder",)),
     "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
     "tidemark/io/trimming.py": Plan(("tests/unit/archive/test_trimming.py", "tests/integration/test_trimming.py")),
@@ -48,7 +51,7 @@ PLANS = {
     "tidemark/io/switching.py": Plan(_STATE, ("tests/integration/test_way_back.py",)),
     "tidemark/io/state_transaction.py": Plan(_STATE),
     "tidemark/runtime/delivery.py": Plan(("tests/integration/test_delivery.py",)),
-    "tidemark/runtime/confirming.py": Plan(("tests/integration/test_delivery.py",)),
+    "tidemark/runtime/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/marker_reading.py": Plan(_STATE, ("tests/integration/test_marker_key.py",)),
     "tidemark/runtime/copies.py": Plan(("tests/property/state/test_snapshot.py",)),
     "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold.py",)),

@@ -1,0 +1,142 @@
+"""The confirm thread: what is confirmed while one transaction runs goes into the next, and nothing is left behind."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+
+from tidemark.runtime import confirming
+from tidemark.runtime.confirming import Confirming
+
+DEADLINE_S = 30.0
+
+
+class Disk:
+    """Stores what it is given, once it may."""
+
+    def __init__(self) -> None:
+        self.stored: list[list[int]] = []
+        self.may_store = threading.Event()
+        self.is_asked = threading.Semaphore(0)
+        self.may_store.set()
+        self.error: Exception | None = None
+
+    def store(self, confirmed: Sequence[int]) -> None:
+        self.is_asked.release()
+        assert self.may_store.wait(DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+        self.stored.append(list(confirmed))
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+@pytest.fixture
+def made(disk: Disk) -> Iterator[Confirming[int]]:
+    made = Confirming(disk.store)
+    yield made
+    disk.may_store.set()
+    with suppress(ZeroDivisionError):
+        made.close()
+
+
+def within(seconds: float, made: Confirming[int], bytes_max: int = -1) -> bool:
+    """Return whether a wait ends in time."""
+    waiter = threading.Thread(target=made.wait, args=(bytes_max,), daemon=True)
+    waiter.start()
+    waiter.join(seconds)
+    return not waiter.is_alive()
+
+
+def test_what_is_confirmed_during_a_transaction_goes_into_the_next_together(disk: Disk, made: Confirming[int]) -> None:
+    disk.may_store.clear()
+    made.confirm([1], 10)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    assert made.byte_count == 10
+    made.confirm([2], 20)
+    made.confirm([3, 4], 30)
+    assert made.byte_count == 60
+    disk.may_store.set()
+    made.wait()
+    assert disk.stored == [[1], [2, 3, 4]]
+    assert made.byte_count == 0
+    made.confirm([5], 5)
+    made.wait()
+    assert disk.stored[2:] == [[5]]
+    made.close()
+
+
+def test_a_wait_ends_when_at_most_so_many_bytes_are_not_durable(disk: Disk, made: Confirming[int]) -> None:
+    made.wait()  # nothing was ever confirmed
+    disk.may_store.clear()
+    made.confirm([1], 10)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    made.confirm([2], 20)
+    assert within(DEADLINE_S, made, 30)
+    assert not within(0.05, made, 29)
+    assert not within(0.05, made)
+    disk.may_store.set()
+    assert within(DEADLINE_S, made)
+    assert disk.stored == [[1], [2]]
+
+
+def test_what_has_no_bytes_is_waited_for_as_well(disk: Disk, made: Confirming[int]) -> None:
+    disk.may_store.clear()
+    made.confirm([1], 0)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    assert not within(0.05, made), "it is being stored"
+    made.confirm([2], 0)
+    disk.may_store.set()
+    assert within(DEADLINE_S, made)
+    assert disk.stored == [[1], [2]]
+
+
+def test_a_pause_lies_between_two_transactions_unless_somebody_waits(
+    disk: Disk, made: Confirming[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)
+    made.confirm([1], 10)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    made.confirm([2], 10)
+    made.confirm([3], 10)
+    assert not disk.is_asked.acquire(timeout=0.2), "the pause is not over"
+    assert within(DEADLINE_S, made)
+    assert disk.stored == [[1], [2, 3]]
+    made.confirm([4], 10)
+    made.close()
+    assert disk.stored == [[1], [2, 3], [4]]
+
+
+def test_closing_stores_all_and_ends_the_thread(disk: Disk, made: Confirming[int]) -> None:
+    disk.may_store.clear()
+    made.confirm([1], 10)
+    made.confirm([2], 10)
+    closing = threading.Thread(target=made.close, daemon=True)
+    closing.start()
+    disk.may_store.set()
+    closing.join(DEADLINE_S)
+    assert not closing.is_alive()
+    assert [number for stored in disk.stored for number in stored] == [1, 2]
+    assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
+
+
+def test_closing_what_never_confirmed_anything_ends_at_once(disk: Disk, made: Confirming[int]) -> None:
+    made.close()
+    assert disk.stored == []
+
+
+def test_what_could_not_be_stored_is_raised_wherever_one_confirms_waits_or_asks(
+    disk: Disk, made: Confirming[int]
+) -> None:
+    made.check()
+    disk.error = ZeroDivisionError("the disk")
+    made.confirm([1], 10)
+    for asking in (made.wait, made.check, lambda: made.confirm([2], 10), lambda: made.wait(1 << 30), made.close):
+        with pytest.raises(ZeroDivisionError, match="the disk"):
+            asking()
+    assert disk.stored == []
+    assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
