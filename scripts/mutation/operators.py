@@ -11,8 +11,9 @@
     entry     an item of a table (a dict at module level) is removed
 
 A mutation that another one implies is left out: a test that detects `a` missing from `a and b` detects a forced true,
-and one that detects `a <= b` in place of `a < b` in a guard detects the negation. Assertions for the type checker
-(`is not None`, `isinstance`) are left out as well. A forced test is still evaluated: what it assigns and calls remains.
+and one that detects `a <= b` in place of `a < b` in a guard detects the negation. Left out as well are assertions for
+the type checker (`is not None`, `isinstance`) and guards at module level (`TYPE_CHECKING`, `cython.compiled`).
+A forced test is still evaluated: what it assigns and calls remains.
 
 An identifier has no line number: module, function, operator, and the number of that operator in that function.
 """
@@ -153,7 +154,7 @@ class _Finder:
             yield from self._sign(node.op, self._span(node.target)[1], self._span(node.value)[0])
 
     def _guard(self, test: ast.expr) -> Iterator[_Place]:
-        if isinstance(test, ast.Constant):
+        if isinstance(test, ast.Constant) or self._function(test) == _MODULE:
             return
         joined = test.op if isinstance(test, ast.BoolOp) else None
         for forced in (True, False):

@@ -48,12 +48,12 @@ PLANS = {
     "tidemark/io/hole_ledger.py": Plan(
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
-    "tidemark/io/switching.py": Plan(_STATE, ("tests/integration/test_way_back.py",)),
+    "tidemark/io/switching.py": Plan(("tests/integration/test_switching.py",)),
     "tidemark/io/state_transaction.py": Plan(_STATE),
     "tidemark/runtime/delivery.py": Plan(("tests/integration/test_delivery.py",)),
     "tidemark/runtime/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
-    "tidemark/runtime/marker_reading.py": Plan(_STATE, ("tests/integration/test_marker_key.py",)),
-    "tidemark/runtime/copies.py": Plan(("tests/property/state/test_snapshot.py",)),
+    "tidemark/runtime/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
+    "tidemark/runtime/copies.py": Plan(("tests/integration/test_copies_shown.py",)),
     "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold.py",)),
     "tidemark/pipeline/positions.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
     "tidemark/pipeline/replica.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),

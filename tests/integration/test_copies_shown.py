@@ -1,0 +1,68 @@
+"""What first copies show, read from a state: which changes they have, and whether a fork takes back what they show."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import groups
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.runtime.copies import Copies
+from tidemark.runtime.diverged import WalDiverged
+from tidemark.wire.state import FINGERPRINT, CopyPhase, CopyProgress, Fingerprint, Identity
+
+DONE = CopyProgress(CopyPhase.DONE, 1, snapshot="700:710:703", lx=Lsn(90), seen_lsn=Lsn(101), timeline=TimelineId(1))
+TL1, TL2, TL3 = TimelineId(1), TimelineId(2), TimelineId(3)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    identity = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
+    with StateStore.create(StateFolder(tmp_path / "state"), identity) as made:
+        yield made
+
+
+def copies(store: StateStore, fingerprint: Fingerprint | None = None, **found: CopyProgress) -> Copies:
+    with store.transaction(None) as moving:
+        for number, progress in enumerate(found.values()):
+            moving.put_copy(groups.DATABASE, Oid(20000 + number), progress)
+        if fingerprint is not None:
+            moving.put(FINGERPRINT, fingerprint)
+    return Copies(store.view())
+
+
+@pytest.mark.feature("P22")
+def test_a_copy_has_what_its_snapshot_shows_and_no_other_tables_copy_does(store: StateStore) -> None:
+    found = copies(store, copied=DONE, followed=CopyProgress(CopyPhase.DONE, 0))
+    ends = {xid: replace(groups.end(100), full_xid=FullXid(xid)) for xid in (699, 702, 703, 709, 710)}
+    assert [xid for xid, end in ends.items() if found.have(Oid(20000), end)] == [699, 702, 709]
+    assert not any(found.have(Oid(20001), end) for end in ends.values()), "it was followed from its creation on"
+    assert not found.have(Oid(20002), ends[699])
+    assert not found.have(Oid(20000), replace(ends[699], database=Oid(1)))
+
+
+def test_a_copy_that_shows_what_a_fork_took_back_is_refused_with_its_place(store: StateStore) -> None:
+    found = copies(store, copied=DONE, older=replace(DONE, seen_lsn=Lsn(51)), unnoted=replace(DONE, seen_lsn=Lsn(0)))
+    found.check_fork(TL1, Lsn(101), TL2)  # 100 is the last that it may show
+    with pytest.raises(WalDiverged, match="the first copy of 1 tables shows what was written up to 1:0/64:0"):
+        found.check_fork(TL1, Lsn(100), TL2)
+    with pytest.raises(WalDiverged, match="the first copy of 2 tables shows what was written up to 1:0/64:0"):
+        found.check_fork(TL1, Lsn(1), TL2)
+
+
+def test_what_was_copied_on_the_next_timeline_is_no_part_of_the_branch(store: StateStore) -> None:
+    found = copies(store, copied=replace(DONE, timeline=TL2))
+    found.check_fork(TL1, Lsn(1), TL2)
+    with pytest.raises(WalDiverged):
+        found.check_fork(TL1, Lsn(1), TL3)
+
+
+def test_a_plan_by_catalogs_that_a_fork_took_back_is_refused(store: StateStore) -> None:
+    found = copies(store, Fingerprint(seen_lsn=Lsn(101), timeline=TL1))
+    found.check_fork(TL1, Lsn(101), TL2)
+    with pytest.raises(WalDiverged, match="the first copy was planned by what was written up to 1:0/64:0"):
+        found.check_fork(TL1, Lsn(100), TL2)
+    copies(store).check_fork(TL2, Lsn(1), TL3)
