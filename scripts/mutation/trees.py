@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
@@ -22,6 +23,7 @@ import pytest
 MEMORY_BYTES_MAX = 4 << 30  # a mutant may loop for ever and collect
 INTERRUPTED_S = 20.0  # for a test to stop its servers
 OUTPUT = "mutate.log"
+_MEMORY = Path("/dev/shm")
 _PRELOADED = (
     "pyarrow",
     "lmdb",
@@ -94,9 +96,9 @@ class Run:
         self._began_s = time.monotonic()
         self._ends_s = self._began_s + timeout_s
         self._was_interrupted = False
-        self._temporary = tree.root / "build" / "t"
-        shutil.rmtree(self._temporary, ignore_errors=True)
-        self._temporary.mkdir(parents=True)
+        # In memory where there is some: a disk that others use lets every sync wait. Short, as a socket's path is.
+        self._temporary = Path(tempfile.mkdtemp(prefix="tm", dir=_MEMORY if _MEMORY.is_dir() else None))
+        self._temporary.chmod(0o755)  # servers run as another user
         self._pid = os.fork()
         if self._pid == 0:
             _test(tree.root, tests, self._temporary)
@@ -121,12 +123,13 @@ class Run:
         self._ends_s = time.monotonic() + INTERRUPTED_S
 
     def _stop_rest(self) -> None:
-        """Kill what the run has left in its process group, and servers: those have groups of their own."""
+        """Kill what the run has left in its process group, and servers, which have their own; remove its files."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         for path in self._temporary.rglob("postmaster.pid"):
             with suppress(ProcessLookupError, ValueError, OSError):
                 os.kill(int(path.read_text().split()[0]), signal.SIGQUIT)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def _test(root: Path, tests: tuple[str, ...], temporary: Path) -> None:
