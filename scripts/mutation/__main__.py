@@ -21,7 +21,7 @@ BUILD = ROOT / "build" / "mutate"
 RESULTS = BUILD / "results.jsonl"
 POLL_S = 0.01
 BASELINE_S_MAX = 900.0
-TIMEOUT_S_MIN = 10.0
+TIMEOUT_S_MIN = 30.0
 TIMEOUT_FACTOR = 3.0  # of what the tests take without a mutation
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 

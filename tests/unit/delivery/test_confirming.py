@@ -140,3 +140,50 @@ def test_what_could_not_be_stored_is_raised_wherever_one_confirms_waits_or_asks(
             asking()
     assert disk.stored == []
     assert not [thread for thread in threading.enumerate() if thread.name == "confirm" and thread.is_alive()]
+
+
+def test_a_wait_ends_by_the_error_that_came_while_more_was_confirmed(disk: Disk, made: Confirming[int]) -> None:
+    disk.may_store.clear()
+    made.confirm([1], 10)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    made.confirm([2], 10)
+    disk.error = ZeroDivisionError("the disk")
+    disk.may_store.set()
+    with pytest.raises(ZeroDivisionError, match="the disk"):
+        made.wait()
+    assert disk.stored == []
+
+
+def test_what_is_abandoned_is_not_stored_and_a_transaction_under_way_is_waited_for(
+    disk: Disk, made: Confirming[int]
+) -> None:
+    disk.may_store.clear()
+    made.confirm([1], 10)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    made.confirm([2], 20)
+    abandoning = threading.Thread(target=made.abandon, args=(ZeroDivisionError("given up"), DEADLINE_S), daemon=True)
+    abandoning.start()
+    abandoning.join(0.05)
+    assert abandoning.is_alive(), "a transaction is under way"
+    disk.may_store.set()
+    abandoning.join(DEADLINE_S)
+    assert not abandoning.is_alive()
+    assert disk.stored == [[1]]
+    assert made.byte_count == 0
+    with pytest.raises(ZeroDivisionError, match="given up"):
+        made.confirm([3], 10)
+    with pytest.raises(ZeroDivisionError, match="given up"):
+        made.close()
+    assert disk.stored == [[1]]
+
+
+def test_the_first_error_stays_when_more_is_abandoned(made: Confirming[int]) -> None:
+    made.confirm([], 0)  # the thread waits for something to store
+    made.abandon(ZeroDivisionError("first"), DEADLINE_S)
+    made.abandon(ZeroDivisionError("second"), DEADLINE_S)
+    with pytest.raises(ZeroDivisionError, match="first"):
+        made.check()
+    thread = next((thread for thread in threading.enumerate() if thread.name == "confirm"), None)
+    if thread is not None:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "it has nothing left to wait for"
