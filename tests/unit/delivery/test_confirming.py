@@ -20,13 +20,13 @@ class Disk:
         self.may_store = threading.Event()
         self.is_asked = threading.Semaphore(0)
         self.may_store.set()
-        self.error: Exception | None = None
+        self.errors: list[Exception] = []
 
     def store(self, confirmed: Sequence[int]) -> None:
         self.is_asked.release()
         assert self.may_store.wait(DEADLINE_S)
-        if self.error is not None:
-            raise self.error
+        if self.errors:
+            raise self.errors.pop()
         self.stored.append(list(confirmed))
 
 
@@ -133,7 +133,7 @@ def test_what_could_not_be_stored_is_raised_wherever_one_confirms_waits_or_asks(
     disk: Disk, made: Confirming[int]
 ) -> None:
     made.check()
-    disk.error = ZeroDivisionError("the disk")
+    disk.errors = [ZeroDivisionError("the disk")]
     made.confirm([1], 10)
     for asking in (made.wait, made.check, lambda: made.confirm([2], 10), lambda: made.wait(1 << 30), made.close):
         with pytest.raises(ZeroDivisionError, match="the disk"):
@@ -147,11 +147,26 @@ def test_a_wait_ends_by_the_error_that_came_while_more_was_confirmed(disk: Disk,
     made.confirm([1], 10)
     assert disk.is_asked.acquire(timeout=DEADLINE_S)
     made.confirm([2], 10)
-    disk.error = ZeroDivisionError("the disk")
+    disk.errors = [ZeroDivisionError("the disk")]
     disk.may_store.set()
-    with pytest.raises(ZeroDivisionError, match="the disk"):
-        made.wait()
-    assert disk.stored == []
+    for asking in (made.wait, made.close):
+        with pytest.raises(ZeroDivisionError, match="the disk"):
+            asking()
+    assert disk.stored == [], "what comes behind a failure is not stored either"
+
+
+def test_closing_ends_a_pause(disk: Disk, made: Confirming[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confirming, "PAUSE_S", 2 * DEADLINE_S)
+    made.confirm([1], 10)
+    assert disk.is_asked.acquire(timeout=DEADLINE_S)
+    while made.byte_count:
+        pass
+    with made._lock:
+        pass  # the thread has let go of it: it pauses
+    closing = threading.Thread(target=made.close, daemon=True)
+    closing.start()
+    closing.join(DEADLINE_S)
+    assert not closing.is_alive()
 
 
 def test_what_is_abandoned_is_not_stored_and_a_transaction_under_way_is_waited_for(
