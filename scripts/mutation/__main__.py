@@ -21,8 +21,10 @@ BUILD = ROOT / "build" / "mutate"
 RESULTS = BUILD / "results.jsonl"
 POLL_S = 0.01
 BASELINE_S_MAX = 900.0
-TIMEOUT_S_MIN = 30.0
-TIMEOUT_FACTOR = 3.0  # of what the tests take without a mutation
+CPU_S_MIN = 10.0
+CPU_FACTOR = 3.0  # of what the tests take without a mutation
+TIMEOUT_S_MIN = 100.0
+TIMEOUT_FACTOR = 10.0  # of that processor time: tests with servers mostly wait
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 
@@ -81,12 +83,12 @@ class ModuleCampaign:
         open_ = deque(mutant for mutant in mutants if known.get(mutant.name) is None)
         found = {name: result for name, result in known.items() if result is not None}
         if open_:
-            timeouts_s = self._baseline(trees[0])
+            bounds_s = self._baseline(trees[0])
             running: dict[int, _Testing] = {}
             while open_ or running:
                 for number, tree in enumerate(trees):
                     if number not in running and open_:
-                        running[number] = _Testing(tree, open_.popleft(), self._source, self._stages, timeouts_s)
+                        running[number] = _Testing(tree, open_.popleft(), self._source, self._stages, bounds_s)
                 for number, testing in list(running.items()):
                     result = testing.poll(self._tests)
                     if result is not None:
@@ -96,33 +98,42 @@ class ModuleCampaign:
                 time.sleep(POLL_S)
         return [found[mutant.name] for mutant in mutants]
 
-    def _baseline(self, tree: Tree) -> list[float]:
-        """Return each stage's timeout; the tests must pass without a mutation."""
-        timeouts_s = []
+    def _baseline(self, tree: Tree) -> list[tuple[float, float]]:
+        """Return how much processor time and time each stage may take; the tests must pass without a mutation."""
+        bounds_s = []
         for stage in self._stages:
-            run = Run(tree, stage, BASELINE_S_MAX)
+            run = Run(tree, stage, BASELINE_S_MAX, BASELINE_S_MAX)
             while (ended := run.poll()) is None:
                 time.sleep(POLL_S)
-            outcome, seconds = ended
+            outcome, used_s = ended
             if outcome is not Outcome.SURVIVED:
                 sys.exit(f"{self._module}: the tests fail without a mutation\n{tree.output()[-3000:]}")
-            timeouts_s.append(TIMEOUT_S_MIN + TIMEOUT_FACTOR * seconds)
-            print(f"  {' '.join(stage)}: {seconds:.1f} s", flush=True)
-        return timeouts_s
+            bounds_s.append((CPU_S_MIN + CPU_FACTOR * used_s, TIMEOUT_S_MIN + TIMEOUT_FACTOR * used_s))
+            print(f"  {' '.join(stage)}: {used_s:.1f} s of processor time", flush=True)
+        return bounds_s
 
 
 class _Testing:
     """One mutant in one tree, stage by stage."""
 
     def __init__(
-        self, tree: Tree, mutant: Mutant, source: bytes, stages: list[tuple[str, ...]], timeouts_s: list[float]
+        self,
+        tree: Tree,
+        mutant: Mutant,
+        source: bytes,
+        stages: list[tuple[str, ...]],
+        bounds_s: list[tuple[float, float]],
     ) -> None:
         self._tree = tree
         self._mutant = mutant
         self._source = source
-        self._stages = deque(zip(stages, timeouts_s, strict=True))
+        self._stages = deque(zip(stages, bounds_s, strict=True))
         tree.write(mutant.module, mutant.apply(source))
-        self._run = Run(tree, *self._stages.popleft())
+        self._run = self._next_run()
+
+    def _next_run(self) -> Run:
+        stage, (cpu_s, timeout_s) = self._stages.popleft()
+        return Run(self._tree, stage, cpu_s, timeout_s)
 
     def poll(self, tests: str) -> Result | None:
         ended = self._run.poll()
@@ -130,7 +141,7 @@ class _Testing:
             return None
         outcome, _ = ended
         if outcome is Outcome.SURVIVED and self._stages:
-            self._run = Run(self._tree, *self._stages.popleft())
+            self._run = self._next_run()
             return None
         self._tree.write(self._mutant.module, self._source)
         failed = _FAILED.search(self._tree.output()) if outcome is Outcome.KILLED else None

@@ -91,30 +91,31 @@ class Tree:
 class Run:
     """A test run in a tree: a process group."""
 
-    def __init__(self, tree: Tree, tests: tuple[str, ...], timeout_s: float) -> None:
+    def __init__(self, tree: Tree, tests: tuple[str, ...], cpu_s: float, timeout_s: float) -> None:
+        """`cpu_s` bounds a loop without end, `timeout_s` a wait without end: others may use the machine, too."""
         self.tree = tree
-        self._began_s = time.monotonic()
-        self._ends_s = self._began_s + timeout_s
+        self._ends_s = time.monotonic() + timeout_s
         self._was_interrupted = False
         # In memory where there is some: a disk that others use lets every sync wait. Short, as a socket's path is.
         self._temporary = Path(tempfile.mkdtemp(prefix="tm", dir=_MEMORY if _MEMORY.is_dir() else None))
         self._temporary.chmod(0o755)  # servers run as another user
         self._pid = os.fork()
         if self._pid == 0:
-            _test(tree.root, tests, self._temporary)
+            _test(tree.root, tests, self._temporary, int(cpu_s))
 
     def poll(self) -> tuple[Outcome, float] | None:
-        """Return the outcome and the seconds it took; None while it runs."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        """Return the outcome and the processor time it took; None while it runs."""
+        pid, status, usage = os.wait4(self._pid, os.WNOHANG)
         now_s = time.monotonic()
         if pid == 0:
             if now_s > self._ends_s:
                 self._interrupt()
             return None
         self._stop_rest()
-        if self._was_interrupted:
-            return Outcome.HUNG, now_s - self._began_s
-        return Outcome.SURVIVED if status == 0 else Outcome.KILLED, now_s - self._began_s
+        used_s = usage.ru_utime + usage.ru_stime
+        if self._was_interrupted or os.WIFSIGNALED(status):
+            return Outcome.HUNG, used_s
+        return Outcome.SURVIVED if status == 0 else Outcome.KILLED, used_s
 
     def _interrupt(self) -> None:
         with suppress(ProcessLookupError):
@@ -132,12 +133,13 @@ class Run:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _test(root: Path, tests: tuple[str, ...], temporary: Path) -> None:
+def _test(root: Path, tests: tuple[str, ...], temporary: Path, cpu_s: int) -> None:
     """Run the tests in this process, which ends with it."""
     status = 70
     try:
         os.setpgid(0, 0)
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
         os.chdir(root)
         output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
