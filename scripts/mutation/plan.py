@@ -50,7 +50,7 @@ PLANS = {
     ),
     "tidemark/io/switching.py": Plan(("tests/integration/test_switching.py",)),
     "tidemark/io/state_transaction.py": Plan(_STATE),
-    "tidemark/runtime/delivery.py": Plan(("tests/integration/test_delivery.py",)),
+    "tidemark/runtime/delivery.py": Plan(("tests/integration/test_idle_time.py", "tests/integration/test_delivery.py")),
     "tidemark/runtime/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
     "tidemark/runtime/copies.py": Plan(("tests/integration/test_copies_shown.py",)),

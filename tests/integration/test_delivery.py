@@ -30,7 +30,7 @@ from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.whole_tables import WholeTables
-from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Identity, Owner, Watermark
+from tidemark.wire.state import DELIVERED, Identity, Owner, Watermark
 
 BOUND = 4 << 20
 IDENTITY = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, BOUND)
@@ -158,64 +158,6 @@ def test_idle_time_takes_the_readers_word(
     view = store.view()
     assert view.confirmed is not None
     assert (view.confirmed.sequence, view.ledger.trimmed, view.ledger.byte_count) == (2, 2, 0)
-
-
-def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_back(
-    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
-) -> None:
-    target = outbox_target(store, epoch, progress, stopping)
-
-    def settled() -> tuple[int | None, int]:
-        target.idle()
-        marks = store.marks()
-        return marks.confirmed.sequence if marks.confirmed else None, marks.ledger.trimmed
-
-    with OutboxReader.open(store.folder) as reader:
-        for name in ("spark", "other"):
-            reader.register(name)
-        for lsn in (100, 200, 300):
-            target.deliver(group(lsn))
-        reader.confirm("spark", Sequence(4), Sequence(0))
-        assert settled() == (None, 0)
-        reader.confirm("other", Sequence(2), Sequence(2))
-        assert settled() == (2, 0), "held by both, and spark may still ask for it"
-        reader.confirm("other", Sequence(4), Sequence(4))
-        assert settled() == (4, 0)
-        reader.confirm("spark", Sequence(4), Sequence(2))
-        assert settled() == (4, 2), "nothing new is confirmed, and some is asked for no more"
-
-
-def test_nothing_is_written_in_idle_time_in_which_no_reader_has_moved(
-    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
-) -> None:
-    target = outbox_target(store, epoch, progress, stopping)
-
-    def written() -> int:
-        target.idle()
-        with store.environment.read() as transaction:
-            return int(transaction.id())
-
-    with OutboxReader.open(store.folder) as reader:
-        target.deliver(group(100))
-        assert written() == written(), "there is no reader"
-        reader.register("spark")
-        assert written() == written()
-        reader.confirm("spark", Sequence(2), Sequence(0))
-        assert written() == written()
-        reader.confirm("spark", Sequence(2), Sequence(2))
-        assert written() == written()
-
-
-def test_a_copied_group_moves_no_watermark(
-    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
-) -> None:
-    target = outbox_target(store, epoch, progress, stopping)
-    copied = (groups.DATABASE, groups.relation().oid, CopyProgress(CopyPhase.COPYING, 1, row_count=1))
-    target.deliver(group(100))
-    before = progress.delivered
-    target.deliver_copied(group(50), copied)
-    assert progress.delivered == before
-    assert store.view().copies == {copied[:2]: copied[2]}
 
 
 class Scripted(NullConsumer):

@@ -1,0 +1,97 @@
+"""What the outbox's target does in idle time, and with groups of a first copy, over a real LMDB."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_delivery import IDENTITY, OWNER, START, group, outbox_target
+from tests.support import groups
+from tidemark.engine.progress import Progress
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.position import Epoch, Sequence
+from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Watermark
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
+        with made.transaction(None) as moving:
+            moving.put(DELIVERED, Watermark(START, Sequence(0)))
+        yield made
+
+
+@pytest.fixture
+def epoch(store: StateStore) -> Epoch:
+    return store.take_epoch(OWNER)
+
+
+@pytest.fixture
+def stopping() -> threading.Event:
+    return threading.Event()
+
+
+@pytest.fixture
+def progress() -> Progress:
+    return Progress(delivered=START)
+
+
+def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_back(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+
+    def settled() -> tuple[int | None, int]:
+        target.idle()
+        marks = store.marks()
+        return marks.confirmed.sequence if marks.confirmed else None, marks.ledger.trimmed
+
+    with OutboxReader.open(store.folder) as reader:
+        for name in ("spark", "other"):
+            reader.register(name)
+        for lsn in (100, 200, 300):
+            target.deliver(group(lsn))
+        reader.confirm("spark", Sequence(4), Sequence(0))
+        assert settled() == (None, 0)
+        reader.confirm("other", Sequence(2), Sequence(2))
+        assert settled() == (2, 0), "held by both, and spark may still ask for it"
+        reader.confirm("other", Sequence(4), Sequence(4))
+        assert settled() == (4, 0)
+        reader.confirm("spark", Sequence(4), Sequence(2))
+        assert settled() == (4, 2), "nothing new is confirmed, and some is asked for no more"
+
+
+def test_nothing_is_written_in_idle_time_in_which_no_reader_has_moved(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+
+    def written() -> int:
+        target.idle()
+        with store.environment.read() as transaction:
+            return int(transaction.id())
+
+    with OutboxReader.open(store.folder) as reader:
+        target.deliver(group(100))
+        assert written() == written(), "there is no reader"
+        reader.register("spark")
+        assert written() == written()
+        reader.confirm("spark", Sequence(2), Sequence(0))
+        assert written() == written()
+        reader.confirm("spark", Sequence(2), Sequence(2))
+        assert written() == written()
+
+
+def test_a_copied_group_moves_no_watermark(
+    store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
+) -> None:
+    target = outbox_target(store, epoch, progress, stopping)
+    copied = (groups.DATABASE, groups.relation().oid, CopyProgress(CopyPhase.COPYING, 1, row_count=1))
+    target.deliver(group(100))
+    before = progress.delivered
+    target.deliver_copied(group(50), copied)
+    assert progress.delivered == before
+    assert store.view().copies == {copied[:2]: copied[2]}
