@@ -25,7 +25,10 @@ from tidemark.model.incarnation import Extent, Incarnation, KnownIncarnation
 from tidemark.model.position import Epoch, Position
 
 KEPT_MAX = 200
-"""Incarnations that a state remembers. Markers of an older one are met in old WAL alone, where they are PASSED."""
+"""Incarnations that a state remembers, beside those of other roles' processes that run: these go on writing markers.
+
+Markers of a dropped one are in old WAL only, where they are PASSED.
+"""
 EPOCHS_LEAPT = 1 << 20
 """A copy that is confirmed to be the deliverer counts on from so much later: its rival has not come there."""
 
@@ -84,7 +87,10 @@ def with_one_more(
 ) -> tuple[KnownIncarnation, ...]:
     """Return the history with an incarnation that starts now; `alive`: roles whose process runs and goes on."""
     roles = frozenset(alive) - {born.role}
-    return (*ended(history, now, alive=roles), born)[-KEPT_MAX:]
+    known = ended(history, now, alive=roles)
+    over = [each for each in known if each.ended is not None][-(KEPT_MAX - 1) :]
+    running = [each for each in known if each.ended is None]
+    return (*running, *over, born)
 
 
 def ended(

@@ -43,9 +43,10 @@ def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = 
     Raises `CopiedState` or `OvertakenState`, with nothing written, where the state is not to be used without `moved`.
     """
     here = place_of(store.folder)
-    alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_held)
     born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
     with store.transaction(None) as moving:
+        # NB: inside: a process takes its lock before it begins, so that none which has begun is taken for ended.
+        alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_held)
         recorded, overtaken = moving.get(PLACE), moving.get(OVERTAKEN)
         is_copy = recorded is not None and not is_same(recorded, here)
         if not moved:

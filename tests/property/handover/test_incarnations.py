@@ -273,6 +273,19 @@ def test_the_history_is_bounded_and_what_falls_out_of_it_fences_nobody() -> None
     assert state.process is not None
 
 
+@pytest.mark.feature("I21")
+def test_a_process_that_is_restarted_without_end_never_drops_the_one_that_runs_beside_it() -> None:
+    sidecar = KnownIncarnation(Incarnation("z"), "sidecar")
+    now = Extent(Epoch(FIRST, 7), position(500))
+    history = with_one_more((), sidecar, alive=(), now=now)
+    for number in range(KEPT_MAX + 10):
+        born = KnownIncarnation(Incarnation(f"a{number}"), "archiver")
+        history = with_one_more(history, born, alive=("sidecar", "archiver"), now=now)
+    assert len(history) <= KEPT_MAX + 1
+    archiver = Reader(history[-1].incarnation, now, None)
+    assert judge(Claim(sidecar.incarnation, Epoch(FIRST, 7), position(500)), history, archiver) is Verdict.OWN
+
+
 @pytest.mark.parametrize("is_confirmed", [True, False])
 def test_a_marker_without_an_incarnation_fences_nobody(*, is_confirmed: bool) -> None:
     claim = Claim(None, Epoch(FIRST, 99), position(99))
