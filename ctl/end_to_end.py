@@ -26,7 +26,7 @@ from tidemark.io.clock import NS_PER_S, boot_ns
 from tidemark.io.node import NodeArchiving
 from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
 from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.errands import NodeErrands
@@ -190,7 +190,21 @@ class EndToEndCheck:
             return Leg(Verdict.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:
             return _lifeless(seen.archiver)
-        return self._met(Role.ARCHIVER, written) or self._archive_late(seen.archive, written)
+        met = self._met(Role.ARCHIVER, written)
+        if met is None and isinstance(seen.archive, ArchiveState) and self._is_filled_by_nothing(node, seen.archive):
+            return Leg(
+                Verdict.BROKEN,
+                f"archive_mode is off on the node: nothing fills {seen.archive.folder}",
+                "set archive_mode and archive_command as cdcctl init prints them and restart the server; or set "
+                'archive.filled_by = "pg_receivewal" and run that',
+            )
+        return met or self._archive_late(seen.archive, written)
+
+    def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
+        """Tell if the server is to fill our spool, does not archive, and nothing else has put a segment there."""
+        is_the_servers = archive.is_ours and self._around.config.archive.filled_by == "archive_command"
+        is_off = isinstance(node, NodeArchiving) and not node.is_on and node.insert_lsn != INVALID_LSN  # of a primary
+        return is_the_servers and is_off and not archive.runs
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
         """Say why the archiver has not met the marker so far."""
@@ -278,11 +292,11 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
     lost = unrecorded(archive, node.archived_file, end_lsn)
     if node.failed_file:
         return slow_archiving(node), "the node's log says why its archive_command fails"
+    if not node.is_on:
+        return "; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
     if not node.may_switch:
         grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
         return slow_archiving(node), grant
-    if not node.is_on:
-        return "; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
     if lost.count:
         told = (
             f", and the server archived {node.archived_file} by its own word: {lost.count} segments from {lost.first}"

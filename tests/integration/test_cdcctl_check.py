@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archiving import Archiving
 from tests.support.captures import running
 from tests.support.cdcctl import Done, cdcctl, succeeded, told
-from tests.support.failover import Pair
+from tests.support.failover import Pair, paired
 from tests.support.postgres import Cluster
 from tidemark.io.outbox import OutboxReader
+from tidemark.io.spool import Spool
 from tidemark.model.errors import ExitCode
 
 SOON_S = "10"
@@ -96,6 +98,19 @@ def test_an_archive_command_that_fails_breaks_the_archives_leg_in_both_modes(pai
     succeeded(cdcctl("realtime", "off", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
     found = broken(check(pair, "--deadline-s", SOON_S), "leg archive is broken", "archive_command fails with 0000")
     assert (found["capture"], found["archive"], found["consumer"]) == ("rests", "broken", "waits")
+
+
+@pytest.mark.feature("I44")
+def test_an_archive_mode_that_is_off_breaks_the_archives_leg_before_the_deadline(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    ((identifier,),) = cluster.sql("SELECT system_identifier FROM pg_control_system()")
+    spool = Spool(tmp_path / "spool")
+    spool.create(int(str(identifier)))
+    ring = {"TIDEMARK_RING__BYTES_MAX": str(64 << 20)}
+    with paired(Archiving(cluster, spool), tmp_path, options=ring) as both:
+        found = broken(check(both), f"archive_mode is off on the node: nothing fills {spool.folder}")
+    assert (found["capture"], found["archive"], found["consumer"]) == ("passed", "broken", "passed")
 
 
 @pytest.mark.feature("I44")
