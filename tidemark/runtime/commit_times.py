@@ -15,12 +15,13 @@ from typing import NamedTuple
 from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded, DecodedRun
-from tidemark.io.archive import ArchiveFolder
+from tidemark.io.archive import ArchiveFolder, Hole
 from tidemark.io.history_files import NoBase
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.runtime.archive_blocks import archived_blocks
+from tidemark.runtime.history_start import WalTrimmed
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wire.state import HistoryIndex
@@ -133,16 +134,29 @@ def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> 
 
 
 def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, wanted: CommitTime) -> Lsn:
-    """Return the LSN of the newest base behind which the clock stood before `wanted`; of the oldest: before `time`."""
-    lsn, first = INVALID_LSN, None
-    for lsn in sorted((base.lsn for base in index.bases), reverse=True):
-        first = next(_ends_from(archive, lsn), None)
-        if first is not None and first.time < wanted:
-            return lsn
+    """Return the LSN of the newest base behind which the clock stood before `wanted`; of the oldest: before `time`.
+
+    Where the WAL of a base is trimmed, the first WAL in the folder takes its place; a base whose WAL is not archived
+    yet is passed over.
+    """
+    first_wal_lsn, oldest = archive.first_lsn(), min((base.lsn for base in index.bases), default=INVALID_LSN)
+    lsn, first, is_trimmed = INVALID_LSN, None, False
+    for base_lsn in sorted((base.lsn for base in index.bases), reverse=True):
+        lsn, is_trimmed = max(base_lsn, first_wal_lsn), base_lsn < first_wal_lsn
+        try:
+            first = next(_ends_from(archive, lsn), None)
+        except Hole:
+            if is_trimmed or base_lsn == oldest or archive.next_wal_after(lsn) is not None:
+                raise
+            continue
+        if (first is not None and first.time < wanted) or is_trimmed:
+            break
     if first is not None and first.time < time:
         return lsn
-    told = "there is none" if first is None else f"the oldest begins with {first.time}, at {format_lsn(first.lsn)}"
-    raise NoBase(f"no catalog base for {time}: {told}")
+    begins = "" if first is None else f" begins with {first.time}, at {format_lsn(first.lsn)}"
+    if is_trimmed:
+        raise WalTrimmed(f"{archive.folder} has no WAL for {time}: {'it' + begins if begins else 'no commit in it'}")
+    raise NoBase(f"no catalog base for {time}: {'the oldest' + begins if begins else 'there is none'}")
 
 
 def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[TransactionEnd]:

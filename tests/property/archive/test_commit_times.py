@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.wal import SEGMENT, SYSTEM, WalWriter, body
-from tidemark.io.archive import ArchiveFolder
+from tidemark.io.archive import ArchiveFolder, Hole
 from tidemark.io.history_files import NoBase
 from tidemark.model.commit_time import CommitTime, InvalidTime, parse_commit_time
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.runtime.archive_blocks import archived_blocks
 from tidemark.runtime.commit_times import CLOCK_BACK_S, TimeRange, TransactionEnd, begin_lsn, transaction_ends
+from tidemark.runtime.history_start import WalTrimmed
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state import BaseEntry, HistoryIndex
@@ -85,6 +86,33 @@ def test_decoding_begins_before_all_that_commits_in_the_range_and_ends_behind_it
                 break
         assert span.is_reached == any(end.time >= wanted for end in ends) or span.is_passed
         assert span.set_back is None
+
+
+def test_wal_that_is_trimmed_or_not_archived_yet_is_passed_over_and_the_key_is_named(tmp_path: Path) -> None:
+    writer, lsns, hour = WalWriter(), [], 3600 * SECOND
+    times = [CommitTime(NOON.us + number * hour) for number in range(4)]
+    for time in times:  # a segment each
+        lsns.append(writer.add(commit_record(time), rmgr=RM_XACT, info=xact.COMMIT, xid=700))
+        writer.switch()
+    content = bytes(writer.data)
+    for number in (1, 2):  # the first is trimmed, the last not archived yet
+        (tmp_path / segment_name(1, number + 1, SEGMENT)).write_bytes(
+            content[number * SEGMENT : (number + 1) * SEGMENT]
+        )
+    archive = ArchiveFolder(tmp_path, of=SystemIdentifier(SYSTEM))
+
+    def index(*bases: Lsn) -> HistoryIndex:
+        return HistoryIndex(tuple(BaseEntry(f"base-{lsn}", TimelineId(1), lsn, lsn, 1) for lsn in bases))
+
+    assert begin_lsn(archive, index(lsns[0], lsns[3]), times[2]) == lsns[2]
+    assert begin_lsn(archive, index(lsns[1], lsns[3]), times[2]) == lsns[2]
+    with pytest.raises(WalTrimmed, match=f"no WAL for {times[0]}: it begins with {times[1]}") as refused:
+        begin_lsn(archive, index(lsns[0]), times[0])
+    assert "archive.keep_bytes" in refused.value.hint
+    with pytest.raises(NoBase, match=str(times[0])):
+        begin_lsn(archive, index(lsns[1], lsns[3]), times[0])
+    with pytest.raises(Hole):
+        begin_lsn(archive, index(lsns[3]), times[2])
 
 
 def test_all_ends_of_transactions_are_found_with_their_times(tmp_path: Path) -> None:
