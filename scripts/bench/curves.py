@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from scripts.bench.drawing import number, text_at
 
-WIDTH, LEFT, RIGHT, HEIGHT, TOP, GAP, BOTTOM = 900, 60, 190, 150, 54, 44, 34
+WIDTH, LEFT, RIGHT, HEIGHT, TOP, GAP, BOTTOM = 900, 60, 210, 150, 54, 44, 34
 PALETTE = ("#1f6fb2", "#c2571a", "#2e8b57", "#8e44ad", "#8a8f98", "#b8860b", "#c0392b")
-POINTS_MAX = 600  # of a curve: about one a pixel
+POINTS_MAX = 300  # of a curve: one every two pixels
 TICKS_X, TICKS_Y = 8, 4
 LINE = 16
 

@@ -21,7 +21,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "resident, anonymous": "jvm_anonymous_mb",
         "heap, committed": "jvm_heap_committed_mb",
         "heap, used": "jvm_heap_used_mb",
-        "all but the heap, committed": "jvm_native_mb",
+        "beside the heap, committed": "jvm_native_mb",
         "of it metaspace": "jvm_metaspace_mb",
         "of it compiled code": "jvm_code_mb",
     },
