@@ -41,8 +41,8 @@ PLANS = {
     "tidemark/decode/held_children.py": Plan(
         ("tests/property/decoder/test_held_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/committed_run.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
-    "tidemark/decode/stream_order.py": Plan(("tests/unit/decoder",)),
+    "tidemark/decode/committed_run.py": Plan(("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS),
+    "tidemark/decode/stream_order.py": Plan(("tests/unit/decoder/test_stream_order.py",), ("tests/unit/decoder",)),
     "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
     "tidemark/io/trimming.py": Plan(("tests/unit/archive/test_trimming.py", "tests/integration/test_trimming.py")),
     "tidemark/io/hole_ledger.py": Plan(
@@ -50,11 +50,14 @@ PLANS = {
     ),
     "tidemark/io/switching.py": Plan(("tests/integration/test_switching.py",)),
     "tidemark/io/state_transaction.py": Plan(_STATE),
-    "tidemark/runtime/delivery.py": Plan(("tests/integration/test_idle_time.py", "tests/integration/test_delivery.py")),
+    "tidemark/runtime/delivery.py": Plan(
+        ("tests/integration/test_outbox_target.py", "tests/integration/test_idle_time.py"),
+        ("tests/integration/test_delivery.py",),
+    ),
     "tidemark/runtime/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
     "tidemark/runtime/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
     "tidemark/runtime/copies.py": Plan(("tests/integration/test_copies_shown.py",)),
-    "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold.py",)),
+    "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold_keys.py", "tests/unit/pipeline/test_fold.py")),
     "tidemark/pipeline/positions.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
     "tidemark/pipeline/replica.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
     "archiver/archive_command.py": Plan(

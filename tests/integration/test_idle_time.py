@@ -12,6 +12,7 @@ from tidemark.engine.progress import Progress
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Watermark
 
@@ -64,25 +65,38 @@ def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_ba
         assert settled() == (4, 2), "nothing new is confirmed, and some is asked for no more"
 
 
-def test_nothing_is_written_in_idle_time_in_which_no_reader_has_moved(
+def test_no_transaction_begins_in_idle_time_in_which_no_reader_has_moved(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event
 ) -> None:
-    target = outbox_target(store, epoch, progress, stopping)
+    def begins() -> bool:
+        """Return whether idle time begins a transaction: it is refused to an owner of an older epoch."""
+        target = outbox_target(store, epoch, progress, stopping)
+        store.take_epoch(OWNER)
+        try:
+            target.idle()
+        except Fenced:
+            return True
+        return False
 
-    def written() -> int:
-        target.idle()
-        with store.environment.read() as transaction:
-            return int(transaction.id())
+    def settle() -> None:
+        outbox_target(store, store.take_epoch(OWNER), progress, stopping).idle()
 
+    outbox_target(store, epoch, progress, stopping).deliver(group(100))
+    assert not begins(), "there is no reader"
     with OutboxReader.open(store.folder) as reader:
-        target.deliver(group(100))
-        assert written() == written(), "there is no reader"
-        reader.register("spark")
-        assert written() == written()
-        reader.confirm("spark", Sequence(2), Sequence(0))
-        assert written() == written()
+        for name in ("spark", "other"):
+            reader.register(name)
+        assert not begins()
         reader.confirm("spark", Sequence(2), Sequence(2))
-        assert written() == written()
+        assert not begins(), "the other one holds it"
+        reader.confirm("other", Sequence(2), Sequence(0))
+        assert begins()
+        settle()
+        assert not begins(), "what both hold is confirmed, and one may still ask for it"
+        reader.confirm("other", Sequence(2), Sequence(2))
+        assert begins()
+        settle()
+        assert not begins()
 
 
 def test_a_copied_group_moves_no_watermark(
@@ -92,6 +106,7 @@ def test_a_copied_group_moves_no_watermark(
     copied = (groups.DATABASE, groups.relation().oid, CopyProgress(CopyPhase.COPYING, 1, row_count=1))
     target.deliver(group(100))
     before = progress.delivered
+    assert before == group(100).last
     target.deliver_copied(group(50), copied)
     assert progress.delivered == before
     assert store.view().copies == {copied[:2]: copied[2]}

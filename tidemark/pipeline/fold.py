@@ -217,8 +217,10 @@ def _as_key(value: object) -> object:
 
 
 def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return values of a key column with one value for 0 and -0, which Arrow groups apart."""
-    return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
+    """Return values of a key column with one value for 0 and -0, and one for all NaN: Arrow groups by bits."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(_NAN, values.type), pc.add(values, pa.scalar(0.0, values.type)))
 
 
 def _comparable_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:

@@ -110,7 +110,9 @@ def test_only_inserts_of_new_keys_may_be_appended() -> None:
     assert not fold_script(table, {}).only_new
 
 
-@pytest.mark.parametrize(("keys", "only_new"), [([1, 2, 3], True), ([3, 1, 2], True), ([3, 1, 3], False)])
+@pytest.mark.parametrize(
+    ("keys", "only_new"), [([1, 2, 3], True), ([3, 1, 2], True), ([3, 1, 3], False), ([1, 3, 3], False)]
+)
 def test_inserts_are_appended_in_any_order_but_not_two_of_one_key(keys: list[int], only_new: bool) -> None:  # noqa: FBT001
     table = ScriptedTable()
     for step, key in enumerate(keys):

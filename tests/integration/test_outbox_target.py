@@ -1,0 +1,271 @@
+"""The outbox's target and the application thread: waits for room, what the metrics say, and how the thread ends."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_delivery import DEADLINE_S, IDENTITY, OWNER, START, WHOLE, group
+from tests.support.histories import empty_history
+from tidemark.engine.progress import Progress
+from tidemark.io.environment import Environment
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import (
+    CAPTURE_LABEL,
+    DELIVERY_SECONDS,
+    GROUPS,
+    LAG_SECONDS,
+    OUTBOX_FULL,
+    OUTBOX_USED,
+    READER_LAG,
+    ROWS,
+    TRANSACTIONS,
+    Metrics,
+)
+from tidemark.io.outbox import OutboxReader
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.change import ChangeGroup
+from tidemark.model.errors import Fenced
+from tidemark.model.position import Epoch, Sequence
+from tidemark.runtime.delivery import (
+    ROOM_FIRST_S,
+    ROOM_MAX_S,
+    STALE_READERS_S,
+    ApplicationThread,
+    CopyKeep,
+    OutboxTarget,
+    Stopped,
+)
+from tidemark.runtime.handoff import Handoff
+from tidemark.runtime.signal import Signal
+from tidemark.wire.state import DELIVERED, Watermark
+
+COMMITTED_US = 100  # of `group(100)`
+LAG_US = 2_000_000
+DELIVERY_S = 3.0
+
+
+class HandClock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.now_us = COMMITTED_US + LAG_US
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_us(self) -> int:
+        return self.now_us
+
+
+class CountedWaits(threading.Event):
+    """Is set in the last of `count` waits, none of which takes time."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.waits_s: list[float | None] = []
+        self._count = count
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits_s.append(timeout)
+        return len(self.waits_s) >= self._count
+
+
+class Target:
+    """Takes groups, or fails."""
+
+    def __init__(self, *, counts: bool = True, on_group: Callable[[], None] = lambda: None) -> None:
+        self.counts = counts
+        self.idled = threading.Event()
+        self.closing: Exception | None = None
+        self._on_group = on_group
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def deliver(self, group: ChangeGroup) -> None:
+        del group
+        self._on_group()
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        raise NotImplementedError
+
+    def idle(self) -> None:
+        self.idled.set()
+
+    def close(self) -> None:
+        if self.closing is not None:
+            raise self.closing
+
+    def abandon(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[StateStore]:
+    with StateStore.create(StateFolder(tmp_path / "state"), IDENTITY) as made:
+        with made.transaction(None) as moving:
+            moving.put(DELIVERED, Watermark(START, Sequence(0)))
+        yield made
+
+
+@pytest.fixture
+def epoch(store: StateStore) -> Epoch:
+    return store.take_epoch(OWNER)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    clock = HandClock()
+    monkeypatch.setattr("tidemark.runtime.delivery.SystemClock", lambda: clock)
+    return clock
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(IDENTITY.capture)
+
+
+def shown(metrics: Metrics, name: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {CAPTURE_LABEL: IDENTITY.capture})
+
+
+def outbox_target(store: StateStore, epoch: Epoch, metrics: Metrics, stopping: threading.Event) -> OutboxTarget:
+    return OutboxTarget(
+        store,
+        epoch,
+        history=empty_history(store),
+        whole=WHOLE,
+        progress=Progress(delivered=START),
+        metrics=metrics,
+        log=get_log("test"),
+        stopping=stopping,
+    )
+
+
+def test_waits_for_room_grow_to_a_bound_and_are_counted_as_one(
+    store: StateStore, epoch: Epoch, metrics: Metrics
+) -> None:
+    stopping = CountedWaits(9)
+    target = outbox_target(store, epoch, metrics, stopping)
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        for lsn in (100, 101, 102):
+            target.deliver(group(lsn, 1 << 20))
+        assert shown(metrics, OUTBOX_FULL) == 0
+        with pytest.raises(Stopped):
+            target.deliver(group(103, 1 << 20))
+    doubled = [ROOM_FIRST_S * 2**n for n in range(6)]
+    assert stopping.waits_s == [*doubled, ROOM_MAX_S, ROOM_MAX_S, ROOM_MAX_S]
+    assert shown(metrics, OUTBOX_FULL) == 1
+
+
+def test_the_outbox_metrics_include_the_group_that_was_delivered_last(
+    store: StateStore, epoch: Epoch, metrics: Metrics
+) -> None:
+    target = outbox_target(store, epoch, metrics, threading.Event())
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        for count, lsn in enumerate((100, 200, 300), 1):
+            target.deliver(group(lsn))
+            assert shown(metrics, READER_LAG) == 2 * count
+            assert shown(metrics, OUTBOX_USED) == store.view().ledger.byte_count > 0
+        reader.confirm("spark", Sequence(4), Sequence(2))
+        target.idle()
+        assert shown(metrics, READER_LAG) == 2
+        assert shown(metrics, OUTBOX_USED) == store.view().ledger.byte_count
+
+
+def test_slots_of_killed_readers_are_freed_every_few_seconds_and_no_more_often(
+    store: StateStore, epoch: Epoch, metrics: Metrics, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed_s: list[float] = []
+    free = Environment.clear_stale_readers
+
+    def freeing(environment: Environment) -> int:
+        freed_s.append(clock.now_s)
+        return free(environment)
+
+    monkeypatch.setattr(Environment, "clear_stale_readers", freeing)
+    target = outbox_target(store, epoch, metrics, threading.Event())
+    for later_s in (0.0, 0.5, STALE_READERS_S - 0.5, STALE_READERS_S, STALE_READERS_S + 0.5, 2 * STALE_READERS_S):
+        clock.now_s = 1000.0 + later_s
+        target.idle()
+    assert freed_s == [1000.0, 1000.0 + STALE_READERS_S, 1000.0 + 2 * STALE_READERS_S]
+
+
+def application(
+    store: StateStore, target: Target, metrics: Metrics, stopping: threading.Event
+) -> tuple[ApplicationThread, Handoff]:
+    handoff = Handoff(1 << 20, Signal())
+    thread = ApplicationThread(
+        handoff, target, empty_history(store), prelude=lambda: None, metrics=metrics, stopping=stopping
+    )
+    return thread, handoff
+
+
+@pytest.mark.parametrize("lag", [(LAG_US, 2.0), (-LAG_US, 0.0)], ids=["behind", "a clock set back"])
+@pytest.mark.parametrize("counts", [True, False])
+def test_what_is_delivered_is_counted_unless_the_target_counts_itself(
+    store: StateStore,
+    metrics: Metrics,
+    clock: HandClock,
+    counts: bool,  # noqa: FBT001
+    lag: tuple[int, float],
+) -> None:
+    stopping = threading.Event()
+
+    def take() -> None:
+        clock.now_s += DELIVERY_S
+        stopping.set()
+
+    lag_us, lag_s = lag
+    clock.now_us = COMMITTED_US + lag_us
+    thread, handoff = application(store, Target(counts=counts, on_group=take), metrics, stopping)
+    assert thread.join(0.0), "not started, so it is not running"
+    handoff.put(group(100))
+    thread.start()
+    assert thread.join(DEADLINE_S)
+    assert thread.error is None
+    expected = [1.0, 1.0, 1.0, DELIVERY_S, lag_s] if counts else [0.0] * 5
+    names = (GROUPS, ROWS, TRANSACTIONS, f"{DELIVERY_SECONDS}_sum", f"{LAG_SECONDS}_sum")
+    assert [shown(metrics, name) for name in names] == expected
+    assert shown(metrics, f"{LAG_SECONDS}_count") == (1 if counts else 0)
+
+
+def test_a_target_is_idle_while_nothing_comes_and_delivers_what_comes_after_that(
+    store: StateStore, metrics: Metrics
+) -> None:
+    stopping = threading.Event()
+    target = Target(on_group=stopping.set)
+    thread, handoff = application(store, target, metrics, stopping)
+    thread.start()
+    assert target.idled.wait(DEADLINE_S)
+    handoff.put(group(100))
+    assert stopping.wait(DEADLINE_S)
+    assert thread.join(DEADLINE_S)
+    assert thread.error is None
+    assert shown(metrics, GROUPS) == 1
+
+
+@pytest.mark.parametrize("delivering", [None, Fenced("taken over")])
+def test_the_first_error_is_kept_when_closing_fails_as_well(
+    store: StateStore, metrics: Metrics, delivering: Exception | None
+) -> None:
+    stopping = threading.Event()
+
+    def take() -> None:
+        stopping.set()
+        if delivering is not None:
+            raise delivering
+
+    target = Target(on_group=take)
+    target.closing = ZeroDivisionError()
+    thread, handoff = application(store, target, metrics, stopping)
+    handoff.put(group(100))
+    thread.start()
+    assert thread.join(DEADLINE_S)
+    assert thread.error is (delivering or target.closing)

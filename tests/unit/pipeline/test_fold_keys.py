@@ -1,0 +1,103 @@
+"""Folding by key: keys that PostgreSQL takes for equal are one row, and a change of an unknown row is refused."""
+
+import math
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from tidemark.model.change import BeforeKind, batch_schema
+from tidemark.model.errors import InternalError
+from tidemark.pipeline.fold import Folded, Key, fold
+from tidemark.pipeline.layout import LakeColumn
+
+COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
+BIG_UNCHANGED = b"\2\0"
+NAN = math.nan
+FLOAT8 = pa.float64()
+KeyValue = float | str
+Change = dict[str, object]
+
+
+def change(
+    op: str, new: KeyValue | None, old: KeyValue | None = None, *, big: str | None = None, keeps: bool = False
+) -> Change:
+    """Return a change of the row `new`, which was `old`; an update that `keeps` has no value of `big`."""
+    return {
+        "_op": op,
+        "_before_kind": (BeforeKind.NONE if old is None else BeforeKind.KEY).value,
+        "_unchanged": BIG_UNCHANGED if keeps else None,
+        "_before": None if old is None else {"id": old, "big": None},
+        "_after": None if new is None else {"id": new, "big": big},
+    }
+
+
+def nothing_to_fetch(keys: Sequence[Key], names: Sequence[str]) -> dict[Key, dict[str, object]]:
+    pytest.fail(f"the replica is asked for {names} of {keys}")
+
+
+def folded(*changes: Change, key_type: pa.DataType = FLOAT8) -> Folded:
+    """Fold changes for which the replica need not be read."""
+    schema = batch_schema(pa.struct([pa.field("id", key_type), pa.field("big", pa.string())]))
+    places = [
+        {"_tli": 1, "_commit_lsn": 1000, "_ordinal": ordinal, "_lsn": 900, "_xid": 7, "_commit_time": 0, "_origin": 0}
+        for ordinal in range(len(changes))
+    ]
+    rows = [{**place, **change} for place, change in zip(places, changes, strict=True)]
+    return fold(pa.Table.from_pylist(rows, schema=schema), COLUMNS, ("id",), nothing_to_fetch)
+
+
+def puts(found: Folded) -> list[tuple[str, object]]:
+    return [(repr(row["id"]), row["big"]) for row in found.puts.to_pylist()]
+
+
+def removed(found: Folded) -> list[str]:
+    return [repr(key) for key in found.removed.column("id").to_pylist()]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("other", [(0.0, -0.0), (-0.0, 0.0), (NAN, -NAN)], ids=repr)
+def test_keys_that_postgresql_takes_for_equal_are_one_row(other: tuple[float, float], *, keeps: bool) -> None:
+    first, second = other
+    beside = change("u", 5.0, keeps=keeps, big=None if keeps else "e")  # decides by which way the run is folded
+    found = folded(change("i", 5.0, big="e"), change("i", first, big="a"), change("d", None, second), beside)
+    assert puts(found) == [("5.0", "e")]
+    assert len(found.removed) == 1
+    found = folded(
+        change("i", 5.0, big="e"), change("i", first, big="a"), change("u", second, first, keeps=keeps, big="a"), beside
+    )
+    assert sorted(puts(found)) == sorted([("5.0", "e"), (repr(second), "a")])
+    assert not found.kept
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "key_type"), [(1.5, 2.5, FLOAT8), ("a", "b", pa.string())], ids=["float8", "text"]
+)
+def test_keys_that_differ_are_different_rows(
+    first: KeyValue, second: KeyValue, key_type: pa.DataType, *, keeps: bool
+) -> None:
+    update = change("u", second, keeps=keeps, big=None if keeps else "y")
+    inserts = [change("i", second, big="y"), change("i", first, big="x")]
+    found = folded(*inserts, update, key_type=key_type)
+    assert sorted(puts(found)) == [(repr(first), "x"), (repr(second), "y")]
+    found = folded(*inserts, update, change("d", None, first), key_type=key_type)
+    assert (puts(found), removed(found)) == ([(repr(second), "y")], [repr(first)])
+    assert folded(*inserts, key_type=key_type).only_new
+
+
+@pytest.mark.parametrize("keys", [[1.0, 1.0], [0.0, -0.0], [2.0, 1.0, 2.0]], ids=repr)
+def test_inserts_of_one_key_are_not_appended(keys: list[float]) -> None:
+    found = folded(*(change("i", key, big=f"{step}") for step, key in enumerate(keys)))
+    assert not found.only_new
+    assert len(found.puts) == len(set(keys))
+
+
+def test_a_delete_that_does_not_say_which_row_is_refused_with_its_position() -> None:
+    with pytest.raises(InternalError, match=r"does not say which row: 1:0/3E8:1"):
+        folded(change("i", 1.0, big="x"), change("d", None))
+
+
+def test_an_update_that_keeps_a_value_of_a_row_that_is_gone_is_refused_with_its_position() -> None:
+    with pytest.raises(InternalError, match=r"keeps a value of a row that is gone: 1:0/3E8:1"):
+        folded(change("d", None, 1.0), change("u", 1.0, keeps=True))
