@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Protocol
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import Cluster, database_in
@@ -54,6 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest modules first."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
+def pytest_runtest_teardown() -> None:
+    """Forget which stream the logs go to: it may be one that pytest made for this test, and closes."""
+    structlog.reset_defaults()
 
 
 class NewCluster(Protocol):

@@ -50,7 +50,7 @@ def test_a_pipeline_that_cannot_start_says_why(tmp_path: Path) -> None:
     ended(run(tmp_path / "none", tmp_path / "lake"), ExitCode.STATE, "no state in")
     ended(run(state, tmp_path / "lake", "--reader", "a b"), ExitCode.CONFIG, "not a reader's name")
     ended(run(state, tmp_path / "lake", "--master", "moon"), ExitCode.CONFIG, "Spark at moon does not start")
-    ended(run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_positions: ")
+    ended(run(state, file / "lake"), ExitCode.CONSUMER_FAILED, f"{file}/lake/_pipeline.lock: ")
     for option, value in (("--batch-bytes", "0"), ("--metrics-port", "65536"), ("--driver", "x")):
         assert run(state, tmp_path / "lake", option, value).code == ExitCode.CONFIG
 

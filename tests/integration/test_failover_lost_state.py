@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tests.support.archiving import Archiving
+from tests.support.archiving import Archiving, archive_script
 from tests.support.captures import change_log, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import HANGS_SOON, Pair, paired
@@ -25,7 +25,7 @@ def make_anew(pair: Pair, root: Path) -> None:
     config = root / "anew.toml"
     config.write_text("")
     command = ("init", "--state", folder.root, "--config", config, "--from-spool", pair.archiving.spool.folder)
-    succeeded(cdcctl(*command, **pair.sidecar.options))
+    succeeded(cdcctl(*command, **pair.sidecar.options, TIDEMARK_ARCHIVE__PROGRAM=str(archive_script())))
     (folder.root / "marker.key").write_bytes(key)
 
 

@@ -36,7 +36,7 @@ def test_a_damaged_segment_at_the_archives_end_is_passed_once_there_is_more(tmp_
     state = StateFolder(tmp_path / "state")
     with archiving_node() as archive:
         config = config_for(archive.node, "postgres")
-        config = replace(config, archive=replace(config.archive, folder=str(folder)))
+        config = replace(config, archive=replace(config.archive, folder=str(folder), filled_by="pg_receivewal"))
         initialise(config, state)
         archive.node.sql("SELECT pg_logical_emit_message(true, 'filler', repeat('x', 300000))")
         (damaged,) = archive.switch()

@@ -5,6 +5,7 @@ import math
 import re
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple
@@ -134,6 +135,11 @@ def test_a_running_sidecar_serves_every_metric_there_is(new_cluster: NewCluster,
     assert "account" not in text, "no relation name is a label"
 
 
+def wait_for_realtime(sidecar: Sidecar) -> None:
+    mode = 'tidemark_mode{capture="main"}'
+    sidecar.wait_until(lambda: sidecar.metric(mode) == Stage.REALTIME.number, "its mode in the metrics")
+
+
 def test_two_captures_of_one_host_get_ports_of_their_own(cluster: Cluster, tmp_path: Path) -> None:
     """With the host's own registry: what else runs here has its ports."""
     served: list[float] = []
@@ -147,7 +153,7 @@ def test_two_captures_of_one_host_get_ports_of_their_own(cluster: Cluster, tmp_p
             assert re.search(r"metrics on 127\.0\.0\.1: sidecar \d+, archiver \d+, pipeline \d+", succeeded(made).err)
             del sidecar.options["TIDEMARK_METRICS__PORT"]
             sidecar.start()
-            assert sidecar.metric('tidemark_mode{capture="main"}') == Stage.REALTIME.number
+            wait_for_realtime(sidecar)
             ports = assigned_ports(sidecar.folder)
             assert ports is not None
             assert sidecar.wait_for_event("serving metrics")["port"] == ports.sidecar
@@ -188,6 +194,20 @@ def test_the_dashboard_asks_for_no_metric_that_does_not_exist_and_shows_all_that
     known = NAMES | OF_THE_PIPELINE
     assert asked - {f"{name}_bucket" for name in known} <= known
     assert known - {name.removesuffix("_bucket") for name in asked} == set()
+
+
+def test_every_panel_has_an_id_and_a_place_of_its_own() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    cells = Counter(
+        (x, y)
+        for panel in dashboard["panels"]
+        for at in [panel["gridPos"]]
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    )
+    assert [cell for cell, count in cells.items() if count > 1] == []
 
 
 def test_the_dashboard_names_each_stage_by_the_number_that_the_metric_has() -> None:

@@ -19,7 +19,7 @@ from tidemark.model.errors import ExitCode
 def sidecar(cluster: Cluster, tmp_path: Path) -> Iterator[Sidecar]:
     archive = tmp_path / "wal"
     archive.mkdir()
-    options = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), **HANGS_SOON}
+    options = {"TIDEMARK_ARCHIVE__FOLDER": str(archive), "TIDEMARK_ARCHIVE__FILLED_BY": "pg_receivewal", **HANGS_SOON}
     made = Sidecar(cluster, "postgres", tmp_path, copy=False, **options)
     made.init()
     (made.folder.root / WRITTEN_BY_INIT).touch()

@@ -52,7 +52,7 @@ def test_counts_and_numbers_are_the_same_through_a_kill_in_the_middle_of_a_large
         TIDEMARK_DELIVER__TRANSACTIONS="true",
         TIDEMARK_DELIVER__GROUP_ROWS_MAX="100",
         TIDEMARK_DELIVER__IDLE_POINTER_S="3600",  # what is written into the state is groups alone
-        TIDEMARK_FAILPOINT="write-inside:8",  # each confirms some groups, at most a hundred times a second
+        TIDEMARK_FAILPOINT="write-inside:11",  # each confirms some groups, at most a hundred times a second
     ) as sidecar:
         cluster.sql("INSERT INTO first VALUES (-1), (-2)", database)
         cluster.sql(LARGE, database)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.io.disk import writing
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, StateError
 
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
 
@@ -120,7 +120,7 @@ class StateFolder:
             found = folder.stat()
             mode = stat.S_IMODE(found.st_mode)
             if not stat.S_ISDIR(found.st_mode):
-                raise ConfigError(f"{folder} is no folder", hint="name a folder for the state that is not there yet")
+                raise StateError(f"{folder} is not a folder", hint="name a folder for the state that is not there yet")
             if not mode & 0o777 & ~self.folder_mode:
                 continue
             is_foreign = folder == self.root and not self.lmdb.exists() and any(folder.iterdir())

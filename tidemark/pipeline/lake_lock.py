@@ -11,7 +11,8 @@ pair, and one on hosts whose file system does not share locks, is fenced by its 
 import fcntl
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Self
 from pydantic import TypeAdapter, ValidationError
 
 from tidemark.io.clock import host_name
-from tidemark.io.disk import writing
+from tidemark.pipeline.lake import LakeFailed
 from tidemark.pipeline.positions import LakeTaken
 from tidemark.wire.state import Identity
 
@@ -84,7 +85,7 @@ class LakeLock:
             tuple(sorted(marker_keys)),
         )
         path = lake / FILE
-        with writing(path):
+        with _writing_lake(path):
             lake.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
@@ -96,7 +97,7 @@ class LakeLock:
                     return cls(descriptor, holder)
                 by = holder or "another pipeline, which starts at this moment"
                 raise LakeInUse(f"{lake} is written by {by}; this is {own}") from None
-            with writing(path):
+            with _writing_lake(path):
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, _HOLDER.dump_json(own), 0)
         except BaseException:
@@ -109,6 +110,14 @@ class LakeLock:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         os.close(self._descriptor)
+
+
+@contextmanager
+def _writing_lake(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LakeFailed(f"{path}: {error.strerror}") from error
 
 
 def _holder(descriptor: int) -> Holder | None:

@@ -107,7 +107,7 @@ class Daemon:
         while not self._is_over:
             if self._is_started or self._room.is_waiting:
                 self._beat.beat(self._slot)
-            notify(ALIVE)
+                notify(ALIVE)
             self._work_on()
             self._tell_signs_of_life()
             while True:
