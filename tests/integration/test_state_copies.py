@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,23 @@ from ctl.realtime_tree import see, stage_tree
 from tests.support.captures import Sidecar, change_log, running
 from tests.support.failover import Archiver, Pair
 from tests.support.postgres import Cluster
+from tidemark.io.config import load_config
+from tidemark.io.incarnations import begin_incarnation, note_overtaken
+from tidemark.io.logs import get_log
+from tidemark.io.metrics import Metrics
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
-from tidemark.model.position import NO_SEQUENCE
-from tidemark.wire.state import PLACE
+from tidemark.model.incarnation import Incarnation
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.mode import Role
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.fencing import Fence
+from tidemark.runtime.inflow import Surroundings
+from tidemark.wire.marker import Instance, Marker, MarkerKind
+from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Watermark
 
 PROGRAM = ("-m", "sidecar")
 MOVED = (*PROGRAM, "--moved")
@@ -170,3 +183,32 @@ def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_side
         assert delivered(pair.archiver) == [1]
     finally:
         copy.close()
+
+
+@pytest.mark.feature("I21")
+def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_its_start_marker(
+    tmp_path: Path,
+) -> None:
+    identity = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
+    first, log = TimelineId(1), get_log("test")
+
+    def deliver_to(store: StateStore, lsn: int) -> None:
+        with store.transaction(None) as moving:
+            moving.put(DELIVERED, Watermark(Pointer(Position(first, Lsn(lsn), 0), Lsn(lsn)), NO_SEQUENCE))
+
+    with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
+        deliver_to(store, 100)
+        rival = Overtaken(Incarnation("f"), Epoch(first, 7), first, Lsn(900), Incarnation("a"), None)
+        note_overtaken(store, rival)
+        incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
+        around = Surroundings(load_config(None, {}), store, Metrics("main"), log)
+        with closing(NodeErrands(around, b"k" * 16, incarnation)) as errands:
+            fence = Fence(around, incarnation, errands)
+            instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
+            start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
+            assert fence.meet(Lsn(1000), first, start)
+            fence.step(store.marks(), None)
+            assert store.incarnations()[0].is_confirmed
+            deliver_to(store, 1100)
+            fence.step(store.marks(), None)
+            assert not store.incarnations()[0].is_confirmed

@@ -88,9 +88,8 @@ def with_one_more(
     """Return the history with an incarnation that starts now; `alive`: roles whose process runs and goes on."""
     roles = frozenset(alive) - {born.role}
     known = ended(history, now, alive=roles)
-    over = [each for each in known if each.ended is not None][-(KEPT_MAX - 1) :]
-    running = [each for each in known if each.ended is None]
-    return (*running, *over, born)
+    dropped = [each for each in known if each.ended is not None][: -(KEPT_MAX - 1)]
+    return (*(each for each in known if each not in dropped), born)
 
 
 def ended(

@@ -76,7 +76,7 @@ def expect_markers_ahead(moving: StateTransaction) -> None:
 
 
 def note_started(store: StateStore) -> None:
-    """Note that a start marker of this state is in the WAL: what follows it may be ahead of nothing here."""
+    """Note that this state has delivered all before a start marker of its own: what follows is not ahead of it."""
     if store.incarnations()[0].is_confirmed:
         with store.transaction(None) as moving:
             known = moving.get(INCARNATIONS) or Incarnations()

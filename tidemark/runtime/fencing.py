@@ -41,6 +41,7 @@ class Fence:
         self._clock = SystemClock()
         self._began = self._store.marks().extent  # before this process took its first epoch
         self._start_lsn: Lsn | None = None  # of the own start marker, once that was read
+        self._is_noted = False  # that all before it is delivered
         self._lock = threading.Lock()
         self._unanswered = False
         self._answered: set[Incarnation] = set()
@@ -57,7 +58,6 @@ class Fence:
             return False
         if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
             self._start_lsn = lsn
-            note_started(self._store)
             return True
         has_started = self._start_lsn is not None and lsn > self._start_lsn
         return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
@@ -109,6 +109,7 @@ class Fence:
         Raises `OvertakenState` where any process of this state has met a marker that fences it.
         """
         check_not_overtaken(marks.overtaken)
+        self._note_started(marks)
         if capture is None:
             if self._asked_node is None:
                 self._began = marks.extent
@@ -122,6 +123,14 @@ class Fence:
             self._asked_node = self._errands.find_node()
         elif self._asked_node.done() and self._is_due(capture, self._asked_node, now_s):
             self._write(marks)
+
+    def _note_started(self, marks: StateMarks) -> None:
+        """Note it once what precedes the start marker is delivered: until then another start reads it again."""
+        position = marks.extent.position
+        if self._start_lsn is None or self._is_noted or position is None or position.commit_lsn < self._start_lsn:
+            return
+        note_started(self._store)
+        self._is_noted = True
 
     def _is_due(self, capture: Capture, asked: Future[NodeIdentity], now_s: float) -> bool:
         if self._store.incarnations()[0].is_confirmed:
