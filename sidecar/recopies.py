@@ -1,7 +1,9 @@
 """When the sidecar restarts its capture for requested copies: once that loses nothing (`tidemark.runtime.recopying`).
 
 A restart reads WAL from the restart LSN on. Where a transaction has been open for long, the node may have removed that:
-without an archive the restart would then be the capture's end. So the node is asked before the capture is stopped.
+without an archive the restart would then be the capture's end. And the copy waits for transactions that are older than
+its start, with nothing delivered meanwhile, and ends the process after `seed.wait_s`. So before the capture is stopped
+the node is asked for the WAL, and the transactions that are open by then have to end.
 """
 
 from concurrent.futures import Future
@@ -9,15 +11,24 @@ from concurrent.futures import Future
 from tidemark.io.clock import SystemClock
 from tidemark.io.logs import describe_error
 from tidemark.model.errors import NodeUnreachable
-from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture
+from tidemark.runtime.errands import OlderOpen
 from tidemark.runtime.recopying import Recopying
 from tidemark.runtime.service import Means
 
-LOOK_S = 5.0  # how often the node is asked again
+LOOK_S = 5.0  # how often the node is asked for its WAL again
+OLDER_LOOK_S = 1.0  # how often it is asked for older transactions again
 
 Asked = Future[bool]
+AskedOlder = Future[OlderOpen]
+
+
+class StillOpen(NodeUnreachable):
+    """Transactions that the copy would wait for."""
+
+    hint = "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend); the request is kept, and the stream goes on"
 
 
 class WalRemoved(NodeUnreachable):
@@ -36,6 +47,9 @@ class RecopyRestart:
         self._clock = SystemClock()
         self._asked: Asked | None = None
         self._asked_lsn: Lsn = INVALID_LSN
+        self._asked_older: AskedOlder | None = None
+        self._below: FullXid | None = None  # transactions older than it have to end first
+        self._has_wal = self._are_older_over = False
         self._not_before_s = 0.0
         self._told = ""
         self.waits_for = ""  # why a request that is due is not served yet
@@ -43,38 +57,71 @@ class RecopyRestart:
     def queue(self, epoch: Epoch) -> None:
         """Queue the requests that are due: a capture is about to begin."""
         self._recopying.queue(epoch)
-        self._asked, self.waits_for = None, ""
+        self._forget()
 
     def is_due(self, capture: Capture, epoch: Epoch) -> bool:
         """Tell if `capture` is to be stopped now."""
         if capture.status().copying or not self._recopying.step(capture.progress, epoch):
-            self._asked, self.waits_for = None, ""
-            return False
+            self._forget()
+        elif not self._has_wal:
+            self._look_for_wal(capture)
+        elif not self._are_older_over:
+            self._look_for_older()
+        return self._has_wal and self._are_older_over
+
+    def _forget(self) -> None:
+        self._asked, self._asked_older, self._below = None, None, None
+        self._has_wal, self._are_older_over, self.waits_for = False, False, ""
+
+    def _look_for_wal(self, capture: Capture) -> None:
+        """Ask for the WAL that a restart reads, until the node has it."""
+        now_s = self._clock.monotonic_s()
         if self._asked is None:
-            self._ask(capture)
-            return False
+            if now_s >= self._not_before_s and capture.progress.delivered is not None:
+                self._not_before_s = now_s + LOOK_S
+                self._asked_lsn = capture.progress.delivered.restart_lsn
+                self._asked = self._errands.has_wal(self._asked_lsn)
+            return
         if not self._asked.done():
-            return False
+            return
         asked, self._asked = self._asked, None
         error = asked.exception()
         if error is None and not asked.result():
             start = format_lsn(self._asked_lsn)
             error = WalRemoved(f"the node has removed WAL from {start} on, where a restart of the capture begins")
         if error is None:
-            return True
-        self._tell(error)
-        return False
+            self._has_wal, self._not_before_s = True, 0.0
+        else:
+            self._tell(error)
 
-    def _ask(self, capture: Capture) -> None:
+    def _look_for_older(self) -> None:
+        """Ask for the transactions that were open at the first look, until they have ended."""
         now_s = self._clock.monotonic_s()
-        if now_s >= self._not_before_s and capture.progress.delivered is not None:
-            self._not_before_s = now_s + LOOK_S
-            self._asked_lsn = capture.progress.delivered.restart_lsn
-            self._asked = self._errands.has_wal(self._asked_lsn)
+        if self._asked_older is None:
+            if now_s >= self._not_before_s:
+                self._not_before_s = now_s + OLDER_LOOK_S
+                self._asked_older = self._errands.find_older(self._below)
+            return
+        if not self._asked_older.done():
+            return
+        asked, self._asked_older = self._asked_older, None
+        if (error := asked.exception()) is not None:
+            self._tell(error)
+            return
+        self._note_older(asked.result(), is_first=self._below is None)
 
-    def _tell(self, error: BaseException) -> None:
+    def _note_older(self, found: OlderOpen, *, is_first: bool) -> None:
+        self._below = found.below
+        if found.names is not None:
+            error = StillOpen(f"transactions are open that the copy would wait for: {found.names}")
+            self._tell(error, is_logged=not is_first)  # most have ended by the second look
+            return
+        self._are_older_over, self._has_wal = True, is_first  # else the node may have removed WAL meanwhile
+        self._not_before_s = 0.0
+
+    def _tell(self, error: BaseException, *, is_logged: bool = True) -> None:
         described = describe_error(error)
         self.waits_for = described["error"]
-        if self.waits_for != self._told:
+        if is_logged and self.waits_for != self._told:
             self._told = self.waits_for
             self._log.warning("requested copies wait", **described)

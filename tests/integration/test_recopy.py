@@ -279,3 +279,24 @@ def test_a_request_waits_while_the_node_lacks_the_wal_of_a_restart(new_cluster: 
         items = sidecar.catch_up()
         assert generations(items)[-1] == (2, False)
         assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+
+
+@pytest.mark.feature("I30")
+def test_the_stream_goes_on_while_a_request_waits_for_older_transactions(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database, rows=10)
+    with running(cluster, database, tmp_path, copy=True) as sidecar:
+        sidecar.catch_up()
+        with cluster.connect(database, autocommit=False) as session:
+            session.execute("INSERT INTO account VALUES (100, 'open')")
+            succeeded(recopy(sidecar, "account", "--no-wait"))
+            told_of = sidecar.wait_for_event("requested copies wait")
+            assert "transactions are open that the copy would wait for: process" in str(told_of["error"])
+            cluster.sql("INSERT INTO account VALUES (101, 'beside it')", database)
+            assert generations(sidecar.catch_up()) == [(1, True), (1, False)]
+            session.commit()
+        assert set(steps(succeeded(recopy(sidecar, "account"))).values()) == {"done"}
+        items = sidecar.catch_up()
+        assert generations(items)[-1] == (2, False)
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)

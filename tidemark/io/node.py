@@ -104,9 +104,13 @@ class Blocker:
     gid: str | None
     description: str  # state and age; never the query, which may hold values
 
+    @property
+    def who(self) -> str:
+        """Who it is, without what changes from look to look."""
+        return f"process {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
+
     def __str__(self) -> str:
-        who = f"process {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
-        return f"{who} ({self.description})"
+        return f"{self.who} ({self.description})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, Full, Queue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidemark.engine.marking import WalMark
 from tidemark.io.archive_look import ArchiveLook
@@ -24,7 +24,7 @@ from tidemark.io.replication import NodeIdentity
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import NodeUnfit, NodeUnreachable
 from tidemark.model.incarnation import Incarnation
-from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, parse_lsn
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.inflow import Surroundings, streams_from, where_the_node_is
 from tidemark.wal.segments import segment_of, segment_start
@@ -51,6 +51,13 @@ class MarkersLeftOut(NodeUnfit):
         "let markers.dsn lead to the primary: several hosts with target_session_attrs=read-write find it behind a "
         "promotion, too"
     )
+
+
+class OlderOpen(NamedTuple):
+    """Which transactions older than `below` are open."""
+
+    below: FullXid
+    names: str | None  # None: there is none
 
 
 class NodeErrands:
@@ -84,6 +91,10 @@ class NodeErrands:
     def has_wal(self, lsn: Lsn) -> Future[bool]:
         """Ask if the node has the WAL from `lsn` on, by beginning to stream it."""
         return self._ask(lambda: streams_from(self._around, lsn))
+
+    def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
+        """Ask which transactions older than `below` are open; None: older than the next one."""
+        return self._ask(lambda: self._older(below))
 
     def ask_timeline(self) -> Future[TimelineId | None]:
         """Ask for the timeline that the captured node writes on; None: it is a standby, and writes on none."""
@@ -151,6 +162,15 @@ class NodeErrands:
                 raise
             self._nodes[dsn] = node
         return self._nodes[dsn]
+
+    def _older(self, below: FullXid | None) -> OlderOpen:
+        node = self._session(self._around.config.capture.dsn)
+        snapshot = node.snapshot()
+        below = snapshot.xmax if below is None else below
+        if snapshot.xmin >= below:
+            return OlderOpen(below, None)
+        names = ", ".join(blocker.who for blocker in node.blockers(below))
+        return OlderOpen(below, names or "none that this role can see")
 
     def _timeline(self) -> TimelineId | None:
         if self._session(self._around.config.capture.dsn).is_in_recovery():
