@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tidemark.pipeline.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,
     EVERY_COMMITS,
     LAST_CHECKPOINT,
+    LISTED_MAX,
     LOG_FOLDER,
     REMOVED_MAX,
     LogCleanup,
@@ -76,6 +78,19 @@ def test_a_log_of_many_old_commits_is_cleaned_a_bounded_number_at_a_time(tmp_pat
     assert max(removed) <= REMOVED_MAX
     assert len(removed) == 4
     assert versions(table) == list(range(version - 30, version + 1))
+
+
+@pytest.mark.feature("L10")
+def test_the_logs_of_a_batch_of_many_tables_do_not_grow(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    tables = [table, *(tmp_path / f"table-{number}" for number in range(LISTED_MAX + 1))]
+    for copy in tables[1:]:
+        shutil.copytree(table, copy)
+    cleaning = cleanup(tmp_path)
+    for _ in range(3):
+        written = [(each.name, lengthen(each, EVERY_COMMITS)) for each in tables]
+        cleaning.run(written, removed_max=EVERY_COMMITS)
+    assert max(len(versions(each)) for each in tables) <= EVERY_COMMITS
 
 
 def test_a_commit_after_the_recorded_version_is_never_removed(tmp_path: Path) -> None:
@@ -192,6 +207,19 @@ def test_what_was_to_be_removed_of_a_table_is_not_removed_of_another_one_in_its_
 def test_a_table_that_is_gone_hinders_no_other(tmp_path: Path) -> None:
     version = lengthen(make_table(tmp_path), 200, checkpoint_every=100)
     assert cleanup(tmp_path).run([("gone", 300), (NAME, version)])
+
+
+def test_a_table_that_goes_away_while_it_is_cleaned_hinders_no_other(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    others = [f"table-{number}" for number in range(LISTED_MAX + 1)]
+    for other in others:
+        shutil.copytree(table, tmp_path / other)
+    version = lengthen(table, 4 * EVERY_COMMITS)
+    cleaning = cleanup(tmp_path)
+    assert cleaning.run([(NAME, version)], removed_max=1)
+    cleaning.run([*((other, 1) for other in others), (NAME, version + EVERY_COMMITS)], removed_max=1)
+    shutil.rmtree(table)
+    assert cleaning.run([]) == 0
 
 
 def test_a_batch_names_every_delta_table_that_it_wrote_to_with_its_recorded_version(tmp_path: Path) -> None:

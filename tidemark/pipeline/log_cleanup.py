@@ -35,8 +35,10 @@ from tidemark.pipeline.failures import first_reason
 KEEP_S = 600.0
 EVERY_COMMITS = 100  # of a table, between two looks at its log: delta-rs writes a checkpoint as often
 CHECKPOINT_BEHIND_MAX = 2 * EVERY_COMMITS  # commits since the last checkpoint: then one is written here
-LISTED_MAX = 4  # logs listed in one run: 0.1 s of CPU for one of 100,000 files
-REMOVED_MAX = 1000  # files removed in one run: 15 ms of CPU
+# Of one run, beside what the batch itself adds to that: with 1,000 tables in a batch logs would grow otherwise.
+LISTED_MAX = 4  # logs listed: 0.1 s of CPU for one of 100,000 files
+REMOVED_MAX = 1000  # files removed: 15 ms of CPU
+FILES_PER_COMMIT = 2  # at most: the commit, and a checkpoint
 LOG_FOLDER, LAST_CHECKPOINT = "_delta_log", "_last_checkpoint"
 _FILE = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\.parquet|(\d{20})\.compacted\.json)")
 _CHECKPOINT, _CHECKPOINT_FILE = "{:020}.checkpoint.parquet", re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -64,6 +66,7 @@ class LogCleanup:
         self._logs: dict[str, _CommitLog] = {}
         self._due: dict[str, None] = {}
         self._full: dict[str, None] = {}  # logs with files to be removed
+        self._unlisted = 0  # commits that have not made a log due to be listed yet
 
     def run(self, written: Iterable[tuple[str, int]], removed_max: int = REMOVED_MAX) -> int:
         """Do a bounded part of the work; return how many files were removed.
@@ -71,33 +74,36 @@ class LogCleanup:
         `written` are the tables that the last batch wrote to: folder below the lake's root, and the version that
         `_positions` records. A table that is not written to needs no work.
         """
-        for folder, version in written:
-            self._note(folder, version)
-        for folder in list(self._due)[:LISTED_MAX]:
+        made = sum(self._note(folder, version) for folder, version in written)
+        listed_max, self._unlisted = divmod(self._unlisted + made, EVERY_COMMITS)
+        for folder in list(self._due)[: LISTED_MAX + listed_max]:
             del self._due[folder]
             try:
                 self._list(folder)
             except FileNotFoundError:
                 del self._logs[folder]  # the table was removed
+                self._full.pop(folder, None)
             except (OSError, DeltaError, pa.ArrowException) as error:
                 self._warn(folder, error)
-        return self._remove(removed_max)
+        return self._remove(removed_max + FILES_PER_COMMIT * made)
 
-    def _note(self, folder: str, version: int) -> None:
+    def _note(self, folder: str, version: int) -> int:
+        """Take note of the version that a table has now; return how many commits it has more than before."""
         known = self._logs.get(folder)
         path = self._root / folder / LOG_FOLDER
         try:
             inode = path.stat().st_ino
         except OSError:
-            return
+            return 0
         if known is None or known.inode != inode or version < known.recorded:
             self._logs[folder] = _CommitLog(path, inode, version, version, math.inf, deque())
             self._full.pop(folder, None)
             self._due[folder] = None
-            return
-        known.recorded = version
+            return 0
+        made, known.recorded = version - known.recorded, version
         if version // EVERY_COMMITS > known.listed_at // EVERY_COMMITS or time.monotonic() > known.again_s:
             self._due[folder] = None
+        return made
 
     def _list(self, folder: str) -> None:
         log = self._logs[folder]
