@@ -15,13 +15,14 @@ from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.pipeline.held import Held
-from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.lake import KEEP_HOURS, LakeTable
 from tidemark.pipeline.steps import after, position_of
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import ValueKind
 
 FOLDER = "waiting"
 PORTION_BYTES = 64 << 20
+COMPACT_EVERY = 100  # commits; each adds a file, and opening the table costs more with each
 ITEMS_MAX = 1 << 32  # of one commit: the number of an item is its commit's version and its place in that
 SCHEMA = pa.schema(
     [
@@ -67,6 +68,8 @@ class Waiting:
         columns = zip(*rows, strict=True)
         arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
         table.append(pa.table(arrays, schema=SCHEMA), held)
+        if table.has_passed(COMPACT_EVERY):
+            table.compact(KEEP_HOURS)
 
     def portions(self, bytes_max: int = PORTION_BYTES) -> Iterator[list[StoredItem]]:
         """Give what waits in order, at most `bytes_max` at once, but at least one item."""

@@ -1,0 +1,28 @@
+"""What waits beside a stopped table does not become more expensive with time."""
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.aged_logs import lengthen
+from tests.support.scripted_table import ScriptedTable
+from tidemark.pipeline.waiting import COMPACT_EVERY, StoredItem, Waiting
+
+
+@pytest.mark.feature("L02")
+def test_what_waits_for_a_stopped_table_does_not_stay_a_file_for_each_batch(tmp_path: Path) -> None:
+    uri, table = str(tmp_path / "replica"), ScriptedTable()
+    for key in range(3):
+        table.insert({1: key, 2: "while stopped", 3: None})
+        table.commit()
+        Waiting(uri, "app").keep(stored(table))
+        if not key:
+            lengthen(Path(f"{uri}-waiting"), COMPACT_EVERY - 3)
+    assert len(DeltaTable(f"{uri}-waiting").file_uris()) == 1
+    (portion,) = Waiting(uri, "app").portions()
+    assert [sequence for sequence, _ in portion] == [sequence for sequence, _ in stored(table)]
+
+
+def stored(table: ScriptedTable) -> list[StoredItem]:
+    return [(delivered.sequence, delivered.item) for delivered in table.delivered()]
