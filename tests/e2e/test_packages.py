@@ -44,8 +44,16 @@ class Built:
     installed: Installed
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _no_path_to_this_tree() -> Iterator[None]:
+    """Spark's tests in the same process may have set it for Spark's helpers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
-def built() -> Iterator[dict[str, Built]]:
+def built(_no_path_to_this_tree: None) -> Iterator[dict[str, Built]]:
     shutil.rmtree(BUILT, ignore_errors=True)
     source = BUILT / "source"
     copy_sources(source)
