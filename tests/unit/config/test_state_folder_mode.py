@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import ConfigError
+from tidemark.model.errors import ConfigError, StateError
 
 
 def mode(path: Path) -> int:
@@ -66,5 +66,5 @@ def test_a_folder_that_is_closed_already_or_not_there_is_left_alone(tmp_path: Pa
     root.mkdir(mode=0o700)
     (root / "notes").touch()
     assert StateFolder(root).close_to_others() == []
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(StateError, match="is not a folder"):
         StateFolder(root / "notes").close_to_others()
