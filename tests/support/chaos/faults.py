@@ -25,7 +25,7 @@ AT_PROMOTION = (HandoverPoint.BEFORE_FIND_START, HandoverPoint.AFTER_FIND_START)
 POINTS = tuple(point for point in HandoverPoint if point not in AT_PROMOTION)
 BACK_AFTER_S = (0.0, 0.3, 1.5, 5.0)  # a start takes a second and more; the archiver waits for 3 s
 KEPT_BACK_BYTES = 64 << 20  # what the state keeps free for confirmations
-SEGMENTS_GONE = 8
+SEGMENTS_GONE_MAX = 40
 ATTEMPTS_MAX = 5
 WAL_GONE = "has already been removed"  # by the server's word
 
@@ -213,12 +213,16 @@ def wal_gone_meanwhile(world: World, dice: random.Random) -> Steps:
 
 
 def _wal_removed(world: World) -> Steps:
-    for _ in range(SEGMENTS_GONE):
+    """Let the node write and checkpoint until the segment that it writes now is gone from `pg_wal`."""
+    node = world.node.node
+    ((segment,),) = node.sql("SELECT pg_walfile_name(pg_current_wal_flush_lsn())")
+    for _ in range(SEGMENTS_GONE_MAX):
         yield 10
-        world.server.advance()  # the oracle's slot keeps WAL
+        world.server.advance()  # the oracle's slot keeps WAL, for as long as its oldest transaction is open
         world.node.switch()
-    world.node.node.sql("CHECKPOINT")
-    world.node.node.sql("CHECKPOINT")
+        node.sql("CHECKPOINT")
+        if not node.sql(f"SELECT FROM pg_ls_waldir() WHERE name = '{segment}'"):
+            return
 
 
 def full_spool(world: World, dice: random.Random) -> Steps:
