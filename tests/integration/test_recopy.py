@@ -142,7 +142,6 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
                 sidecar.start()
                 sidecar.wait_until(lambda: times_full(sidecar) > fulls, "a full outbox")
                 assert steps(succeeded(recopy(sidecar, "account", "--no-wait")))[name] in ("queued", "copying")
-                assert "rows of generation 2" in recopies_in_status(sidecar)[name]
                 sidecar.kill()
                 taking.take()
                 sidecar.start()
