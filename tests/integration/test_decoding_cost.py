@@ -30,7 +30,7 @@ from tidemark.runtime.seeding import take_seed
 DATABASE = "cost"
 FEW, MANY = 500, 2500
 LINES_A_TRANSACTION = 2.5  # of Python, outside the kernels, for one more of two rows; 0.5 to 1.4 at the time of writing
-LINES_TAILED = 30.0  # the same for tail, which prints after each message: 2 to 5, and 11 where messages are short
+LINES_TAILED = 10.0  # the same for tail, which prints after each message of 128 kB at most: 2 to 5
 LINES_FOR_TEXT = 500.0  # the same for --format test_decoding, which prints four lines of text for it; 378
 TRANSACTIONS = """
     DO $$ BEGIN

@@ -138,10 +138,12 @@ def test_a_request_survives_a_kill_before_and_in_the_copy_and_is_made_once(
             assert "cdcctl run sidecar" in hint
             assert steps(succeeded(recopy(sidecar, name, "--no-wait"))) == {name: "requested"}
             assert recopies_in_status(sidecar) == {name: "requested"}
+            sidecar.start()  # before the load: a request waits for open transactions
+            sidecar.wait_until(lambda: "rows of generation 2" in recopies_in_status(sidecar)[name], "the copy")
             with Workload(cluster, database):
-                sidecar.start()
                 sidecar.wait_until(lambda: times_full(sidecar) > fulls, "a full outbox")
-                assert steps(succeeded(recopy(sidecar, "account", "--no-wait")))[name] in ("queued", "copying")
+                assert steps(succeeded(recopy(sidecar, "account", "--no-wait"))) == {name: "copying"}
+                assert "rows of generation 2" in recopies_in_status(sidecar)[name]
                 sidecar.kill()
                 taking.take()
                 sidecar.start()
