@@ -17,6 +17,8 @@ from tidemark.io.metrics import (
     GROUPS,
     LAG_SECONDS,
     OUTBOX_FULL,
+    OUTBOX_USED,
+    READER_LAG,
     ROWS,
     TRANSACTIONS,
     Metrics,
@@ -159,6 +161,22 @@ def test_waits_for_room_grow_to_a_bound_and_are_counted_as_one(
     doubled = [ROOM_FIRST_S * 2**n for n in range(6)]
     assert stopping.waits_s == [*doubled, ROOM_MAX_S, ROOM_MAX_S, ROOM_MAX_S]
     assert shown(metrics, OUTBOX_FULL) == 1
+
+
+def test_the_outbox_metrics_include_the_group_that_was_delivered_last(
+    store: StateStore, epoch: Epoch, metrics: Metrics
+) -> None:
+    target = outbox_target(store, epoch, metrics, threading.Event())
+    with OutboxReader.open(store.folder) as reader:
+        reader.register("spark")
+        for count, lsn in enumerate((100, 200, 300), 1):
+            target.deliver(group(lsn))
+            assert shown(metrics, READER_LAG) == 2 * count
+            assert shown(metrics, OUTBOX_USED) == store.view().ledger.byte_count > 0
+        reader.confirm("spark", Sequence(4), Sequence(2))
+        target.idle()
+        assert shown(metrics, READER_LAG) == 2
+        assert shown(metrics, OUTBOX_USED) == store.view().ledger.byte_count
 
 
 def test_slots_of_killed_readers_are_freed_every_few_seconds_and_no_more_often(

@@ -132,10 +132,10 @@ class OutboxTarget:
         while True:
             try:
                 with self._store.transaction(self._epoch) as moving:
-                    ledger = moving.settle()
+                    moving.settle()
                     delivered = moving.deliver(encoded)
                     note(moving)
-                    confirmed = moving.confirmed()
+                    ledger, confirmed = moving.ledger(), moving.confirmed()
             except StateFull as full:
                 self._wait_for_room(full, wait_s)
                 wait_s = min(ROOM_MAX_S, wait_s * 2)
