@@ -137,7 +137,7 @@ class Archive:
                 raise error
         except Fenced as fenced:
             self._turn.let_go()
-            if self._store.marks().stage.deliverer is Role.ARCHIVER:
+            if self._store.marks().is_fenced_by_own(Role.ARCHIVER):
                 raise
             self._around.log.warning("somebody else delivers now", **describe_error(fenced))
             return

@@ -28,7 +28,7 @@ from tidemark.io.logs import describe_error
 from tidemark.io.state_views import StateMarks
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.model.mode import Stage
+from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.archiving_watch import ArchivingWatch
@@ -79,6 +79,7 @@ class Realtime:
     def start(self) -> None:
         """Begin; what an earlier process had under way is gone with its buffer."""
         marks = self._store.marks()
+        self._confirm(marks)  # the first look, before anything is delivered
         stage = marks.stage
         if stage in (Stage.RETURNING, Stage.RETURNED):
             self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was started anew on its way back")
@@ -238,7 +239,7 @@ class Realtime:
         """
         if self._turn.goes_back(error):
             return
-        if isinstance(error, Fenced) and self._store.marks().stage is not Stage.REALTIME:
+        if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
             self._around.log.warning("somebody else delivers now", **describe_error(error))
             self._turn.let_go()
             return
@@ -312,9 +313,9 @@ class Realtime:
     def _confirm(self, marks: StateMarks) -> None:
         """Write down in the WAL how far everything is confirmed, if that is worth a marker."""
         horizon, term = marks.horizon, marks.term
-        if horizon is None or term is None or marks.followed is not None:
+        if horizon is None or marks.followed is not None:
             return
         record_bytes = self._turn.capture.record_bytes if self._turn.capture is not None else 0
         confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)
-        if self._pacing.is_due(confirmed, self._clock.monotonic_s()):
+        if self._pacing.is_due(confirmed, self._clock.monotonic_s()) and term is not None:
             self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

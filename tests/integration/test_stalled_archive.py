@@ -1,5 +1,6 @@
 """An archive that does not arrive: realtime comes back without it, by the node's own WAL (I17)."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,9 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
             pair.insert(3)
             pair.wait_for_stage(Stage.ARCHIVE)
             pair.sidecar.start()
+            pair.wait_for_stage(Stage.RETURNING)
+            assert pair.archiver.process is not None
+            pair.archiver.process.send_signal(signal.SIGSTOP)  # it will find itself fenced when its turn has come again
             pair.wait_for_stage(Stage.REALTIME)
             pair.insert(4)
             assert delivered(pair) == [1, 3, 4]
@@ -48,6 +52,7 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
         node.node.configure(archive_command=str(archive_command))
         pair.switch_off()
         pair.wait_for_stage(Stage.HELD)
+        pair.archiver.process.send_signal(signal.SIGCONT)
         pair.insert(6)
         assert delivered(pair) == [1, 3, 4, 2, 5, 6]
         pair.switch_on()

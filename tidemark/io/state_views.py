@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.model.incarnation import Extent
 from tidemark.model.lsn import Oid
-from tidemark.model.mode import Stage
+from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer, Position
 from tidemark.wire.state import (
     Beginning,
@@ -53,6 +53,14 @@ class StateMarks:
         """How far this state is, as against a copy of it."""
         epoch = self.term.epoch if self.term is not None else None
         return Extent(epoch, self.delivered.pointer.position if self.delivered is not None else None)
+
+    def is_fenced_by_own(self, role: Role) -> bool:
+        """Tell if another process of the role delivers, which may; else the owner of the epoch has had its turn.
+
+        Between two looks of one process the others may have taken delivery and have given it back.
+        """
+        owner = self.term.owner if self.term is not None else None
+        return self.stage.deliverer is role and owner is not None and owner.role == role.value
 
     @property
     def horizon(self) -> Watermark | None:
