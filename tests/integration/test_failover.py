@@ -71,13 +71,19 @@ def test_a_stopped_sidecar_is_killed_and_the_archiver_goes_on(node: Archiving, t
 
 
 def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: Path) -> None:
-    with paired(node, tmp_path, options={"TIDEMARK_RING__BYTES_MAX": str(2 << 20)}) as pair:
-        pair.insert(1)
+    least = {"TIDEMARK_RING__BYTES_MAX": str(2 << 20), "TIDEMARK_ARCHIVE__SWITCH_S": "600"}
+    with paired(node, tmp_path, options=least) as pair:
         pair.switch_off()
+        pair.wait_for_stage(Stage.HELD)
+        pair.insert(1)
+        node.switch()
+        pair.catch_up()  # by the archiver, whose first segment switch is over by now
         node.switch()  # the marker comes at the beginning of a segment: the rest of that goes into the ring
+        node.wait_until_archived()
         pair.switch_on()
         pair.wait_for(lambda: Stage.RETURNING in [each.before for each in pair.switches()], "the first attempt's end")
-        assert next(each.after for each in pair.switches() if each.before is Stage.RETURNING) is Stage.RETURNED
+        ended = next(each for each in pair.switches() if each.before is Stage.RETURNING)
+        assert ended.after is Stage.RETURNED, pair.told()
         pair.wait_for_stage(Stage.REALTIME)
         pair.insert(2)
         assert ids(pair.catch_up()) == [1, 2]
