@@ -4,7 +4,8 @@ However it is ended, also from outside, it leaves nothing behind: whatever it br
 """
 
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.support.cdcctl import running
@@ -206,8 +207,12 @@ def wal_gone_meanwhile(world: World, dice: random.Random) -> Steps:
     """The node removes WAL that a running sidecar has not received: the connection was away for too long."""
     world.cable.unplug()
     try:
+        segment = _segment_written(world)
         yield from _wal_removed(world)
         yield dice.choice((1, 5))
+        with _taken_away(world, segment):
+            world.cable.plug()
+            yield dice.choice((5, 20))
     finally:
         world.cable.plug()
 
@@ -222,6 +227,23 @@ def _wal_removed(world: World) -> Steps:
         world.node.node.sql("CHECKPOINT")
         if not _has_segment(world, segment):
             return
+
+
+@contextmanager
+def _taken_away(world: World, segment: str) -> Iterator[None]:
+    """Take an archived segment out of `pg_wal` where the oracle's slot keeps it: walsenders do not find it then."""
+    kept_as = world.node.node.data / segment
+    file = world.node.node.data / "pg_wal" / segment
+    is_taken = file.exists() and (file.parent / "archive_status" / f"{segment}.done").exists()
+    if is_taken:
+        world.has_all_wal = False
+        file.rename(kept_as)
+    try:
+        yield
+    finally:
+        if is_taken:
+            kept_as.rename(file)
+            world.has_all_wal = True
 
 
 def _segment_written(world: World) -> str:
@@ -311,27 +333,28 @@ def switch_off_until_met(world: World, point: HandoverPoint, does: Does = "kill"
 
 def lose_wal_meanwhile(world: World) -> None:
     """A running sidecar finds its WAL gone from the node, and the archiver goes on from the archive."""
-    was_gone = False
     for _ in range(ATTEMPTS_MAX):
         world.wish = "on"
         world.wait_for_stage(Stage.REALTIME)
         world.wait_for(lambda: world.owner == ("sidecar", world.sidecar.pid), "the sidecar's epoch")
         pid, before = world.sidecar.pid, world.view.switches.count
-        segment = _segment_written(world)
-        for ticks in wal_gone_meanwhile(world, random.Random(0)):
-            due = world.ticks + ticks
-            world.wait_for(lambda: world.ticks >= due, "the load")  # noqa: B023 - at once
-        if _has_segment(world, segment):  # the oracle's slot needs it for a transaction that is still open
-            continue
-        was_gone = True
-        world.wait_for(lambda: world.view.switches.count > before, "a switch")  # noqa: B023 - at once
+        world.cable.unplug()
+        try:
+            segment = _segment_written(world)
+            world.node.switch()
+            world.node.wait_until_archived()
+            world.node.node.sql("CHECKPOINT")
+            with _taken_away(world, segment):
+                assert not _has_segment(world, segment), f"{segment} is archived, and is there"
+                world.cable.plug()
+                world.wait_for(lambda: world.view.switches.count > before, "a switch")  # noqa: B023 - at once
+        finally:
+            world.cable.plug()
         if any(WAL_GONE in switch.reason for switch in world.view.switches.kept):
             assert world.sidecar.pid == pid, world.told()
             world.wait_for_stage(Stage.REALTIME)
             return
-    if was_gone:
-        raise AssertionError(f"the sidecar never found its WAL gone: {world.told()}")
-    world.tell("the node's WAL could not be removed: the oracle's slot kept it")
+    raise AssertionError(f"the sidecar never found its WAL gone: {world.told()}")
 
 
 def freeze_behind_the_move(world: World) -> None:

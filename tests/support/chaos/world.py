@@ -116,6 +116,7 @@ class World:
     target: Target
     tell: Tell
     is_node_up: bool = True
+    has_all_wal: bool = True  # that the oracle reads
     wish: str = ""  # the operator's: "on" or "off" until it is done
     _idle_ticks: int = 0
     _moved_at_s: float = 0.0
@@ -295,6 +296,6 @@ def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> I
         stack.callback(target.close)
         for keeper in world.keepers:
             stack.callback(keeper.close)
-            keeper.on_death = lambda: markers.check() if world.is_node_up else None
+            keeper.on_death = lambda: markers.check() if world.is_node_up and world.has_all_wal else None
         target.start()
         yield world
