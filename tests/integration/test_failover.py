@@ -77,7 +77,7 @@ def test_realtime_comes_back_through_the_least_ring(node: Archiving, tmp_path: P
         pair.wait_for_stage(Stage.HELD)
         pair.insert(1)
         node.switch()
-        pair.catch_up()  # by the archiver, whose first segment switch is over by now
+        pair.wait_for(lambda: ids(pair.delivered()) == [1], "the archiver, whose first segment switch is over by then")
         node.switch()  # the marker comes at the beginning of a segment: the rest of that goes into the ring
         node.wait_until_archived()
         pair.switch_on()
