@@ -18,15 +18,15 @@ from typing import NamedTuple
 from ctl.asking import Asking
 from ctl.processes import Process, ask, start_hint
 from ctl.realtime_switch import slow_archiving
-from ctl.realtime_tree import Seen, see
+from ctl.realtime_tree import WAY_OUT, Seen, missing_text, see
 from ctl.render import Tree
-from tidemark.io.archive_progress import unrecorded
+from tidemark.io.archive_progress import is_filled_by_nothing, unrecorded
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import NS_PER_S, boot_ns
 from tidemark.io.node import NodeArchiving
 from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
 from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, format_lsn
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.errands import NodeErrands
@@ -189,7 +189,7 @@ class EndToEndCheck:
         if kept_out is not None:
             return Leg(Verdict.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:
-            return _lifeless(seen.archiver)
+            return _with_missing(_lifeless(seen.archiver), seen)
         met = self._met(Role.ARCHIVER, written)
         if met is None and isinstance(seen.archive, ArchiveState) and self._is_filled_by_nothing(node, seen.archive):
             return Leg(
@@ -198,13 +198,13 @@ class EndToEndCheck:
                 "set archive_mode and archive_command as cdcctl init prints them and restart the server; or set "
                 'archive.filled_by = "pg_receivewal" and run that',
             )
-        return met or self._archive_late(seen.archive, written)
+        return met or _with_missing(self._archive_late(seen.archive, written), seen)
 
     def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
         """Tell if the server is to fill our spool, does not archive, and nothing else has put a segment there."""
-        is_the_servers = archive.is_ours and self._around.config.archive.filled_by == "archive_command"
-        is_off = isinstance(node, NodeArchiving) and not node.is_on and node.insert_lsn != INVALID_LSN  # of a primary
-        return is_the_servers and is_off and not archive.runs
+        if not isinstance(node, NodeArchiving) or archive.runs:
+            return False
+        return is_filled_by_nothing(node, archive, self._around.config.archive.filled_by)
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
         """Say why the archiver has not met the marker so far."""
@@ -304,8 +304,19 @@ def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[
         return f"{told} on never arrived", "archive_command reports success without archiving: see the node's log"
     if not node.archived_file:
         counters = "; the node has never archived anything, and its counters show no failure either"
-        return counters, "see the node's log: a command that cannot be executed (exit 126 or 127) is not counted"
+        hint = (
+            "see the node's log: a command that cannot be executed (exit 126 or 127) is not counted. Nor are segments "
+            "archived that were completed while archive_mode was off"
+        )
+        return counters, hint
     return "", ""
+
+
+def _with_missing(leg: Leg, seen: Seen) -> Leg:
+    """Add to a leg that has not passed which segments will not arrive."""
+    if not seen.archiving.missing:
+        return leg
+    return replace(leg, told=f"{leg.told}; {missing_text(seen.archiving)}", hint=WAY_OUT)
 
 
 def _lifeless(process: Process) -> Leg:

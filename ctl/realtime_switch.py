@@ -13,7 +13,9 @@ from pathlib import Path
 
 from ctl.asking import Asking
 from ctl.processes import Process, ask, look_at, start_hint
+from ctl.realtime_tree import WAY_OUT, missing_text
 from ctl.waiting import POLL_S, NotComplete, Say, Told
+from ctl.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive_look import ArchiveLook
 from tidemark.io.clock import SystemClock, boot_ns
@@ -72,6 +74,8 @@ class RealtimeSwitch:
         if self._marks().stage is not Stage.HELD:
             move(self._marks().stage, Event.OPERATOR_OFF)
             self._check_archive("nobody could go on")
+            if nothing_archives(self._around, self._errands):
+                self._say(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
             if not self._look(Role.SIDECAR).is_running:
@@ -140,10 +144,7 @@ class RealtimeSwitch:
         if self._marks().stage is not Stage.REALTIME:
             self._check_archive("the way back leads through it")
             if not self._look(Role.ARCHIVER).is_running:
-                raise CannotSwitch(
-                    "the archiver does not run, and has to deliver what commits before realtime begins",
-                    hint=start_hint(Role.ARCHIVER),
-                )
+                self._check_way_without_archiver()
             if self._look(Role.SIDECAR).is_running:
                 self._check_keys()
         self._ask_for_return()
@@ -159,6 +160,26 @@ class RealtimeSwitch:
             if marks.stage is Stage.ARCHIVE and time.monotonic() - self._asked_s >= ASK_AGAIN_S:
                 self._ask_for_return()
             time.sleep(POLL_S)
+
+    def _check_way_without_archiver(self) -> None:
+        """Raise unless the sidecar runs and the node has the WAL: then it goes on without the archive."""
+        told = "the archiver does not run, and has to deliver what commits before realtime begins"
+        missing = self._missing_text()
+        if not self._look(Role.SIDECAR).is_running:
+            raise CannotSwitch(f"{told}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
+        obstacle = why_not_from_node(self._around, self._errands)
+        if obstacle is not None:
+            hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
+            raise CannotSwitch(f"{told}; {obstacle}{missing}", hint=hint)
+        wait_s = self._config.realtime.archive_wait_s
+        self._say(
+            f"the archiver does not run, but the node has the WAL: the sidecar goes on from it after {wait_s:g} s "
+            f"(realtime.archive_wait_s) without progress{missing}"
+        )
+
+    def _missing_text(self) -> str:
+        archiving = self._store.archiving()
+        return f"; {missing_text(archiving)}" if archiving.missing else ""
 
     def _is_on(self, marks: StateMarks) -> bool:
         return marks.stage is Stage.REALTIME and self._look(Role.SIDECAR).delivers(marks.term)
@@ -191,11 +212,14 @@ class RealtimeSwitch:
             return "sidecar", "waiting for the sidecar to take over"
         archiver = self._look(Role.ARCHIVER)
         if not archiver.is_running:
-            return "archiver", f"waiting for the archiver, which does not run any more; {start_hint(Role.ARCHIVER)}"
+            without = f"for {self._config.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
+            told = f"waiting for the archiver, which does not run any more, or {without}; {start_hint(Role.ARCHIVER)}"
+            return "archiver", f"{told}{self._missing_text()}"
         if archiver.hangs:
             return "hung archiver", f"waiting for {_hung_text(archiver)}"
         if marks.stage is Stage.RETURNING:
-            return "marker", f"waiting for the archiver to meet the try-start marker{self._archiving_text()}"
+            why = f"{self._archiving_text()}{self._missing_text()}"
+            return "marker", f"waiting for the archiver to meet the try-start marker{why}"
         return "lag", f"waiting for the sidecar to ask for its return: {self._lag_text(marks)}"
 
     def _lag_text(self, marks: StateMarks) -> str:

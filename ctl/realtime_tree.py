@@ -21,6 +21,10 @@ from tidemark.wire.state import Archiving, MarkerKeys, Switch
 US_PER_S = 1_000_000
 ARCHIVE_S = 10.0  # then the rest is told without it
 RETURNS = (Stage.RETURNING, Stage.RETURNED)
+WAY_OUT = (
+    "while the node has that WAL in pg_wal, `cdcctl realtime on` goes on from it without the archive; else put the "
+    "segments into the archive from a backup or a standby, or give them up by `cdcctl archive repair`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,10 @@ def arriving_text(seen: Seen) -> str:
     if seen.kept_out is not None:
         return f"it cannot: {seen.kept_out}"
     told = []
+    if archiving.is_off:
+        told.append("archive_mode is off on the node: nothing is archived")
+    if archiving.missing:
+        told.append(f"{missing_text(archiving)} ({WAY_OUT})")
     if archiving.unrecorded:
         told.append(
             f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, which the server "
@@ -73,6 +81,12 @@ def arriving_text(seen: Seen) -> str:
         since = clock_text(archiving.waiting_since_us / US_PER_S)
         told.append(f"nothing archived since {since}: {archiving.waiting} segments wait")
     return "; ".join(told) or "no complete segment waits"
+
+
+def missing_text(archiving: Archiving) -> str:
+    """Name the segments that delivery from the archive waits for in vain; there are some."""
+    why = "archive_mode was off when they were written" if archiving.off_lsn else "the archive has later ones"
+    return f"{archiving.missing} segments from {archiving.missing_first} on are missing and will not arrive: {why}"
 
 
 def stage_tree(seen: Seen) -> dict[str, Tree]:

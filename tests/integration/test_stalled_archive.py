@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
+from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import Pair, paired
 from tidemark.engine.handover import Event
 from tidemark.io.logs import get_log
@@ -62,6 +63,19 @@ def test_realtime_comes_back_without_the_archive_and_later_hand_overs_go_through
         assert delivered(pair) == [1, 3, 4, 2, 5, 6, 7]
         assert pair.sidecar.running, pair.told()
         assert pair.archiver.running, pair.told()
+
+
+@pytest.mark.feature("I17")
+def test_on_goes_on_from_the_nodes_own_wal_where_no_archiver_runs(node: Archiving, tmp_path: Path) -> None:
+    with paired(node, tmp_path, options=WAIT_S) as pair:
+        pair.insert(1)
+        pair.switch_off()
+        pair.wait_for_stage(Stage.HELD)
+        pair.archiver.stop()
+        pair.insert(2)
+        done = succeeded(cdcctl("realtime", "on", "--state", pair.sidecar.folder.root, **pair.sidecar.options))
+        assert "the node has the WAL: the sidecar goes on from it after 1 s" in done.err
+        assert delivered(pair) == [1, 2]
 
 
 def test_wal_that_the_node_has_removed_is_not_gone_on_from(node: Archiving, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ By names and positions alone: of a look at the folder, and of what the node said
 from dataclasses import dataclass
 
 from tidemark.io.archive_state import ArchiveState
-from tidemark.model.lsn import INVALID_LSN, Lsn, SegmentNo
+from tidemark.io.node import NodeArchiving
+from tidemark.model.lsn import INVALID_LSN, Lsn, SegmentNo, TimelineId
 from tidemark.wal.segments import parse_segment_name, segment_name, segment_of, segment_start
 
 
@@ -33,6 +34,39 @@ def unrecorded(found: ArchiveState, archived_file: str, beginning_lsn: Lsn) -> U
     recorded = sum(first <= number <= last for number in _given_up(found))
     count = max(0, last + 1 - first - recorded)
     return Unrecorded(segment_name(timeline, first, found.segment_bytes), count) if count else Unrecorded()
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Segments that delivery needs and that will not arrive by themselves."""
+
+    first: str = ""
+    count: int = 0
+
+
+def missing(found: ArchiveState, timeline: TimelineId, restart_lsn: Lsn, off_lsn: Lsn) -> Missing:
+    """Return what is missing from `restart_lsn` on: the archive has later segments, or archive_mode was off.
+
+    Segments that are recorded as holes do not count. `off_lsn`: see `tidemark.wire.state.Archiving`.
+    """
+    gap = found.gap_after(restart_lsn)
+    begin_lsn = gap.start_lsn if gap is not None else max(reached_lsn(found), restart_lsn)
+    end_lsn = gap.end_lsn if gap is not None else off_lsn
+    first = segment_of(begin_lsn, found.segment_bytes)
+    behind = segment_of(end_lsn + found.segment_bytes - 1, found.segment_bytes)
+    recorded = _given_up(found)
+    while first in recorded:
+        first = SegmentNo(first + 1)
+    count = behind - first - sum(first <= number < behind for number in recorded)
+    if count <= 0:
+        return Missing()
+    return Missing(segment_name(found.timeline or timeline, first, found.segment_bytes), count)
+
+
+def is_filled_by_nothing(node: NodeArchiving, found: ArchiveState, filled_by: str) -> bool:
+    """Tell if the server is to fill our spool, and its archive_mode is off; of a standby it is not known."""
+    is_the_servers = found.is_ours and filled_by == "archive_command"
+    return is_the_servers and not node.is_on and node.insert_lsn != INVALID_LSN
 
 
 def waiting_segments(found: ArchiveState, insert_lsn: Lsn, beginning_lsn: Lsn) -> int:

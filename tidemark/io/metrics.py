@@ -233,7 +233,9 @@ class Metrics:
         self.archive_lag = self._unseen(ARCHIVE_LAG, "Segments of received WAL that are not archived yet.")
         self.archive_bytes = self._unseen(ARCHIVE_BYTES, "Size of the files in the archive folder.")
         self.archive_free = self._unseen(ARCHIVE_FREE, "Free space of the archive folder's file system.")
-        self.archive_holes = self._unseen(ARCHIVE_HOLES, "Files that archiving gave up, recorded or not.")
+        self.archive_holes = self._unseen(
+            ARCHIVE_HOLES, "Files that archiving gave up, recorded or not, or that will not arrive."
+        )
         # NB: never NaN: "nothing waits" and "never looked" are both 0, and an alert compares it.
         self.archive_waiting_seconds = self._gauge(
             ARCHIVE_WAITING, "How long complete segments have waited since one arrived in the archive; 0: none waits."

@@ -59,8 +59,8 @@ class ArchiveReport:
         metrics = self.around.metrics
         metrics.archive_bytes.set(found.byte_count)
         metrics.archive_free.set(found.free_bytes)
-        seen = self.watch.compare(self._answer, found)
-        metrics.archive_holes.set(len(found.holes) + seen.unrecorded)
+        self.watch.compare(self._answer, found)
+        metrics.archive_holes.set(len(found.holes) + self.watch.holes)
         if found.end_lsn is not None:
             metrics.archived_lsn.set(found.end_lsn)
         archived_lsn = found.end_lsn or self._begin_lsn()

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import TypeVar
 
-from tidemark.io.archive_progress import Unrecorded, reached_lsn, unrecorded, waiting_segments
+from tidemark.io.archive_progress import (
+    Missing,
+    Unrecorded,
+    is_filled_by_nothing,
+    missing,
+    reached_lsn,
+    unrecorded,
+    waiting_segments,
+)
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import SystemClock
 from tidemark.io.disk import StateFull
@@ -23,9 +31,10 @@ from tidemark.io.node import NodeArchiving
 from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
 from tidemark.io.state import StateStore
 from tidemark.model.errors import TidemarkError
-from tidemark.model.lsn import INVALID_LSN
+from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.inflow import Surroundings
+from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.state import Archiving
 
 ASK_S = 10.0
@@ -44,6 +53,7 @@ class ArchivingWatch:
     _asked_s: float = -ASK_S
     _answer: NodeArchiving | None = None
     _told: str | None = None
+    holes: int = 0  # that are not recorded; one that shows by later segments counts once it was seen twice
     _clock: SystemClock = field(default_factory=SystemClock)
 
     def ask(self) -> None:
@@ -72,7 +82,10 @@ class ArchivingWatch:
             return before
         user = answer.server if answer.is_on else None
         lost = unrecorded(found, answer.archived_file, beginning.lsn) if answer.is_on else Unrecorded()
-        waiting, reached = waiting_segments(found, answer.insert_lsn, beginning.lsn), reached_lsn(found)
+        off_lsn, on_lsn = self._when_off(before, answer, found)
+        absent = self._missing(found, off_lsn)
+        due_lsn = max(beginning.lsn, on_lsn)  # what was completed while archive_mode was off is not waited for
+        waiting, reached = waiting_segments(found, answer.insert_lsn, due_lsn), reached_lsn(found)
         stays = before.waiting_since_us and before.reached_lsn == reached
         seen = Archiving(
             uid=before.uid if user is None else user.uid,
@@ -83,12 +96,34 @@ class ArchivingWatch:
             reached_lsn=reached if waiting else INVALID_LSN,
             unrecorded_first=lost.first,
             unrecorded=lost.count,
+            off_lsn=off_lsn,
+            on_lsn=on_lsn,
+            missing_first=absent.first,
+            missing=absent.count,
         )
         with suppress(StateFull):  # it is for people, and seen again
             store.note_archiving(seen)
         self._show(seen)
+        self.holes = lost.count + (absent.count if before.missing_first == absent.first else 0)
         self._tell(lost, spool_obstacle(config, user))
         return seen
+
+    def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
+        """Return `off_lsn` and `on_lsn` by the node's answer: of a server that is to fill our spool."""
+        if answer.insert_lsn == INVALID_LSN:
+            return before.off_lsn, before.on_lsn  # a standby does not say
+        begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
+        if is_filled_by_nothing(answer, found, self.around.config.archive.filled_by):
+            return begin_lsn, INVALID_LSN
+        if not answer.is_on or begin_lsn < before.off_lsn:  # others fill it; or the node went back in its WAL
+            return INVALID_LSN, INVALID_LSN
+        return before.off_lsn, before.on_lsn or begin_lsn if before.off_lsn else INVALID_LSN
+
+    def _missing(self, found: ArchiveState, off_lsn: Lsn) -> Missing:
+        start = self.around.store.marks().start
+        if start is None:
+            return Missing()
+        return missing(found, start.position.timeline, start.restart_lsn, off_lsn)
 
     def _show(self, seen: Archiving) -> None:
         since_us = seen.waiting_since_us

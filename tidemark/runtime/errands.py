@@ -270,6 +270,8 @@ class NodeErrands:
         if not config.has_archive:
             return True
         begin_lsn, start = self._segment_begin(insert_lsn), store.marks().start
+        if store.archiving().on_lsn >= begin_lsn:
+            return True  # all before it was completed while archive_mode was off, and may never arrive
         if start is not None and start.restart_lsn >= begin_lsn:
             return True
         try:

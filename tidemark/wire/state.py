@@ -386,6 +386,15 @@ class Archiving:
     reached_lsn: Lsn = INVALID_LSN  # where the archive ended then
     unrecorded_first: str = ""  # the first segment that the server archived, and that is neither here nor a hole
     unrecorded: int = 0  # how many
+    off_lsn: Lsn = INVALID_LSN  # begin of the node's segment when archive_mode was last seen off; INVALID: it never was
+    on_lsn: Lsn = INVALID_LSN  # begin of its segment when archive_mode was first seen on again
+    missing_first: str = ""  # the first segment that delivery needs and that will not arrive by itself
+    missing: int = 0  # how many
+
+    @property
+    def is_off(self) -> bool:
+        """Tell if archive_mode was off when the node was asked last."""
+        return self.off_lsn != INVALID_LSN and self.on_lsn == INVALID_LSN
 
 
 @dataclass(frozen=True, slots=True)

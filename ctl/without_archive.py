@@ -1,0 +1,41 @@
+"""What `cdcctl realtime` says and checks where the archive has not the WAL that delivery needs (I16, I31)."""
+
+from concurrent.futures import TimeoutError as NotInTime
+from pathlib import Path
+
+from tidemark.io.archive_look import ArchiveLook
+from tidemark.io.archive_progress import is_filled_by_nothing
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import format_lsn
+from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.inflow import Surroundings
+
+ANSWER_S = 10.0
+NOTHING_ARCHIVES = (
+    "WARNING: archive_mode is off on the node, so the archiver gets no WAL. What commits from now on is delivered only "
+    "if the node still has it when `cdcctl realtime on` is given; WAL that the node removes until then is lost to the "
+    "capture. Set archive_mode = on and restart the server, or switch realtime on again soon"
+)
+
+
+def nothing_archives(around: Surroundings, errands: NodeErrands) -> bool:
+    """Tell if the server is to fill the spool and does not archive; false where that cannot be learnt."""
+    config = around.config.archive
+    try:
+        node = errands.ask_archiving().result(ANSWER_S)
+        found = ArchiveLook(Path(config.folder), around.store.identity.segment_bytes).result(ANSWER_S)
+    except (TidemarkError, NotInTime):
+        return False
+    return is_filled_by_nothing(node, found, config.filled_by)
+
+
+def why_not_from_node(around: Surroundings, errands: NodeErrands) -> str | None:
+    """Return what keeps the sidecar from going on by the node's WAL alone; None: nothing does."""
+    start = around.store.marks().start
+    if start is None:
+        return "nothing was ever delivered"
+    try:
+        has_wal = errands.has_wal(start.restart_lsn).result(ANSWER_S)
+    except (TidemarkError, NotInTime) as error:
+        return str(error) or "the node does not say if it has the WAL"
+    return None if has_wal else f"the node has removed WAL from {format_lsn(start.restart_lsn)} on"

@@ -1,0 +1,90 @@
+"""WAL that was written while archive_mode was off: it is named as missing, and is not waited for (I31)."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_archive_access import DEADLINE_S, Watched, watched, write
+from tests.support.archiving import archive_script
+from tests.support.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.postgres import Cluster, new_cluster
+from tidemark.model.errors import ExitCode
+
+SEGMENT_DIGITS = 16  # of a WAL file's name, behind its timeline
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Cluster]:
+    with new_cluster(15, {"wal_keep_size": 0}, initdb=["--wal-segsize=1"]) as made:
+        yield made
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Make a folder that every user reaches."""
+    with tempfile.TemporaryDirectory(prefix="tm-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def number_of(segment: str) -> int:
+    """Return the number of a segment of 1 MB within the first 4 GB of WAL."""
+    return int(segment[-SEGMENT_DIGITS:], 16)
+
+
+def run(made: Watched, *arguments: str) -> Done:
+    options = {
+        "TIDEMARK_ARCHIVE__FOLDER": str(made.node.spool.folder),
+        "TIDEMARK_CAPTURE__DSN": made.node.node.dsn(),
+    }
+    return cdcctl(*arguments, "--state", made.store.folder.root, **options)
+
+
+def shown(made: Watched) -> str:
+    return succeeded(run(made, "status")).out.decode()
+
+
+@pytest.mark.feature("I31")
+@pytest.mark.feature("I28")
+def test_wal_written_while_archive_mode_was_off_is_named_as_missing_and_not_waited_for(
+    node: Cluster, root: Path
+) -> None:
+    with watched(node, root) as made:
+        first = made.segment()
+        made.seen()
+        assert "archive_mode is off on the node" in shown(made)
+        off = succeeded(run(made, "realtime", "off"))
+        assert "WARNING: archive_mode is off on the node" in off.err
+        count = number_of(made.node.switch(2)[-1]) - number_of(first) + 1
+        made.seen()
+        missing = f"{count} segments from {first} on are missing and will not arrive"
+        assert missing in shown(made)
+        assert not made.errands.switch_segment().result(DEADLINE_S), "nothing fills the archive: no switch helps"
+
+        node.stop()
+        node.configure(reload=False, archive_mode="on", archive_command="/bin/false")
+        node.start()
+        made.seen()
+        assert made.store.archiving().waiting == 0, "what will not arrive is not waited for"
+        write(node)
+        current = made.segment()
+        assert made.errands.switch_segment().result(DEADLINE_S), "no earlier segment is still to arrive"
+        after = made.segment()
+        write(node)
+        assert not made.errands.switch_segment().result(DEADLINE_S), "the one that was switched is still to arrive"
+        assert made.segment() == after
+        node.configure(archive_command=f"{archive_script()} --spool {made.node.spool.folder} --free-bytes-min 0 %p %f")
+        made.node.wait_for((made.node.spool.folder / current).exists)
+
+        made.seen()
+        assert missing in shown(made)
+        checked = run(made, "check", "--deadline-s", "1")
+        message, hint = told(checked.err)
+        assert missing in message
+        assert "cdcctl archive repair" in hint
+        assert "126" not in hint
+        done = run(made, "realtime", "on")
+        refused(done, ExitCode.CONFIG, "the archiver does not run", missing)
+        assert "cdcctl archive repair" in told(done.err)[1]

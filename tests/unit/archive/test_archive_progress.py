@@ -1,0 +1,54 @@
+"""Which segments will not arrive by themselves, by what is in the folder and what the node said."""
+
+from pathlib import Path
+
+from tidemark.io.archive_progress import Missing, missing
+from tidemark.io.archive_state import ArchiveState, Stretch
+from tidemark.io.hole_ledger import GivenUp
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.wal.segments import segment_name
+
+SIZE = 1 << 20
+FIRST = TimelineId(1)
+
+
+def at(segment: float) -> Lsn:
+    return Lsn(int(segment * SIZE))
+
+
+def name(number: int) -> str:
+    return segment_name(FIRST, number, SIZE)
+
+
+def folder(*stretches: tuple[int, int], holes: tuple[int, ...] = ()) -> ArchiveState:
+    """Return a spool with these segments, each stretch from its first one up to before its last one."""
+    return ArchiveState(
+        folder=Path("spool"),
+        segment_bytes=SIZE,
+        is_ours=True,
+        file_count=0,
+        byte_count=0,
+        free_bytes=0,
+        runs=(),
+        timeline=FIRST if stretches else None,
+        path=tuple(Stretch(at(first), at(behind)) for first, behind in stretches),
+        holes=tuple(GivenUp(name(hole), "given up", 0) for hole in holes),
+        given_up=len(holes),
+        failing_s=None,
+    )
+
+
+def test_segments_are_missing_up_to_where_archive_mode_was_off_or_up_to_a_later_one() -> None:
+    assert missing(folder(), FIRST, at(3.5), INVALID_LSN) == Missing()
+    assert missing(folder(), FIRST, at(3.5), at(3)) == Missing()
+    assert missing(folder(), FIRST, at(3.5), at(5)) == Missing(name(3), 2)
+    assert missing(folder((1, 4)), FIRST, at(3.5), at(6)) == Missing(name(4), 2)
+    assert missing(folder((1, 3), (6, 8)), FIRST, at(2.5), INVALID_LSN) == Missing(name(3), 3)
+    assert missing(folder((6, 8)), FIRST, at(2.5), at(4)) == Missing(name(2), 4)
+    assert missing(folder((1, 3), (6, 8)), FIRST, at(6.5), at(4)) == Missing()
+
+
+def test_segments_that_were_given_up_are_holes_and_not_missing_as_well() -> None:
+    assert missing(folder((1, 3), (6, 8), holes=(3, 5)), FIRST, at(2.5), INVALID_LSN) == Missing(name(4), 1)
+    assert missing(folder((1, 3), (6, 8), holes=(3, 4, 5)), FIRST, at(2.5), INVALID_LSN) == Missing()
+    assert missing(folder(holes=(3,)), FIRST, at(3.5), at(5)) == Missing(name(4), 1)
