@@ -151,6 +151,7 @@ def check_told(holed: Holed, start: Lsn) -> None:
     assert drop.before.name == "dropped"
 
 
+@pytest.mark.feature("I29")
 def test_a_hole_is_shown_given_up_told_and_the_tables_are_copied_again(node: Cluster, tmp_path: Path) -> None:
     holed = Holed(node, tmp_path)
     sidecar = holed.sidecar

@@ -1,7 +1,7 @@
 """The node by SQL: is it fit for us, where does its WAL stand, who holds us up. Every statement has a time-out.
 
-An open VACUUM FULL or CLUSTER of a system catalog blocks any new session in that database (WAL.md, section 10), so
-connecting has a time-out too. Nothing here needs more than LOGIN, REPLICATION and CONNECT.
+An open VACUUM FULL or CLUSTER of a system catalog blocks any new session in that database, so connecting
+has a time-out too. Nothing here needs more than LOGIN, REPLICATION and CONNECT.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ NO_TRANSACTION_TIMEOUT = """
 _XID_MASK = 0xFFFFFFFF
 TCP_USER_TIMEOUT_S = 30  # a node that vanished without a word is noticed by then
 
-# The text of values depends on these settings only (WAL.md, section 10): what test_decoding is compared under, and
+# The text of values depends on these settings only (docs/design/catalog.md): what test_decoding is compared under, and
 # what COPY and the seed's texts are read as.
 REFERENCE_SETTINGS: tuple[LiteralString, ...] = (
     "SET TimeZone = 'UTC'",

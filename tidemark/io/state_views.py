@@ -64,7 +64,7 @@ class StateMarks:
 
     @property
     def horizon(self) -> Watermark | None:
-        """What is confirmed; nothing confirmed yet: confirmed follows delivered (DESIGN, section 8).
+        """What is confirmed; nothing confirmed yet: confirmed follows delivered (docs/design/positions.md).
 
         A follower's readers have nothing to confirm: its delivered is what the deliverer's readers have confirmed.
         Behind a rewind a restart begins before what is confirmed of the dead branch.

@@ -26,7 +26,7 @@ CAPTURE_PREFIXES = frozenset({LOSS_PREFIX, REWIND_PREFIX})
 
 
 class Op(Enum):
-    """What happened to a row (DESIGN, section 8)."""
+    """What happened to a row (docs/design/positions.md)."""
 
     INSERT = "i"
     UPDATE = "u"

@@ -382,7 +382,7 @@ class DecodeThread:
         yield self._handed_over(here)
 
     def _idle_group(self) -> ChangeGroup | None:
-        """Move the pointer over WAL that held nothing for us (DESIGN, section 3)."""
+        """Move the pointer over WAL that held nothing for us (docs/design/positions.md)."""
         if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
             return None
         self._handed_s = self._clock.monotonic_s()

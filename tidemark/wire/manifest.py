@@ -1,4 +1,4 @@
-"""What stands in the spool beside the copied catalog history: enough to make a lost state folder anew (DESIGN, 2).
+"""What stands in the spool beside the copied catalog history: enough to make a lost state folder anew.
 
     SPOOL/history/manifest                       this, in the envelope of the state's values
     SPOOL/history/base-…, SPOOL/history/journal-…  the files that its index names

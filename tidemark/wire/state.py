@@ -205,7 +205,7 @@ class OutboxLedger:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A registered reader: what its targets hold, and what it may still ask for again (DESIGN, section 8)."""
+    """A registered reader: what its targets hold, and what it may still ask for again (docs/design/positions.md)."""
 
     held: Sequence
     replayable: Sequence  # values up to here are never asked for again

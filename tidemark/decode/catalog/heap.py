@@ -5,7 +5,7 @@ Rows of system columns (`attnum` < 0) say nothing; they are kept as places only 
 that we do not know is always an error.
 
 While a seed is being taken (`learning`) the heap does not know most rows yet. It then remembers the bytes of unknown
-rows that page images show, and the places whose rows ended, for the merge with what SQL saw (`WAL.md`, section 4).
+rows that page images show, and the places whose rows ended, for the merge with what SQL saw (docs/design/catalog.md).
 """
 
 import struct

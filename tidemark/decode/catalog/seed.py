@@ -1,6 +1,6 @@
 """The first filling of a mirror: ordinary SELECTs, joined with the WAL from the last checkpoint's redo LSN on.
 
-Pure: SQL text out, answers in. Whoever has the connection does this, in order (`WAL.md`, section 4):
+Pure: SQL text out, answers in. Whoever has the connection does this, in order (docs/design/catalog.md):
 
   1. `pg_control_checkpoint()` gives the redo LSN R0; `COLUMNS`, `IDENTITY` and `FILES`, the same before and after an
      insert LSN, give a mirror: `begin`.
@@ -109,7 +109,7 @@ DESCRIBING = f"""
     SELECT ARRAY(TABLE made UNION SELECT t.typrelid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid)::text,
         ARRAY(TABLE used)::text
 """  # noqa: S608 - constants of ours
-SESSION = (  # decides the text of missing values (WAL.md, section 10)
+SESSION = (  # decides the text of missing values (docs/design/catalog.md)
     "SET search_path = public",
     "SET timezone = 'UTC'",
     "SET datestyle = 'ISO, MDY'",
