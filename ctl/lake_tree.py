@@ -41,6 +41,7 @@ class PipelineTold:
     tables: int
     faults: tuple[LakeFault, ...] = ()
     stale: tuple[str, ...] = ()
+    waits_for_room: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ def lake_tree(state: Path) -> Tree:
                 f"{one.table} {one.target}: {one.kind} after {one.after}: {one.reason}" for one in told.faults
             ],
             "stale_replicas": list(told.stale),
+            **({"waits_for_room": told.waits_for_room} if told.waits_for_room else {}),
         }
         for told in pipelines_told(state)
     } or None

@@ -37,6 +37,7 @@ def land(
     reader: str = "spark",
     batch_bytes: int = BATCH_BYTES,
     stop: threading.Event | None = None,
+    metrics: PipelineMetrics | None = None,
 ) -> Progress:
     """Bring what is in a state's outbox into a lake; with `stop`: all that comes until it is set."""
     settings = Settings(
@@ -44,7 +45,7 @@ def land(
     )
     with OutboxReader.open(folder) as outbox:
         outbox.register(reader)
-        metrics, log = PipelineMetrics(outbox.identity.capture), get_log("test")
+        metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
         progress = Progress(metrics, log, folder, reader, str(lake))
         Pipeline(settings, outbox, metrics, progress, log).run(spark, stop or threading.Event())
     return progress

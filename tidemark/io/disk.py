@@ -1,7 +1,7 @@
 """What goes wrong with the disk under the state folder, translated in one place.
 
 A full disk is `StateFull`. Delivery waits for room; a daemon whose other work meets it waits in its loop
-(`tidemark.runtime.room`); a command ends with it.
+(`tidemark.io.room`); a command ends with it.
 """
 
 import errno

@@ -5,8 +5,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 from tidemark.io.ending import tell_ending
 from tidemark.io.environment import WritePoint
@@ -17,6 +20,7 @@ from tidemark.io.logs import Log, configure_logs, describe_error, get_log
 from tidemark.io.metrics import MetricsServer
 from tidemark.io.outbox import OutboxReader
 from tidemark.io.ports import assigned_ports
+from tidemark.io.room import patiently
 from tidemark.io.run_record import recorded
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -38,6 +42,7 @@ READER = "spark"
 SIGNAL_S = 1.0  # a signal to all processes of a service may reach the JVM before us
 FOLLOWED_S = 1.0  # how often a state that follows is looked at
 METRICS_HOST = "127.0.0.1"
+OpenedT = TypeVar("OpenedT")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,16 +71,21 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
     root = local_path(given.lake, "--lake").absolute()
     if not _comes_to_deliver(folder, stop, log, once=given.once):
         return
+    wait = partial(_wait_to_start, stop)
     with ExitStack() as stack:
-        outbox = stack.enter_context(OutboxReader.open(folder, guarded=told_of_stuck_writers))
-        role = stack.enter_context(RoleLock.take(folder, f"pipeline-{given.reader}"))
-        store = stack.enter_context(StateStore.open(folder, guarded=told_of_stuck_writers))
+
+        def opened(take: Callable[[], AbstractContextManager[OpenedT]], place: Path) -> OpenedT:
+            return stack.enter_context(patiently(take, place, log, wait=wait))
+
+        outbox = opened(partial(OutboxReader.open, folder, guarded=told_of_stuck_writers), folder.root)
+        role = opened(partial(RoleLock.take, folder, f"pipeline-{given.reader}"), folder.root)
+        store = opened(partial(StateStore.open, folder, guarded=told_of_stuck_writers), folder.root)
         run = stack.enter_context(recorded(store, role.owner, log))
-        keys = _marker_keys(folder)
-        lock = stack.enter_context(LakeLock.take(root, outbox.identity, folder.root, given.reader, keys))
+        keys = set(store.marker_keys().names.values())  # of the keys that the daemons of the capture were started with
+        lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
         if lock.beside is not None:
             log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
-        outbox.register(given.reader)
+        patiently(partial(outbox.register, given.reader), folder.root, log, wait=wait)
         metrics = PipelineMetrics(outbox.identity.capture)
         port = metrics_port(given, folder)
         if port is not None:
@@ -104,7 +114,10 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             return
         local = given.master.startswith("local") and "://" not in checkpoint
         try:
-            spark = make_session(given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local)
+            make = partial(
+                make_session, given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local
+            )
+            spark = patiently(make, folder.root, log, wait=wait)
             try:
                 pipeline.run(spark, stop)
             finally:
@@ -137,7 +150,8 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
 
     NB: a promotion numbers the outbox on: who has read before would ask for numbers that never were.
     """
-    with StateStore.open(folder, guarded=told_of_stuck_writers) as store:
+    opening = partial(StateStore.open, folder, guarded=told_of_stuck_writers)
+    with patiently(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
         is_told = False
         while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
             if not is_told:
@@ -150,10 +164,10 @@ def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, o
     return True
 
 
-def _marker_keys(folder: StateFolder) -> set[str]:
-    """Return the names of the keys that the daemons of the capture were started with."""
-    with StateStore.open(folder, guarded=told_of_stuck_writers) as store:
-        return set(store.marker_keys().names.values())
+def _wait_to_start(stop: threading.Event, wait_s: float) -> None:
+    """Wait for room on a full disk; end the process if it is told to stop meanwhile: nothing has begun yet."""
+    if stop.wait(wait_s):
+        sys.exit(ExitCode.SUCCESS)
 
 
 def _revive(log: Log) -> None:

@@ -1,11 +1,16 @@
-"""Our own errors, found again in what Spark tells of them: a Python traceback inside a Java exception's text."""
+"""What foreign errors say: Spark's, with a Python traceback inside a Java exception, and delta-rs's."""
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 
 from tidemark.model.errors import TidemarkError
 
 _LINE = re.compile(r"^\s*(?:[\w.]+: )*(tidemark(?:\.\w+)+): (.*)$", re.MULTILINE)
+
+_CHAINED = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")  # how delta-rs puts a cause below an error
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def named_failure(text: str) -> TidemarkError | None:
@@ -23,8 +28,13 @@ def named_failure(text: str) -> TidemarkError | None:
 
 def first_reason(text: str) -> str:
     """Return the line of a foreign error that says why: the first that names an exception of Java's, or the first."""
-    lines = [line.strip(" \t:") for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" \t:") for line in _CHAINED.sub(": ", text).splitlines() if line.strip()]
     return next((line for line in lines if "Exception: " in line), lines[0] if lines else "no reason given")
+
+
+def says_full(text: str) -> bool:
+    """Tell if the text of a foreign error says that a disk is full, or a quota used up."""
+    return any(f"(os error {number})" in text or os.strerror(number) in text for number in _FULL)
 
 
 def _kinds(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]:

@@ -18,10 +18,11 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
 
+from tidemark.io.disk import StateFull
 from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
 from tidemark.pipeline.commits import TOKEN, has_commit, new_token, read_commit
 from tidemark.pipeline.encodings import SAMPLE_ROWS, properties_for
-from tidemark.pipeline.failures import first_reason, named_failure
+from tidemark.pipeline.failures import first_reason, named_failure, says_full
 from tidemark.pipeline.held import NOTHING, Held, commit_properties, read_held
 from tidemark.pipeline.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
 
@@ -78,6 +79,12 @@ class LakeFailed(ConsumerFailed):
 
     disposition = Disposition.RETRY
     hint = "see if the lake's folder is there, has room, and may be written; what it holds it holds"
+
+
+class LakeFull(StateFull):
+    """No room for more in the lake's folder; the pipeline waits and tries again."""
+
+    hint = "make room on the disk of the lake's folder: the pipeline goes on by itself"
 
 
 def table_properties(keep_hours: int) -> dict[str, str]:
@@ -308,4 +315,4 @@ class LakeTable:
         reason = first_reason(str(error))
         if version > self.version + 1:
             return TableMoved(self.uri, reason, self.held)
-        return LakeFailed(f"{self.uri}: {reason}")
+        return (LakeFull if says_full(str(error)) else LakeFailed)(f"{self.uri}: {reason}")

@@ -21,7 +21,8 @@ from typing import Self
 from pydantic import TypeAdapter, ValidationError
 
 from tidemark.io.clock import host_name
-from tidemark.pipeline.lake import LakeFailed
+from tidemark.io.disk import is_full
+from tidemark.pipeline.lake import LakeFailed, LakeFull
 from tidemark.pipeline.positions import LakeTaken
 from tidemark.wire.state import Identity
 
@@ -117,7 +118,7 @@ def _writing_lake(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LakeFailed(f"{path}: {error.strerror}") from error
+        raise (LakeFull if is_full(error) else LakeFailed)(f"{path}: {error.strerror}") from error
 
 
 def _holder(descriptor: int) -> Holder | None:

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tidemark.io.metrics import CAPTURE_LABEL, LAG_BUCKETS_S
+from tidemark.io.metrics import CAPTURE_LABEL, DISK_FULL, LAG_BUCKETS_S
 
 BATCHES = "tidemark_pipeline_batches_total"
 ROWS = "tidemark_pipeline_rows_total"
@@ -39,6 +39,7 @@ class PipelineMetrics:
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
         self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed: not written to.")
         self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 where the driver does their work.")
+        self.disk_full_seconds = self._gauge(DISK_FULL, "How long this process waits for room on a full disk; 0: not.")
         self.restarts = self._counter(RESTARTS, "Times that the query was started again after a failure.")
 
     def _gauge(self, name: str, told: str) -> Gauge:

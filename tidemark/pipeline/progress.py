@@ -7,10 +7,13 @@ replaced whole, never synced, and nothing depends on it.
 import json
 import os
 from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tidemark.io.clock import SystemClock
-from tidemark.io.disk import writing
+from tidemark.io.disk import StateFull, writing
 from tidemark.io.logs import Log
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.lsn import format_lsn
@@ -44,6 +47,7 @@ class Told:
     faults: list[dict[str, str]]  # tables that are not written to, see `tidemark.pipeline.faults`
     stale: list[str]  # tables whose replica is not kept up
     updated_at_us: int
+    waits_for_room: str = ""  # why it waits for room on a full disk; empty: it does not
 
 
 class Progress:
@@ -108,20 +112,33 @@ class Progress:
             stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
             updated_at_us=now_us,
         )
-        file = self._folder.root / f"pipeline-{self._reader}.json"
-        written = file.with_suffix(".new")
-        with writing(file):
-            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-                opened.write(json.dumps(asdict(told)))
-            written.rename(file)
+        self._write(asdict(told))
         now_s = self._clock.monotonic_s()
         if now_s - self._told_at_s >= TELL_EVERY_S:
             self._told_at_s = now_s
             fields = asdict(told)
-            del fields["pid"], fields["updated_at_us"]
+            del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
             fields["faults"] = len(told.faults)
             self._log.info("lake brought up", **fields)
+
+    def waits_for_room(self, reason: str) -> None:
+        """Have the file say why the pipeline waits, "" for that it does not: where there is a file, and room for it."""
+        with suppress(OSError, ValueError, StateFull):
+            told = json.loads(self._file.read_bytes())
+            self._write({**told, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
+
+    @property
+    def _file(self) -> Path:
+        return self._folder.root / f"pipeline-{self._reader}.json"
+
+    def _write(self, told: Mapping[str, object]) -> None:
+        file = self._file
+        written = file.with_suffix(".new")
+        with writing(file):
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+                opened.write(json.dumps(told))
+            written.rename(file)
 
 
 def fault_told(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:

@@ -17,9 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.io.accepted_breaks import accepted_breaks
+from tidemark.io.disk import StateFull, is_full
 from tidemark.io.failpoints import passed
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.room import Room
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
@@ -27,7 +29,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.databases import CapturedDatabases
 from tidemark.pipeline.executors import ExecutorWatch
 from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.failures import first_reason, named_failure
+from tidemark.pipeline.failures import first_reason, named_failure, says_full
 from tidemark.pipeline.feed import Feed, check_joins
 from tidemark.pipeline.log_cleanup import KEEP_S, LogCleanup, keep_hours
 from tidemark.pipeline.metrics import PipelineMetrics
@@ -46,8 +48,10 @@ BATCH_BYTES = 256 << 20  # of which a portion is held at a time: Spark's part of
 ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
 POLL_S = 0.2
 RESTARTS_MAX = 5  # in a row, without a batch in between
+LASTS_S = 60.0  # a query that runs for so long has had room on the disk: starting one takes seconds
 BATCH_S_MAX = 60.0  # of a batch in hand at a stop, if Spark's JVM is gone; below TimeoutStopSec of the unit
 RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
+FULL_HINT = "make room on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
 
 
 class QueryFailed(ConsumerFailed):
@@ -90,27 +94,58 @@ class Pipeline:
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
         self._in_batch = threading.Lock()
+        self._room = Room(_folders(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
         failed = 0
         while not stop.is_set():
-            self._lake = self._open_lake()
+            if not self._has_room():
+                stop.wait(POLL_S)
+                continue
             self._failure = None
             batches = self._progress.batches
             try:
+                self._lake = self._open_lake()
                 self._run_query(spark, stop)
-            except (PySparkException, Py4JError, OSError) as error:
+            except (PySparkException, Py4JError, OSError, StateFull) as error:
                 if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as us
                     self._finish_batch(error)
                     return
+                full = self._full_disk(error)
+                if full is not None and is_alive(spark):
+                    self._room.met_full(full)
+                    self._progress.waits_for_room(self._room.reason)
+                    continue
                 failed = failed + 1 if self._progress.batches == batches else 1
                 self._judge(spark, error, failed)
                 self._metrics.restarts.inc()
                 stop.wait(RESTART_WAIT_S)
             else:
                 return
+
+    def _has_room(self) -> bool:
+        """Tell if the pipeline need not wait for room on a disk; where it has to, give a sign of life."""
+        was_waiting = self._room.is_waiting
+        if self._room.has_come():
+            if was_waiting:
+                self._progress.waits_for_room("")
+            return True
+        notify(READY)  # or the service manager would take it for hung
+        notify(ALIVE)
+        return False
+
+    def _full_disk(self, error: Exception) -> BaseException | None:
+        """Return what says that a disk is full, if that is why the query failed."""
+        cause = self._failure or error
+        if is_full(cause):
+            return cause
+        if isinstance(cause, TidemarkError):
+            return None
+        if says_full(str(error)) or not self._room.is_there():  # NB: Java says it in the language of its environment
+            return StateFull(f"a disk of the pipeline is full: {first_reason(str(error))}", hint=FULL_HINT)
+        return None
 
     def _finish_batch(self, error: Exception) -> None:
         """Wait for the batch that is being written, now that Spark cannot; it is replayed if that takes too long."""
@@ -239,6 +274,14 @@ class Pipeline:
         self._log.warning("query failed", attempt=failed, **told)
         if failed > RESTARTS_MAX:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
+
+
+def _folders(settings: Settings) -> list[Path]:
+    """Return the folders that the pipeline writes to; for one that is not there yet, the one that it will be in."""
+    local = [settings.state, Path(settings.lake)]
+    if "://" not in settings.checkpoint:
+        local.append(Path(settings.checkpoint))
+    return [next(path for path in (folder, *folder.absolute().parents) if path.is_dir()) for folder in local]
 
 
 def register_source(spark: SparkSession) -> None:

@@ -20,10 +20,10 @@ from tidemark.io.disk import StateFull, is_full
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import NO_HEARTBEAT_S, Metrics
+from tidemark.io.room import Room
 from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
 from tidemark.model.errors import StateError
 from tidemark.model.mode import Role
-from tidemark.runtime.room import Room
 from tidemark.wire.control import Json
 
 STEP_S = 0.2

@@ -26,6 +26,7 @@ from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics, MetricsServer
 from tidemark.io.ports import assigned_ports
 from tidemark.io.process_ends import last_ends
+from tidemark.io.room import Room, patiently
 from tidemark.io.run_record import recorded
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -40,7 +41,6 @@ from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.fencing import Fence
 from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
-from tidemark.runtime.room import Room, patiently
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.state import Identity, Owner
@@ -117,7 +117,9 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         errands = NodeErrands(around, key, incarnation)
         check_archiving(around, errands)
         work = make_work(Means(around, lock.owner, errands, markers, Fence(around, incarnation, errands)))
-        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, room=Room(folder.root, metrics, log))
+        daemon = Daemon(
+            work, beat, slot, metrics=metrics, log=log, room=Room([folder.root], metrics.disk_full_seconds, log)
+        )
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)
