@@ -24,6 +24,7 @@ KERNELS = [
     "tidemark.decode.held_children",
     "tidemark.decode.lookup",
     "tidemark.decode.row_entries",
+    "tidemark.decode.render.datum_text",
     "tidemark.decode.render.line_text",
     "tidemark.decode.render.value_text",
     "tidemark.decode.text_columns",

@@ -12,7 +12,7 @@ In `arrow`, each stream's schema carries metadata: `tidemark.database` and `tide
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import BinaryIO, Protocol, Self
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
 from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.committed_run import CommittedRun, singly
+from tidemark.decode.committed_run import CommittedRun
 from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import DecodedRun, Decoder
 from tidemark.decode.grouping import Grouper
@@ -143,22 +143,20 @@ class _TestDecodingPrinter:
     def take(self, decoded: DecodedRun, restart_lsn: Lsn) -> None:
         """Print a transaction or many, or a message outside one."""
         del restart_lsn
-        for found in singly((decoded,)):
-            if isinstance(found, CommittedTransaction):
-                self.counts.transactions += 1
-                self._print(self._renderer.transaction(found))
-                found.release()
-            elif self._renderer.shows(found):
-                self.counts.messages += 1
-                self._print((self._renderer.message(found),))
+        if isinstance(decoded, CommittedRun):
+            self.counts.transactions += len(decoded)
+            self._output.writelines(self._renderer.run(decoded))
+        elif isinstance(decoded, CommittedTransaction):
+            self.counts.transactions += 1
+            self._output.writelines(self._renderer.transaction(decoded))
+            decoded.release()
+        elif self._renderer.shows(decoded):
+            self.counts.messages += 1
+            self._output.write(self._renderer.message(decoded))
 
     def flush(self) -> None:
         """Hand on what is buffered."""
         self._output.flush()
-
-    def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self._output.write(line.encode("utf-8", "surrogateescape") + b"\n")
 
 
 class _GroupPrinter:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.catalogs import Observed, flush_lsn, observe
+from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import Cluster, database_in
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoder
-from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.io.spill import SpillFailed, SpillFolder
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
@@ -73,7 +73,7 @@ def test_a_transaction_larger_than_memory_is_decoded_within_it(
         memory_bytes=MEMORY_BYTES,
         spill=spill,
     )
-    renderer = TestDecodingRenderer(cluster.major, {observed.mirror.database: observed.mirror.dialect})
+    renderer = PluginLines(cluster.major, {observed.mirror.database: observed.mirror.dialect})
     lines: list[str] = []
     most_on_disk = most_in_memory = 0
     for block in blocks(cluster, start, end):
@@ -81,7 +81,7 @@ def test_a_transaction_larger_than_memory_is_decoded_within_it(
             assert isinstance(decoded, CommittedTransaction)
             if decoded.end.item_count == WRITTEN:
                 assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "spill").iterdir())
-                lines = list(renderer.transaction(decoded))
+                lines = list(renderer.of(decoded))
             decoded.release()
         most_on_disk = max(most_on_disk, spill.byte_count)
         most_in_memory = max(most_in_memory, sum(known.byte_count for known in decoder.transactions))

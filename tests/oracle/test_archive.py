@@ -14,10 +14,10 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.support.oracle import FENCE, ROLE, ServerSide, assert_same_lines, ensure_role, rendered
+from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import run_script
 from tidemark.decode.committed_run import singly
-from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
@@ -56,7 +56,7 @@ class Archived:
         start = begin_from_history(view, folder.history, wanted.from_lsn, memory_bytes=MEMORY_BYTES)
         start.decoding.decoder.keep_names()
         dialects = {oid: mirror.dialect for oid, mirror in start.mirrors.items()}
-        renderer = TestDecodingRenderer(view.identity.server_major, dialects, (FENCE,))
+        renderer = PluginLines(view.identity.server_major, dialects, (FENCE,))
         decoded = singly(decode_archive(ArchiveFolder(self.archive), start, wanted, lambda _: None))
         return [line for each in decoded for _, line in rendered(renderer, each, str)]
 

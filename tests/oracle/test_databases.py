@@ -23,9 +23,9 @@ from tests.support.oracle import (
     ensure_role,
 )
 from tests.support.oracle_catalogs import catalog_differences, server_catalogs
+from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import Cluster, StopMode, sql
 from tidemark.decode.catalog.databases import MappedDialects, every_database
-from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.io.node import Node
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING
@@ -63,7 +63,7 @@ class AllDatabases(OurSide):
         self.changes = LiveChanges(self.dsn, self.seed, wait_s=DEADLINE_S)
         self.changes.decoding.decoder.keep_names()
         dialects = MappedDialects(self.seed.mirrors, DEFAULT_MAPPING, self.cluster.major)
-        self.renderer = TestDecodingRenderer(self.cluster.major, dialects, (FENCE,))
+        self.renderer = PluginLines(self.cluster.major, dialects, (FENCE,))
         self.lines = defaultdict(list)
 
     @property

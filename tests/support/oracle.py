@@ -18,13 +18,13 @@ from typing import Self
 import psycopg
 
 from tests.support.oracle_catalogs import catalog_differences, server_catalogs
+from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import Cluster, sql
 from tests.support.server_order import in_wal_order
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.decoder import Decoded
 from tidemark.decode.ports import SpillPort
-from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.io.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn
@@ -225,30 +225,26 @@ class OurSide:
         raise AssertionError(f"{what}: the mirror differs from the catalogs:\n" + "\n".join(bad[:20]))
 
 
-def renderer_of(seed: Seed) -> TestDecodingRenderer:
+def renderer_of(seed: Seed) -> PluginLines:
     """Return a renderer for the databases of a seed."""
     dialects = {oid: mirror.dialect for oid, mirror in seed.mirrors.items()}
-    return TestDecodingRenderer(seed.format.major, dialects, (FENCE,))
+    return PluginLines(seed.format.major, dialects, (FENCE,))
 
 
-def rendered(
-    renderer: TestDecodingRenderer, decoded: Decoded, on_fence: Callable[[str], object]
-) -> Iterator[tuple[Oid, str]]:
+def rendered(renderer: PluginLines, decoded: Decoded, on_fence: Callable[[str], object]) -> Iterator[tuple[Oid, str]]:
     """Yield the lines of what was decoded, with their database, and let go of it."""
     yield from printed(renderer, decoded, on_fence)
     if isinstance(decoded, CommittedTransaction):
         decoded.release()
 
 
-def printed(
-    renderer: TestDecodingRenderer, decoded: Decoded, on_fence: Callable[[str], object]
-) -> Iterator[tuple[Oid, str]]:
+def printed(renderer: PluginLines, decoded: Decoded, on_fence: Callable[[str], object]) -> Iterator[tuple[Oid, str]]:
     """Yield the lines of what was decoded, with their database."""
     if isinstance(decoded, CommittedTransaction):
         for item in decoded.items():
             if isinstance(item, LogicalMessage) and item.prefix == FENCE:
                 on_fence(item.content.decode())
-        for line in renderer.transaction(decoded):
+        for line in renderer.of(decoded):
             yield decoded.end.database, line
     elif renderer.shows(decoded):
         yield decoded.database, renderer.message(decoded)

@@ -16,13 +16,12 @@ from tidemark.decode.batch_shapes import batch_shape
 from tidemark.decode.codecs.codec import ArrowValue, Dialect
 from tidemark.decode.codecs.registry import UTF8
 from tidemark.decode.column_plans import ColumnPlan
-from tidemark.decode.column_values import NONE_MISSING, BadCell, Located, TooLong, put, zeros
-from tidemark.decode.places import DONE, Place
-from tidemark.decode.tuples import deform
-from tidemark.decode.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
+from tidemark.decode.column_values import NONE_MISSING, BadCell, TooLong, put
+from tidemark.decode.located_tuples import Side, TupleLocator
+from tidemark.decode.places import Place
 from tidemark.model.change import ChangeBatch, RowsMessage
-from tidemark.model.errors import CorruptWal, InternalError
-from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 
 ABSENT = -1  # offset of a tuple that is not there
@@ -100,7 +99,7 @@ class RowSpans:
 class BatchBuilder:
     """Builds the batches of one relation version; costs little where its shape is kept."""
 
-    __slots__ = ("_database", "_expanded_bytes_max", "_relation", "_rows_max", "_shape")
+    __slots__ = ("_database", "_locator", "_relation", "_rows_max", "_shape")
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class BatchBuilder:
         self._relation = relation
         self._shape = batch_shape(relation, dialect)
         self._rows_max = max(1, cells_max // max(1, len(self._shape.missing)))
-        self._expanded_bytes_max = expanded_bytes_max
+        self._locator = TupleLocator(relation, self._shape, expanded_bytes_max)
 
     @property
     def struct_type(self) -> pa.StructType:
@@ -142,12 +141,12 @@ class BatchBuilder:
 
     def _batch(self, rows: RowSpans) -> RowsMessage:
         """Return the record batch of all rows."""
-        before = self._side(rows, rows.old_at, rows.old_length)
-        after = self._side(rows, rows.new_at, rows.new_length)
+        before = self._locator.side(rows.data, rows.lsn, rows.old_at, rows.old_length)
+        after = self._locator.side(rows.data, rows.lsn, rows.new_at, rows.new_length)
         count, form, plan = len(rows), self._shape.form, self._shape.plan
         external = after.kinds[places.EXTERNAL]
         room = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
-        message = BatchMessage(form, room + before.room(plan) + after.room(plan))
+        message = BatchMessage(form, room + _room(before, plan) + _room(after, plan))
         message.at = batch_body.put_rows(
             rows.op,
             rows.timeline,
@@ -184,70 +183,7 @@ class BatchBuilder:
         self._put(after, message, nodes + 2 * len(plan.levels), buffers + 2 * len(plan.units))
         return RowsMessage(self._shape.schema, message.finish(count))
 
-    def _side(self, rows: RowSpans, at: "array[int]", length: "array[int]") -> "_Side":
-        side = _Side(rows.data, rows.lsn, at, length, len(self._shape.plan.codecs))
-        if side.any_tuple:
-            self._locate(side)
-            self._expand(side)
-        return side
-
-    def _locate(self, side: "_Side") -> None:
-        odd = places.locate(
-            side.data,
-            side.at,
-            side.length,
-            self._shape.lengths,
-            self._shape.aligns,
-            self._shape.slots,
-            side.places,
-            side.sizes,
-            side.absent,
-            side.kinds,
-        )
-        if odd == DONE:
-            return
-        try:
-            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._shape.layout)
-        except CorruptWal as error:
-            raise self._bad(side, odd, error) from error
-        raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
-
-    def _bad(self, side: "_Side", row: int, error: Exception, slot: int | None = None) -> BadDatum:
-        """Say where `error` was met."""
-        column = "" if slot is None else f"column {self._relation.live_columns[slot].name!r}: "
-        bad = BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
-        bad.lsn = side.lsn[row]
-        return bad
-
-    def _expand(self, side: "_Side") -> None:
-        """Put decompressed and missing values behind the arena's end, until the batch is built."""
-        expanded = bytearray()
-        end = len(side.data)
-        cell = places.next_compressed(side.places, side.sizes, 0) if side.kinds[places.COMPRESSED] else DONE
-        while cell != DONE:
-            place = side.places[cell]
-            try:
-                payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
-            except CorruptWal as error:
-                raise self._bad(side, cell % side.rows, error, cell // side.rows) from error
-            side.places[cell] = end + len(expanded)
-            side.sizes[cell] = len(payload)
-            expanded += payload
-            if len(expanded) > self._expanded_bytes_max and side.rows > 1:
-                raise TooLong
-            cell = places.next_compressed(side.places, side.sizes, cell + 1)
-        for slot, missing in enumerate(self._shape.missing if side.kinds[places.MISSING] else ()):
-            if isinstance(missing, bytes):
-                place = end + len(expanded)
-                filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
-                if filled:
-                    expanded += missing
-                    side.absent[slot] -= filled
-                    side.byte_count += filled * len(missing)
-        side.byte_count += len(expanded)
-        side.data += expanded
-
-    def _put(self, side: "_Side", message: BatchMessage, nodes: int, buffers: int) -> None:
+    def _put(self, side: Side, message: BatchMessage, nodes: int, buffers: int) -> None:
         """Put a struct of the columns, or NULLs if there is no tuple."""
         message.require(side.rows + 1 << 4)
         if not side.any_tuple:
@@ -270,9 +206,9 @@ class BatchBuilder:
         try:
             put(self._shape.plan, side, message, nodes=nodes, buffers=buffers, missing=missing)
         except BadCell as bad:
-            raise self._bad(side, bad.row, bad, bad.slot) from bad
+            raise self._locator.bad(side, bad.row, bad, bad.slot) from bad
 
-    def _missing_values(self, side: "_Side") -> dict[int, ArrowValue]:
+    def _missing_values(self, side: Side) -> dict[int, ArrowValue]:
         """Return the missing values that are known by their text, of columns that are younger than a tuple."""
         return {
             slot: self._shape.plan.codecs[slot].parse_text(text)
@@ -281,24 +217,8 @@ class BatchBuilder:
         }
 
 
-class _Side(Located):
-    """The old or the new tuples of some rows, and where their values are."""
-
-    __slots__ = ("any_tuple", "at", "byte_count", "kinds", "length", "lsn", "nulls")
-
-    def __init__(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]", slots: int) -> None:
-        byte_count = zeros(1)
-        self.nulls = batch_body.survey(at, length, byte_count)
-        self.any_tuple = self.nulls < len(at)
-        self.byte_count = byte_count[0]  # of tuples, and of values that are put in their place
-        self.lsn = lsn
-        self.at = at
-        self.length = length
-        self.kinds = zeros(places.KINDS)
-        super().__init__(data, len(at), slots, located=self.any_tuple)
-
-    def room(self, plan: ColumnPlan) -> int:
-        """Return how many bytes the columns take, about."""
-        if not self.any_tuple:
-            return self.rows + 1 << 4
-        return self.rows * (plan.row_bytes + 1) + self.byte_count + len(plan.codecs) * COLUMN_BYTES
+def _room(side: Side, plan: ColumnPlan) -> int:
+    """Return how many bytes the columns take, about."""
+    if not side.any_tuple:
+        return side.rows + 1 << 4
+    return side.rows * (plan.row_bytes + 1) + side.byte_count + len(plan.codecs) * COLUMN_BYTES

@@ -5,11 +5,11 @@ import json
 from tests.support.forged_records import Wal, external, packed_row
 from tests.support.groups import DATABASE, relation
 from tests.support.json_lines import lines_in
+from tests.support.plugin_lines import PluginLines
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
 from tidemark.decode.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
-from tidemark.decode.render.test_decoding import TestDecodingRenderer
 from tidemark.wal.rmgr import heap
 
 ACCOUNT, LEDGER = 16385, 16390
@@ -20,8 +20,8 @@ def wal() -> Wal:
 
 
 def printed(stream: Wal, major: int = 15, hidden: tuple[str, ...] = ()) -> list[str]:
-    renderer = TestDecodingRenderer(major, DIALECTS, hidden)
-    return list(renderer.transaction(stream.committed[0]))
+    renderer = PluginLines(major, DIALECTS, hidden)
+    return list(renderer.of(stream.committed[0]))
 
 
 def json_lines(stream: Wal) -> list[dict[str, object]]:

@@ -90,7 +90,7 @@ class TimestampCodec(Codec):
         """`nulls`: what is out of range is NULL, not clamped."""
         self._nulls = nulls
         self.kind = ColumnKind.OBJECTS if nulls else ColumnKind.TIMESTAMP
-        self._suffix = "+00" if zone else ""
+        self.zoned = zone
         self.arrow_type = pa.timestamp("us", tz="UTC") if zone else pa.timestamp("us")
 
     def text(self, payload: bytes) -> str:
@@ -102,7 +102,7 @@ class TimestampCodec(Codec):
             return "-infinity"
         days, clock = divmod(usecs, USECS_PER_DAY)
         date, era = date_text(days + EPOCH_2000_DAYS)
-        return f"{date} {clock_text(clock)}{self._suffix}{era}"
+        return f"{date} {clock_text(clock)}{'+00' if self.zoned else ''}{era}"
 
     def arrow_value(self, payload: bytes) -> ArrowValue:
         """Return the microseconds since 1970-01-01."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tidemark.decode.codecs.codec import without_escapes
+from tidemark.decode.render.placed_lines import Placed
 from tidemark.model.change import ChangeGroup, TransactionEnd
 from tidemark.model.lsn import Oid, format_lsn
 
-Placed = tuple[int, int, bytes]  # commit LSN, ordinal, line
 BEFORE_ALL, BEHIND_ALL = -1, 1 << 40  # in place of ordinals
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -19,8 +19,9 @@ from tidemark.decode.render.bounds import is_counted, json_line
 from tidemark.decode.render.column_texts import Column
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.json_columns import NULL, fixed, integers, whole_numbers
+from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
-from tidemark.decode.render.stream_lines import Lines, Piece, SeldomNew, StreamLines
+from tidemark.decode.render.stream_lines import StreamLines
 from tidemark.model.change import (
     TABLE_ORDINAL,
     ChangeBatch,

@@ -9,8 +9,8 @@ from tidemark.decode.render import line_text
 from tidemark.decode.render.column_texts import Column, ColumnTexts
 from tidemark.decode.render.debezium_values import form_of, unavailable
 from tidemark.decode.render.json_columns import NULL, fixed
+from tidemark.decode.render.placed_lines import Piece
 from tidemark.decode.render.row_kinds import OPS, Flags, RowKind, json_string, letters
-from tidemark.decode.render.stream_lines import Piece
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 from tidemark.model.relation import TABLEOID_NUMBER, Relation
 

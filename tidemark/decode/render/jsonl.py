@@ -34,8 +34,9 @@ from tidemark.decode.render.json_columns import (
     strings,
     whole_numbers,
 )
+from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
 from tidemark.decode.render.row_kinds import RowKind, json_string, kinds_of
-from tidemark.decode.render.stream_lines import Lines, Piece, SeldomNew, StreamLines
+from tidemark.decode.render.stream_lines import StreamLines
 from tidemark.model.change import (
     AFTER,
     BEFORE,

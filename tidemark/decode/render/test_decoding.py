@@ -3,59 +3,52 @@
 With include-xids on, skip-empty-xacts on, include-timestamp off and two-phase decoding off. A line is what the plugin
 writes at once; a value in it may contain newlines. Rows rewritten by DDL and schema events have no line there. Tables
 that are not selected, which the plugin does not know of, are as if nothing had happened to them.
+
+Rows are printed many together, those of a transaction or those of many: columns are turned into text whole, and lines
+put together from them, in the order of the changes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.decode.codecs.codec import Codec, Dialect
-from tidemark.decode.codecs.registry import column_codec
+import numpy as np
+
+from tidemark.decode.batch_shapes import batch_shape
+from tidemark.decode.batches import CELLS_MAX, RowSpans
+from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.column_values import TooLong
+from tidemark.decode.committed_run import CommittedRun, SmallTransactions
 from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.gathering import Arenas, GatheredRows
 from tidemark.decode.keywords import quote_identifier
-from tidemark.decode.object_names import NamesThen
-from tidemark.decode.rowlog import Row
-from tidemark.decode.tuples import Datum, TupleLayout, deform
-from tidemark.decode.varlena import ExternalPointer
+from tidemark.decode.located_tuples import TupleLocator
+from tidemark.decode.object_names import NO_NAMES, NamesThen
+from tidemark.decode.render.column_texts import Integers
+from tidemark.decode.render.json_columns import whole_numbers
+from tidemark.decode.render.literals import Literals
+from tidemark.decode.render.placed_lines import Lines, LineWriter, Piece
+from tidemark.decode.rowlog import RelationVersions
 from tidemark.model.change import LogicalMessage, Op, Truncation
-from tidemark.model.lsn import Lsn, Oid
+from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
+
+if TYPE_CHECKING:
+    from array import array
 
 MESSAGES_WRAPPED_SINCE = 17  # before, a transactional message neither begins a transaction nor counts as its change
 TABLES_MAX = 65536  # relation versions whose names and codecs are remembered
+EXPANDED_BYTES_MAX = 32 << 20  # decompressed at once, of one side of one table's rows; a single row may be larger
+NEVER_COUNTED = 1 << 62  # batches of rows that are printed: nothing is kept of them
+BEFORE_ALL = -1  # in place of an ordinal
+XID_MASK = (1 << 32) - 1
 
-_UNQUOTED_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})  # int8, int2, int4, oid, float4, float8, numeric
-_BIT_TYPES = frozenset({1560, 1562})  # bit, varbit
-_BOOL = 16
+Block = bytes | memoryview
+"""One line or many."""
 _INSERT = ord(Op.INSERT.value)
 _UPDATE = ord(Op.UPDATE.value)
 _DELETE = ord(Op.DELETE.value)
 _REWRITE = ord(Op.REWRITE.value)
-
-
-class _Column:
-    """A live column: how its name, its type and its values are printed."""
-
-    __slots__ = ("_codec", "_type_oid", "index", "label")
-
-    def __init__(self, index: int, label: str, type_oid: int, codec: Codec) -> None:
-        self.index = index
-        self.label = label  # name and type, with the spaces and colons around
-        self._type_oid = type_oid
-        self._codec = codec
-
-    def print(self, value: Datum) -> str:
-        """Return the value as a literal; the rules go by the column's own type: a domain over int4 is quoted."""
-        if value is None:
-            return "null"
-        if isinstance(value, ExternalPointer):
-            return "unchanged-toast-datum"
-        text = value if isinstance(value, str) else self._codec.text(value)
-        if self._type_oid in _UNQUOTED_TYPES:
-            return text
-        if self._type_oid == _BOOL:
-            return "true" if text == "t" else "false"
-        if self._type_oid in _BIT_TYPES:
-            return f"B'{text}'"
-        return "'" + text.replace("'", "''") + "'"
+_NO_TUPLE = b" (no-tuple-data)"
 
 
 def _every_relation(_relation: Relation) -> bool:
@@ -63,52 +56,59 @@ def _every_relation(_relation: Relation) -> bool:
     return True
 
 
+class _Kind(NamedTuple):
+    """What rows have in common whose lines have the same pieces."""
+
+    op: int
+    has_old: bool
+    has_new: bool
+
+
 class _Table:
     """A relation version: the head of its lines, and its columns."""
 
-    __slots__ = ("_columns", "_layout", "head", "is_selected", "name")
+    __slots__ = ("_columns", "_end", "_head", "_locator", "name")
 
-    def __init__(self, relation: Relation, major: int, dialect: Dialect, *, is_selected: bool) -> None:
-        self.is_selected = is_selected
+    def __init__(self, relation: Relation, major: int, dialect: Dialect, names: NamesThen, end: bytes) -> None:
         self.name = f"{quote_identifier(relation.namespace, major)}.{quote_identifier(relation.name, major)}"
-        self.head = f"table {self.name}:"
-        self._layout = TupleLayout.of(relation)
+        self._head = f"table {self.name}: ".encode("utf-8", "surrogateescape")
+        self._end = end
+        self._locator = TupleLocator(relation, batch_shape(relation, dialect), EXPANDED_BYTES_MAX)
         self._columns = [
-            _Column(
-                index,
-                f" {quote_identifier(column.name, major)}[{column.type.display_name}]:",
-                column.type.oid,
-                column_codec(column, dialect),
-            )
-            for index, column in enumerate(relation.columns)
-            if not column.dropped and column.type is not None
+            Literals(column, slot, major, dialect, names, self._locator)
+            for slot, column in enumerate(relation.live_columns)
+            if column.type is not None
         ]
 
-    def new(self, packed: bytes | None) -> str:
-        """Return a new tuple's columns."""
-        if packed is None:
-            return " (no-tuple-data)"
-        values = deform(packed, self._layout)
-        return "".join(column.label + column.print(values[column.index]) for column in self._columns)
-
-    def old(self, packed: bytes) -> str:
-        """Return an old tuple's columns, those that are NULL left out."""
-        values = deform(packed, self._layout)
-        return "".join(
-            column.label + column.print(values[column.index])
-            for column in self._columns
-            if values[column.index] is not None
+    def lines(self, rows: RowSpans) -> Lines:
+        """Return the lines of row changes."""
+        old = self._locator.side(rows.data, rows.lsn, rows.old_at, rows.old_length)
+        new = self._locator.side(rows.data, rows.lsn, rows.new_at, rows.new_length)
+        has_old, has_new = (np.frombuffer(side.at, np.int64) >= 0 for side in (old, new))
+        op = np.frombuffer(rows.op, np.uint8).astype(np.int64)
+        codes = op << 2 | has_old.astype(np.int64) << 1 | has_new
+        shown = (
+            [column.of(old, shows_nulls=False) for column in self._columns],
+            [column.of(new, shows_nulls=True) for column in self._columns],
         )
+        pieces = {
+            code: self._line(_Kind(code >> 2, bool(code & 2), bool(code & 1)), *shown)
+            for code in np.flatnonzero(np.bincount(codes)).tolist()
+        }
+        return Lines(_integers(rows.commit_lsn), _integers(rows.ordinal), codes, pieces)
 
-    def line(self, row: Row) -> str:
-        """Return the line of a row change."""
-        if row.op == _INSERT:
-            return f"{self.head} INSERT:{self.new(row.new)}"
-        if row.op == _DELETE:
-            return f"{self.head} DELETE:{self.old(row.old) if row.old is not None else ' (no-tuple-data)'}"
-        assert row.op == _UPDATE, row.op
-        key = f" old-key:{self.old(row.old)} new-tuple:" if row.old is not None else ""
-        return f"{self.head} UPDATE:{key}{self.new(row.new)}"
+    def _line(self, kind: _Kind, old: Sequence[Piece], new: Sequence[Piece]) -> Sequence[Piece]:
+        """Return what a kind of rows has in its lines."""
+        after = new if kind.has_new else [_NO_TUPLE]
+        if kind.op == _REWRITE:
+            return []
+        if kind.op == _INSERT:
+            return [self._head, b"INSERT:", *after, self._end]
+        if kind.op == _DELETE:
+            return [self._head, b"DELETE:", *(old if kind.has_old else [_NO_TUPLE]), self._end]
+        assert kind.op == _UPDATE, kind
+        before = [b" old-key:", *old, b" new-tuple:"] if kind.has_old else []
+        return [self._head, b"UPDATE:", *before, *after, self._end]
 
 
 class TestDecodingRenderer:
@@ -122,27 +122,72 @@ class TestDecodingRenderer:
         dialects: Mapping[Oid, Dialect],
         hidden_prefixes: Collection[str] = (),
         selected: Callable[[Relation], bool] = _every_relation,
+        *,
+        end: bytes = b"\n",
     ) -> None:
+        """`end` is put behind each line."""
         self._major = major
         self._selected = selected
         self._dialects = dialects
         self._hidden_prefixes = frozenset(hidden_prefixes)
+        self._end = end
         self._tables: dict[tuple[str, Relation], _Table] = {}
+        self._selection: dict[Relation, bool] = {}
         self._names = NamesThen()
+        self._arenas = Arenas()
+        self._writer = LineWriter()
+        self._widest_of: tuple[RelationVersions | None, int, int] = None, 0, 0  # how many, and their most columns
 
-    def transaction(self, transaction: CommittedTransaction) -> Iterator[str]:
-        """Give out the lines of a transaction; none if the plugin would call it empty."""
+    def run(self, run: CommittedRun) -> Iterator[Block]:
+        """Give out the lines of small transactions, many at once.
+
+        NB: what is given out stands in memory until the next is asked for.
+        """
+        self._names.noted = NO_NAMES
+        pending = [(0, len(run))]
+        while pending:
+            start, stop = pending.pop()
+            first, last = run.rows_before(start), run.rows_before(stop)
+            try:
+                self._check_cells(run.versions, last - first)
+                gathered = self._gathered(run.versions)
+                gathered.take_transactions(run, start, stop)
+                parts = self._parts(gathered)
+            except TooLong:
+                if stop - start == 1:
+                    yield from self.transaction(run.transaction(start))
+                else:
+                    middle = (start + stop) // 2
+                    pending += [(middle, stop), (start, middle)]
+            else:
+                yield from self._writer.blocks([*self._bounds(run.ends.part(start, stop), parts), *parts])
+
+    def transaction(self, transaction: CommittedTransaction) -> Iterator[Block]:
+        """Give out the lines of a transaction, many at once; none if the plugin would call it empty."""
         xid = transaction.end.xid
         begun = False
-        for is_change, line in self._lines(transaction):
+        for is_change, lines in self._blocks(transaction):
             if is_change and not begun:
                 begun = True
-                yield f"BEGIN {xid}"
-            yield line
+                yield b"BEGIN %d%b" % (xid, self._end)
+            yield lines
         if begun:
-            yield f"COMMIT {xid}"
+            yield b"COMMIT %d%b" % (xid, self._end)
 
-    def _lines(self, transaction: CommittedTransaction) -> Iterator[tuple[bool, str]]:
+    def message(self, message: LogicalMessage) -> Block:
+        """Return the line of a message, transactional or not."""
+        content = self._dialects[message.database].decode(message.content)
+        head = f"message: transactional: {message.transactional:d} prefix: {message.prefix}"
+        return self._line(f"{head}, sz: {len(message.content)} content:{content}")
+
+    def shows(self, message: LogicalMessage) -> bool:
+        """Tell if the message is not one of ours."""
+        return message.prefix not in self._hidden_prefixes
+
+    def _line(self, text: str) -> bytes:
+        return text.encode("utf-8", "surrogateescape") + self._end
+
+    def _blocks(self, transaction: CommittedTransaction) -> Iterator[tuple[bool, Block]]:
         """Give out what stands between BEGIN and COMMIT, and if it counts as a change, which needs them."""
         statement: list[Truncation] = []  # its tables, which make one line
         for item in transaction.items():
@@ -150,38 +195,74 @@ class TestDecodingRenderer:
                 yield True, self._truncate(statement)
                 statement = []
             if isinstance(item, Truncation):
-                if self._table(item.relation, item.database).is_selected:
+                if self._is_selected(item.relation):
                     statement.append(item)
             elif isinstance(item, RowRun):
-                for line in self._rows(item, transaction):
-                    yield True, line
+                for lines in self._rows(item, transaction):
+                    yield True, lines
             elif isinstance(item, LogicalMessage) and self.shows(item):
                 yield self._major >= MESSAGES_WRAPPED_SINCE, self.message(item)
         if statement:
             yield True, self._truncate(statement)
 
-    def message(self, message: LogicalMessage) -> str:
-        """Return the line of a message, transactional or not."""
-        content = self._dialects[message.database].decode(message.content)
-        head = f"message: transactional: {message.transactional:d} prefix: {message.prefix}"
-        return f"{head}, sz: {len(message.content)} content:{content}"
+    def _rows(self, run: RowRun, transaction: CommittedTransaction) -> Iterator[Block]:
+        pending = [(run.start, run.stop)]
+        while pending:
+            start, stop = pending.pop()
+            self._names.noted = transaction.names
+            try:
+                if stop - start > 1:
+                    self._check_cells(run.versions, stop - start)
+                gathered = self._gathered(run.versions)
+                gathered.take(run, start, stop, transaction.end)
+                parts = self._parts(gathered)
+            except TooLong:
+                middle = (start + stop) // 2
+                pending += [(middle, stop), (start, middle)]
+            else:
+                yield from self._writer.blocks(parts)
 
-    def shows(self, message: LogicalMessage) -> bool:
-        """Tell if the message is not one of ours."""
-        return message.prefix not in self._hidden_prefixes
+    def _gathered(self, versions: RelationVersions) -> GatheredRows:
+        return GatheredRows(versions, self._arenas, NEVER_COUNTED)
 
-    def _rows(self, run: RowRun, transaction: CommittedTransaction) -> Iterator[str]:
-        self._names.noted = transaction.names
-        for row in run.rows():
-            table = self._table(run.versions.relations[row.relation], transaction.end.database)
-            self._names.lsn = Lsn(row.lsn)
-            if row.op != _REWRITE and table.is_selected:
-                yield table.line(row)
+    def _parts(self, gathered: GatheredRows) -> list[Lines]:
+        """Return the rows that were gathered, those of each table by themselves."""
+        found = gathered.by_relation(self._is_selected)
+        return [self._table(relation, database).lines(rows) for database, relation, rows in found]
 
-    def _truncate(self, truncations: list[Truncation]) -> str:
+    def _bounds(self, ends: SmallTransactions, parts: Sequence[Lines]) -> Iterator[Lines]:
+        """Give out BEGIN and COMMIT of those transactions that have a line."""
+        commit_lsns = _integers(ends.commit_lsns)
+        shown = np.zeros(len(commit_lsns), np.bool_)
+        for part in parts:
+            shown[np.searchsorted(commit_lsns, part.shown_commit_lsns())] = True
+        lsns, xids = commit_lsns[shown], whole_numbers((_integers(ends.full_xids) & XID_MASK)[shown])
+        if not len(lsns):
+            return
+        behind_all = int(_integers(ends.row_counts).max())
+        for ordinal, word in ((BEFORE_ALL, b"BEGIN "), (behind_all, b"COMMIT ")):
+            same = np.zeros_like(lsns)
+            yield Lines(lsns, same + ordinal, same, {0: (word, xids, self._end)})
+
+    def _check_cells(self, versions: RelationVersions, rows: int) -> None:
+        """Refuse more rows than can be located at once, if all are of the widest table."""
+        if versions is not self._widest_of[0] or len(versions) != self._widest_of[1]:
+            self._widest_of = versions, len(versions), max(len(relation.columns) for relation in versions.relations)
+        if rows * self._widest_of[2] > CELLS_MAX:
+            raise TooLong
+
+    def _truncate(self, truncations: Sequence[Truncation]) -> Block:
         names = ", ".join(self._table(item.relation, item.database).name for item in truncations)
         flags = " restart_seqs" * truncations[0].restart_identity + " cascade" * truncations[0].cascade
-        return f"table {names}: TRUNCATE:{flags or ' (no-flags)'}"
+        return self._line(f"table {names}: TRUNCATE:{flags or ' (no-flags)'}")
+
+    def _is_selected(self, relation: Relation) -> bool:
+        selected = self._selection.get(relation)
+        if selected is None:
+            if len(self._selection) >= TABLES_MAX:
+                self._selection.clear()
+            selected = self._selection[relation] = self._selected(relation)
+        return selected
 
     def _table(self, relation: Relation, database: Oid) -> _Table:
         dialect = self._dialects[database]
@@ -190,7 +271,9 @@ class TestDecodingRenderer:
         if table is None:
             if len(self._tables) >= TABLES_MAX:
                 self._tables.clear()
-            selected = self._selected(relation)
-            table = _Table(relation, self._major, dialect.naming(self._names), is_selected=selected)
-            self._tables[key] = table
+            table = self._tables[key] = _Table(relation, self._major, dialect, self._names, self._end)
         return table
+
+
+def _integers(values: "array[int]") -> Integers:
+    return np.frombuffer(values, np.int64)

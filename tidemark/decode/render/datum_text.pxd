@@ -1,0 +1,72 @@
+# The types of datum_text.py. Places in buffers are signed (so that a difference of two is), bytes unsigned.
+
+cimport cython
+
+cdef long long ALL_DONE, IS_ODD, AS_SIGNED, AS_UNSIGNED, AS_WORD, AS_LETTER, AS_TEXT, AS_DATE, AS_TIMESTAMP
+cdef long long AS_TIMESTAMP_ZONED, AS_NUMERIC, AS_UUID, AT_EXTERNAL, FULL, BAD, VALUE_BYTES
+cdef long long DATE_END, DATE_BEGIN, INSTANT_END, INSTANT_BEGIN, EPOCH_DAYS, FIRST_DAY, USECS_A_DAY, USECS_A_SECOND
+cdef long long NUMERIC_SPECIAL, NUMERIC_KIND, NUMERIC_INFINITY, NUMERIC_MINUS_INFINITY, NUMERIC_SHORT
+cdef long long NUMERIC_LONG_NEGATIVE, NUMERIC_LONG_SCALE, NUMERIC_SHORT_NEGATIVE, NUMERIC_SHORT_SCALE
+cdef long long NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_DIGITS
+cdef unsigned long long WORD_ONE, GROUP_BASE
+cdef const unsigned char[::1] WORD_NULL, WORD_UNCHANGED, WORD_TRUE, WORD_FALSE, WORD_NAN, WORD_INFINITY
+cdef const unsigned char[::1] WORD_MINUS_INFINITY, WORD_END, WORD_BEGIN, WORD_BC, WORD_UTC, HEX
+
+
+@cython.locals(number="unsigned long long", byte="unsigned long long", index="long long")
+cdef unsigned long long read_unsigned(const unsigned char[::1] data, long long place,
+                                      long long size) except? 0xF7F7F7F7 nogil
+
+
+@cython.locals(number="unsigned long long", sign="unsigned long long", magnitude="long long")
+cdef long long read_signed(const unsigned char[::1] data, long long place, long long size) except? -9 nogil
+
+
+@cython.locals(value="long long", magnitude="unsigned long long")
+cdef long long write_signed(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+                            long long at) except? -9 nogil
+
+
+@cython.locals(shifted="long long", era="long long", day="long long", year="long long", month="long long")
+cdef long long write_day(long long days, unsigned char[::1] out, long long at) except? -9 nogil
+
+
+@cython.locals(days="long long")
+cdef long long write_date(long long value, unsigned char[::1] out, long long at) except? -9 nogil
+
+
+@cython.locals(days="long long", usecs="long long", seconds="long long")
+cdef long long write_instant(long long value, int zoned, unsigned char[::1] out, long long at) except? -9 nogil
+
+
+@cython.locals(head="long long", negative="long long", scale="long long", weight="long long", first="long long",
+               groups="long long", index="long long", begun="int", group="unsigned long long")
+cdef long long write_numeric(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+                             long long at) except? -9 nogil
+
+
+@cython.locals(index="long long", byte="unsigned char")
+cdef long long write_hex(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+                         long long at) except? -9 nogil
+
+
+@cython.locals(index="long long")
+cdef long long write_uuid(const unsigned char[::1] data, long long place, unsigned char[::1] out,
+                          long long at) except? -9 nogil
+
+
+@cython.locals(index="long long", byte="unsigned char")
+cdef long long write_text(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
+                          long long at) except? -9 nogil
+
+
+@cython.locals(byte="unsigned char")
+cdef long long write_datum(const unsigned char[::1] data, long long place, long long size, long long width,
+                           long long way, unsigned char[::1] out, long long at) except? -9 nogil
+
+
+@cython.locals(at="long long", place="long long", size="long long")
+cpdef long long write_datums(const unsigned char[::1] data, const long long[::1] places, const long long[::1] sizes,
+                             long long column_at, long long width, long long way, int quoted, int shows_nulls,
+                             const unsigned char[::1] label, long long row, long long rows, unsigned char[::1] out,
+                             long long[::1] offsets, long long base) except? -9

@@ -1,0 +1,369 @@
+"""The loop that writes columns of datums as literals, in the text form of PostgreSQL's own output functions.
+
+The values are in the arena where the tuples are, at the places that `tidemark.decode.places` found. The module is
+compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the same. The loop
+stops at the first row that has no room, as those of `value_text` do, or answers `ODD` less the row whose bytes are no
+value of its type; the codec then raises the error, with its words.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901, PLR0911, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if not cython.compiled:
+    from tidemark.decode.render.value_text import write_padded, write_unsigned, write_word
+else:
+    from cython.cimports.tidemark.decode.render.value_text import (  # type: ignore[no-redef] # the same ones
+        write_padded,
+        write_unsigned,
+        write_word,
+    )
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from tidemark.decode.render.value_text import Integers
+
+    Data: TypeAlias = bytes | bytearray
+
+COMPILED = bool(cython.compiled)
+DONE = -1
+ODD = -1000  # and below
+
+
+class TextWay(IntEnum):
+    """How a value is written."""
+
+    SIGNED = 0
+    UNSIGNED = 1
+    TRUE_FALSE = 2
+    T_F = 3
+    TEXT = 4  # up to a zero byte
+    DATE = 5
+    TIMESTAMP = 6
+    TIMESTAMP_ZONED = 7
+    NUMERIC = 8
+    UUID = 9
+    HEX = 10
+
+
+# The same as C integers, which the loop can read without the interpreter.
+ALL_DONE = int(DONE)
+IS_ODD = int(ODD)
+AS_SIGNED = int(TextWay.SIGNED)
+AS_UNSIGNED = int(TextWay.UNSIGNED)
+AS_WORD = int(TextWay.TRUE_FALSE)
+AS_LETTER = int(TextWay.T_F)
+AS_TEXT = int(TextWay.TEXT)
+AS_DATE = int(TextWay.DATE)
+AS_TIMESTAMP = int(TextWay.TIMESTAMP)
+AS_TIMESTAMP_ZONED = int(TextWay.TIMESTAMP_ZONED)
+AS_NUMERIC = int(TextWay.NUMERIC)
+AS_UUID = int(TextWay.UUID)
+AT_EXTERNAL = -3  # places.Place
+
+FULL = -2
+BAD = -3  # in place of where a value ends
+VALUE_BYTES = 64  # of text beyond two for each byte of a value; numerics ask for more
+WORD_ONE = 1  # of 64 bits, unsigned
+DATE_END = (1 << 31) - 1  # DATEVAL_NOEND
+DATE_BEGIN = -(1 << 31)
+INSTANT_END = (1 << 63) - 1  # DT_NOEND
+INSTANT_BEGIN = -INSTANT_END - 1
+EPOCH_DAYS = 10957  # from 1970-01-01 to 2000-01-01
+FIRST_DAY = -719162  # 0001-01-01
+USECS_A_DAY = 86_400_000_000
+USECS_A_SECOND = 1_000_000
+
+NUMERIC_SPECIAL = 0xC000
+NUMERIC_KIND = 0xF000
+NUMERIC_INFINITY = 0xD000
+NUMERIC_MINUS_INFINITY = 0xF000
+NUMERIC_SHORT = 0x8000
+NUMERIC_LONG_NEGATIVE = 0x4000
+NUMERIC_LONG_SCALE = 0x3FFF
+NUMERIC_SHORT_NEGATIVE = 0x2000
+NUMERIC_SHORT_SCALE = 0x1F80
+NUMERIC_WEIGHT_SIGN = 0x0040
+NUMERIC_WEIGHT = 0x003F
+GROUP_BASE = 10000
+GROUP_DIGITS = 4
+
+WORD_NULL = b"null"
+WORD_UNCHANGED = b"unchanged-toast-datum"
+WORD_TRUE = b"true"
+WORD_FALSE = b"false"
+WORD_NAN = b"NaN"
+WORD_INFINITY = b"Infinity"
+WORD_MINUS_INFINITY = b"-Infinity"
+WORD_END = b"infinity"
+WORD_BEGIN = b"-infinity"
+WORD_BC = b" BC"
+WORD_UTC = b"+00"
+HEX = b"0123456789abcdef"
+
+
+def read_unsigned(data: Data, place: int, size: int) -> int:
+    """Read a little-endian integer of up to eight bytes."""
+    number = 0
+    for index in range(size):
+        byte = data[place + size - 1 - index]
+        number = number << 8 | byte
+    return number
+
+
+def read_signed(data: Data, place: int, size: int) -> int:
+    """Read a little-endian integer of up to eight bytes, in two's complement."""
+    number = read_unsigned(data, place, size)
+    sign = WORD_ONE << (8 * size - 1)
+    if number & sign:
+        magnitude = sign - 1 - (number & (sign - 1))
+        return -magnitude - 1
+    return number
+
+
+def write_signed(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+    """Write an integer; return where it ends."""
+    value = read_signed(data, place, size)
+    if value >= 0:
+        return write_unsigned(value, out, at)
+    out[at] = 45  # -
+    magnitude = -(value + 1)  # NB: of the least integer there is no opposite
+    return write_unsigned(magnitude + 1, out, at + 1)
+
+
+def write_day(days: int, out: Integers, at: int) -> int:
+    """Write days since 1970-01-01 as an ISO date, of a year before 1 without BC; return where it ends."""
+    # Years that begin in March have the leap day at their end; 400 of them are 146097 days.
+    shifted = days + 719468
+    era = shifted // 146097 if shifted >= 0 else -((146096 - shifted) // 146097)
+    day = shifted - era * 146097
+    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5
+    year += era * 400 + (1 if month >= 10 else 0)
+    if year <= 0:
+        year = 1 - year
+    at = write_padded(year, 4, out, at) if year < 10000 else write_unsigned(year, out, at)
+    out[at] = 45  # -
+    at = write_padded(month + 3 if month < 10 else month - 9, 2, out, at + 1)
+    out[at] = 45
+    return write_padded(day + 1, 2, out, at + 1)
+
+
+def write_date(value: int, out: Integers, at: int) -> int:
+    """Write days since 2000-01-01; return where they end."""
+    if value == DATE_END:
+        return write_word(WORD_END, out, at)
+    if value == DATE_BEGIN:
+        return write_word(WORD_BEGIN, out, at)
+    days = value + EPOCH_DAYS
+    at = write_day(days, out, at)
+    return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
+
+
+def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
+    """Write microseconds since 2000-01-01; return where they end."""
+    if value == INSTANT_END:
+        return write_word(WORD_END, out, at)
+    if value == INSTANT_BEGIN:
+        return write_word(WORD_BEGIN, out, at)
+    days = value // USECS_A_DAY if value >= 0 else -1 - (-1 - value) // USECS_A_DAY
+    usecs = value - days * USECS_A_DAY
+    days += EPOCH_DAYS
+    at = write_day(days, out, at)
+    seconds = usecs // USECS_A_SECOND
+    usecs -= seconds * USECS_A_SECOND
+    out[at] = 32
+    at = write_padded(seconds // 3600, 2, out, at + 1)
+    out[at] = 58  # :
+    at = write_padded(seconds // 60 % 60, 2, out, at + 1)
+    out[at] = 58
+    at = write_padded(seconds % 60, 2, out, at + 1)
+    if usecs > 0:
+        out[at] = 46  # .
+        at = write_padded(usecs, 6, out, at + 1)
+        while usecs % 10 == 0:
+            usecs = usecs // 10
+            at -= 1
+    if zoned:
+        at = write_word(WORD_UTC, out, at)
+    return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
+
+
+def write_numeric(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+    """Write a numeric (`numeric.c`, PG 16); return where it ends, FULL or BAD."""
+    if size < 2:
+        return BAD
+    head = read_unsigned(data, place, 2)
+    if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
+        if head & NUMERIC_KIND == NUMERIC_INFINITY:
+            return write_word(WORD_INFINITY, out, at)
+        if head & NUMERIC_KIND == NUMERIC_MINUS_INFINITY:
+            return write_word(WORD_MINUS_INFINITY, out, at)
+        return write_word(WORD_NAN, out, at)
+    if head & NUMERIC_SHORT:
+        negative = head & NUMERIC_SHORT_NEGATIVE
+        scale = (head & NUMERIC_SHORT_SCALE) >> 7
+        weight = head & NUMERIC_WEIGHT
+        if head & NUMERIC_WEIGHT_SIGN:
+            weight -= NUMERIC_WEIGHT_SIGN
+        first = place + 2
+    else:
+        if size < 4:
+            return BAD
+        negative = head & NUMERIC_LONG_NEGATIVE
+        scale = head & NUMERIC_LONG_SCALE
+        weight = read_signed(data, place + 2, 2)
+        first = place + 4
+    groups = (place + size - first) // 2
+    for index in range(groups):
+        group = read_unsigned(data, first + 2 * index, 2)
+        if group >= GROUP_BASE:
+            return BAD
+    # The room for the sign, a zero, the point and what stands behind the value is that of any value.
+    if at + (weight + 1 if weight > 0 else 1) * GROUP_DIGITS + scale + VALUE_BYTES > len(out):
+        return FULL
+    if negative:
+        out[at] = 45  # -
+        at += 1
+    begun = 0
+    for index in range(weight + 1):
+        group = read_unsigned(data, first + 2 * index, 2) if index < groups else 0
+        if begun:
+            at = write_padded(group, GROUP_DIGITS, out, at)
+        elif group > 0:
+            at = write_unsigned(group, out, at)
+            begun = 1
+    if not begun:
+        out[at] = 48
+        at += 1
+    if scale > 0:
+        out[at] = 46  # .
+        at += 1
+        index = weight + 1
+        while scale > 0:
+            group = read_unsigned(data, first + 2 * index, 2) if 0 <= index < groups else 0
+            write_padded(group, GROUP_DIGITS, out, at)
+            at += min(scale, GROUP_DIGITS)
+            scale -= min(scale, GROUP_DIGITS)
+            index += 1
+    return at
+
+
+def write_hex(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+    """Write bytes as hex digits; return where they end."""
+    for index in range(size):
+        byte = data[place + index]
+        out[at] = HEX[byte >> 4]
+        out[at + 1] = HEX[byte & 15]
+        at += 2
+    return at
+
+
+def write_uuid(data: Data, place: int, out: Integers, at: int) -> int:
+    """Write sixteen bytes as five groups of digits; return where they end."""
+    at = write_hex(data, place, 4, out, at)
+    for index in range(4, 10, 2):
+        out[at] = 45  # -
+        at = write_hex(data, place + index, 2, out, at + 1)
+    out[at] = 45
+    return write_hex(data, place + 10, 6, out, at + 1)
+
+
+def write_text(data: Data, place: int, size: int, out: Integers, at: int) -> int:
+    """Write text up to a zero byte, quotes doubled; return where it ends."""
+    for index in range(size):
+        byte = data[place + index]
+        if byte == 0:
+            break
+        out[at] = byte
+        at += 1
+        if byte == 39:  # '
+            out[at] = 39
+            at += 1
+    return at
+
+
+def write_datum(data: Data, place: int, size: int, width: int, way: int, out: Integers, at: int) -> int:
+    """Write a value; return where it ends, FULL or BAD."""
+    if width > 0 and size != width:
+        return BAD
+    if way == AS_SIGNED:
+        return write_signed(data, place, size, out, at)
+    if way == AS_TEXT:
+        return write_text(data, place, size, out, at)
+    if way == AS_NUMERIC:
+        return write_numeric(data, place, size, out, at)
+    if way == AS_TIMESTAMP:
+        return write_instant(read_signed(data, place, size), 0, out, at)
+    if way == AS_TIMESTAMP_ZONED:
+        return write_instant(read_signed(data, place, size), 1, out, at)
+    if way == AS_LETTER:
+        byte = data[place]
+        out[at] = 102 if byte == 0 else 116  # f, t
+        return at + 1
+    if way == AS_WORD:
+        byte = data[place]
+        if byte == 0:
+            return write_word(WORD_FALSE, out, at)
+        return write_word(WORD_TRUE, out, at)
+    if way == AS_UNSIGNED:
+        return write_unsigned(read_unsigned(data, place, size), out, at)
+    if way == AS_DATE:
+        return write_date(read_signed(data, place, size), out, at)
+    if way == AS_UUID:
+        return write_uuid(data, place, out, at)
+    out[at] = 92  # a backslash
+    out[at + 1] = 120  # x
+    return write_hex(data, place, size, out, at + 2)
+
+
+def write_datums(
+    data: Data, places: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
+    shows_nulls: int, label: bytes, row: int, rows: int, out: Integers, offsets: Integers, base: int,
+) -> int:  # fmt: skip
+    """Write values, each behind the column's label; `width` is what all are long, or 0.
+
+    What is NULL is written so, or not at all.
+    """
+    with cython.nogil:
+        at = offsets[base + row]
+        while row < rows:
+            place = places[column_at + row]
+            size = sizes[column_at + row] if place >= 0 else 0
+            if at + len(label) + size * 2 + VALUE_BYTES > len(out):
+                return row
+            if place >= 0:
+                at = write_word(label, out, at)
+                if quoted:
+                    out[at] = 39  # '
+                    at += 1
+                at = write_datum(data, place, size, width, way, out, at)
+                if at == FULL:
+                    return row
+                if at < 0:
+                    return IS_ODD - row
+                if quoted:
+                    out[at] = 39
+                    at += 1
+            elif place == AT_EXTERNAL:
+                at = write_word(label, out, at)
+                at = write_word(WORD_UNCHANGED, out, at)
+            elif shows_nulls:
+                at = write_word(label, out, at)
+                at = write_word(WORD_NULL, out, at)
+            row += 1
+            offsets[base + row] = at
+    return ALL_DONE

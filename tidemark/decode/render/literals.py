@@ -1,0 +1,181 @@
+"""Columns of datums as test_decoding prints them: label and literal, by a kernel where the type is a common one.
+
+The rules go by the column's own type: a domain over int4 is quoted. All else is printed value by value, by its codec.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect
+from tidemark.decode.codecs.datetimes import DateCodec, TimestampCodec
+from tidemark.decode.codecs.numbers import BoolCodec, IntegerCodec
+from tidemark.decode.codecs.numeric import DecimalCodec, NumericCodec
+from tidemark.decode.codecs.registry import column_codec, prints_names
+from tidemark.decode.codecs.strings import ByteaCodec, StringCodec, UuidCodec
+from tidemark.decode.keywords import quote_identifier
+from tidemark.decode.located_tuples import Side, TupleLocator
+from tidemark.decode.object_names import NamesThen
+from tidemark.decode.places import Place
+from tidemark.decode.render import datum_text
+from tidemark.decode.render.column_texts import ColumnTexts
+from tidemark.decode.render.datum_text import ODD, TextWay
+from tidemark.decode.render.json_columns import View
+from tidemark.model.errors import CorruptWal, InternalError
+from tidemark.model.lsn import Lsn
+from tidemark.model.relation import Column
+
+MEMO_MAX = 4096  # values of a column whose texts are remembered: enums, dates and the like come again and again
+MEMO_BYTES = 64  # longer ones seldom do
+_UNQUOTED_TYPES = frozenset({20, 21, 23, 26, 700, 701, 1700})  # int8, int2, int4, oid, float4, float8, numeric
+_BIT_TYPES = frozenset({1560, 1562})  # bit, varbit
+_BOOL = 16
+# NB: by the class itself: what is derived from it prints otherwise, as regclass does, which holds an integer.
+_WAYS: dict[type[Codec], TextWay] = {
+    BoolCodec: TextWay.T_F,
+    ByteaCodec: TextWay.HEX,
+    DateCodec: TextWay.DATE,
+    DecimalCodec: TextWay.NUMERIC,
+    IntegerCodec: TextWay.SIGNED,
+    NumericCodec: TextWay.NUMERIC,
+    StringCodec: TextWay.TEXT,
+    TimestampCodec: TextWay.TIMESTAMP,
+    UuidCodec: TextWay.UUID,
+}
+
+
+def _way(codec: Codec) -> TextWay | None:
+    """Return how a kernel writes the values of a codec; None if none does."""
+    way = _WAYS.get(type(codec))
+    if way is TextWay.SIGNED and codec.kind is ColumnKind.UNSIGNED4:
+        return TextWay.UNSIGNED
+    if way is TextWay.TEXT and codec.kind is not ColumnKind.TEXT:
+        return None  # only what is UTF-8 comes out as it is
+    if isinstance(codec, TimestampCodec) and codec.zoned:
+        return TextWay.TIMESTAMP_ZONED
+    return way
+
+
+class Literals:
+    """A live column of a relation version: how its name, its type and its values are printed."""
+
+    __slots__ = (
+        "_codec",
+        "_label",
+        "_locator",
+        "_memo",
+        "_missing",
+        "_names",
+        "_quoted",
+        "_remembers",
+        "_slot",
+        "_type_oid",
+        "_way",
+        "_width",
+    )
+
+    def __init__(  # noqa: PLR0917 - what a table's columns have in common would be an object of five
+        self, column: Column, slot: int, major: int, dialect: Dialect, names: NamesThen, locator: TupleLocator
+    ) -> None:
+        """Print names in values as `names` has them; `slot` is the column's number among the live ones."""
+        assert column.type is not None, column
+        label = f" {quote_identifier(column.name, major)}[{column.type.display_name}]:"
+        self._label = label.encode("utf-8", "surrogateescape")
+        self._slot = slot
+        self._locator = locator
+        self._missing = locator.missing_text(slot)
+        self._names = names
+        self._remembers = not prints_names(column.type)
+        self._codec = column_codec(column, dialect.naming(names))
+        self._type_oid = column.type.oid
+        way = _way(self._codec)
+        self._way = TextWay.TRUE_FALSE if way is TextWay.T_F and self._type_oid == _BOOL else way
+        self._quoted = self._type_oid not in _UNQUOTED_TYPES and self._type_oid != _BOOL
+        self._width = max(column.length, 0)
+        self._memo: dict[bytes, bytes] = {}
+
+    def of(self, side: Side, *, shows_nulls: bool) -> "SideLiterals":
+        """Return the texts of the column in some tuples; NULLs are left out, or shown."""
+        return SideLiterals(self, side, shows_nulls)
+
+    def put(self, texts: ColumnTexts, side: Side, first: int, rows: int, *, shows_nulls: bool) -> int:
+        """Write label and literal of some rows; return where their offsets begin."""
+        begin = self._slot * side.rows + first
+        way = self._way
+        if way is None or (self._missing is not None and _has_missing(side, begin, rows)):
+            return texts.add_made([self._made(side, begin + row, first + row, shows_nulls) for row in range(rows)])
+        written = partial(
+            datum_text.write_datums,
+            side.data,
+            side.places,
+            side.sizes,
+            begin,
+            self._width,
+            way,
+            self._quoted,
+            shows_nulls,
+            self._label,
+        )
+
+        def write(row: int, count: int, out: View, offsets: View, base: int) -> int:
+            stop = written(row, count, out, offsets, base)
+            if stop <= ODD:
+                self._made(side, begin + ODD - stop, first + ODD - stop, shows_nulls)
+                raise InternalError(f"the two ways to print{self._label.decode('utf-8', 'replace')} disagree")
+            return stop
+
+        return texts.add(rows, write)
+
+    def _made(self, side: Side, cell: int, row: int, shows_nulls: bool) -> bytes:  # noqa: FBT001 - of one kind
+        """Return label and literal of one value."""
+        place = side.places[cell]
+        if place == Place.EXTERNAL:
+            return self._label + b"unchanged-toast-datum"
+        if place >= 0:
+            return self._label + self._literal(bytes(side.data[place : place + side.sizes[cell]]), side, row)
+        if place == Place.MISSING and self._missing is not None:
+            return self._label + self._quote(self._missing)
+        return self._label + b"null" if shows_nulls else b""
+
+    def _literal(self, payload: bytes, side: Side, row: int) -> bytes:
+        known = self._memo.get(payload)
+        if known is not None:
+            return known
+        self._names.lsn = Lsn(side.lsn[row])
+        try:
+            made = self._quote(self._codec.text(payload))
+        except CorruptWal as error:
+            raise self._locator.bad(side, row, error, self._slot) from error
+        if len(payload) <= MEMO_BYTES and self._remembers:
+            if len(self._memo) >= MEMO_MAX:
+                self._memo.clear()
+            self._memo[payload] = made
+        return made
+
+    def _quote(self, text: str) -> bytes:
+        made = text.encode("utf-8", "surrogateescape")
+        if self._type_oid in _UNQUOTED_TYPES:
+            return made
+        if self._type_oid == _BOOL:
+            return b"true" if made == b"t" else b"false"
+        if self._type_oid in _BIT_TYPES:
+            return b"B'%b'" % made
+        return b"'%b'" % made.replace(b"'", b"''")
+
+
+def _has_missing(side: Side, begin: int, rows: int) -> bool:
+    """Tell if tuples are older than the column that begins there."""
+    return bool((np.frombuffer(side.places, np.int64)[begin : begin + rows] == Place.MISSING).any())
+
+
+class SideLiterals(NamedTuple):
+    """A column's texts in some tuples."""
+
+    column: Literals
+    side: Side
+    shows_nulls: bool
+
+    def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
+        """Write the texts of some rows; return where their offsets begin."""
+        return self.column.put(texts, self.side, first, rows, shows_nulls=self.shows_nulls)

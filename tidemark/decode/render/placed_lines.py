@@ -1,0 +1,176 @@
+"""Lines at their places in the stream, put in order: many at once.
+
+A line is a few *pieces* side by side: constant text, or the text of a column at the line's row. Rows that have the same
+pieces have the same *variant*. Parts of the stream that overlap, as batches of several relations do, have their rows in
+stream order each; all of them together come in the order of (commit LSN, ordinal). Rows are taken by stretches: of each
+part that has some there, the columns are written once, and a kernel puts the lines together.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tidemark.decode.render import line_text
+from tidemark.decode.render.column_texts import KEPT_BYTES, Column, ColumnTexts, Integers
+from tidemark.decode.render.json_columns import whole_numbers
+
+STRETCH_ROWS = 2048
+BLOCK_BYTES = 1 << 20  # of lines that are given out at once
+KEY_MAX = (1 << 63) - 1
+
+Piece: TypeAlias = bytes | Column
+Pieces: TypeAlias = Sequence[Piece]
+Placed = tuple[int, int, bytes]  # commit LSN, ordinal, line
+
+
+class Lines(NamedTuple):
+    """The rows of a batch as lines, in stream order."""
+
+    commit_lsn: Integers
+    ordinal: Integers
+    variants: Integers  # of each row: number of the pieces that it has
+    pieces: Mapping[int, Pieces]  # by variant; none: no line
+
+    def shown_commit_lsns(self) -> Integers:
+        """Return the commit LSN of each row that has a line."""
+        empty = [variant for variant, line in self.pieces.items() if not line]
+        return self.commit_lsn[~np.isin(self.variants, empty)] if empty else self.commit_lsn
+
+
+class SeldomNew(NamedTuple):
+    """Integers of which there is one a transaction: a stretch of one transaction has them as constant text."""
+
+    values: Integers
+
+    def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
+        """Write the texts of some rows; return where their offsets begin."""
+        return whole_numbers(self.values).put(texts, first, rows)
+
+    def constant(self, first: int, rows: int) -> bytes | None:
+        """Return the text of some rows if it is the same."""
+        values = self.values[first : first + rows]
+        return b"%d" % values[0] if (values == values[0]).all() else None
+
+
+class LineWriter:
+    """Puts parts in order, and their lines together; each line ends as its last piece does."""
+
+    def __init__(self) -> None:
+        self._texts = ColumnTexts()
+        self._out = np.empty(BLOCK_BYTES, np.uint8)
+
+    def blocks(self, parts: Sequence[Lines]) -> Iterator[memoryview]:
+        """Give out the lines of all parts in stream order, many at once: each time in the same place."""
+        if not parts:
+            return
+        if len(parts) == 1:
+            (part,) = parts
+            for first in range(0, len(part.variants), STRETCH_ROWS):
+                count = min(STRETCH_ROWS, len(part.variants) - first)
+                yield from self._stretch([(part, first, count)], np.arange(count))
+            return
+        order = _order(parts)
+        begins = np.cumsum([0, *(len(part.variants) for part in parts)])
+        owner = np.repeat(np.arange(len(parts)), np.diff(begins))[order]
+        taken = np.zeros(len(parts), np.int64)
+        for first in range(0, len(order), STRETCH_ROWS):
+            owners = owner[first : first + STRETCH_ROWS]
+            counts = np.bincount(owners, minlength=len(parts))
+            # Where a part's rows of this stretch stand behind one another, less where they stand among all.
+            shift = np.cumsum(counts) - counts - taken - begins[:-1]
+            present = np.flatnonzero(counts).tolist()
+            stretch = [(parts[number], int(taken[number]), int(counts[number])) for number in present]
+            yield from self._stretch(stretch, order[first : first + STRETCH_ROWS] + shift[owners])
+            taken += counts
+
+    def _stretch(self, stretch: Sequence[tuple[Lines, int, int]], order: Integers) -> Iterator[memoryview]:
+        """Give out the lines of some rows (part, first, count); `order` has their numbers in this."""
+        self._texts.clear()
+        if len(self._out) > KEPT_BYTES:
+            self._out = np.empty(BLOCK_BYTES, np.uint8)
+        program = _Program(self._texts)
+        variants = [program.add(part, first, count) for part, first, count in stretch]
+        rows = [np.arange(count) for _, _, count in stretch]
+        used = np.zeros(1, np.int64)
+        line = 0
+        while line != line_text.DONE:
+            begun = line
+            line = line_text.write_lines(
+                self._texts.text,
+                self._texts.offsets,
+                np.array(program.pieces, np.int64).data,
+                np.array(program.begins, np.int64).data,
+                np.concatenate(variants).data,
+                np.concatenate(rows).data,
+                order.data,
+                line,
+                len(order),
+                self._out.data,
+                used.data,
+            )
+            if line == begun:
+                self._out = np.empty(2 * len(self._out), np.uint8)
+            elif used[0]:
+                yield self._out.data[: used[0]]
+
+
+class _Program:
+    """What each variant of a stretch has side by side, as the kernel reads it."""
+
+    def __init__(self, texts: ColumnTexts) -> None:
+        self._texts = texts
+        self.pieces: list[int] = []
+        self.begins = [0]
+
+    def add(self, part: Lines, first: int, count: int) -> Integers:
+        """Take the variants of some rows of a part; return that of each row."""
+        own = part.variants[first : first + count]
+        present = np.flatnonzero(np.bincount(own)) if len(part.pieces) > 1 else own[:1]
+        bases: dict[int, int] = {}
+        numbers = np.empty(int(present[-1]) + 1, np.int64)
+        for variant in present.tolist():
+            numbers[variant] = len(self.begins) - 1
+            self._add_line(part.pieces[variant], bases, first, count)
+        return numbers[own]
+
+    def _add_line(self, line: Pieces, bases: dict[int, int], first: int, count: int) -> None:
+        waiting: list[bytes] = []
+        for piece in line:
+            constant = piece.constant(first, count) if isinstance(piece, SeldomNew) else piece
+            if isinstance(constant, bytes):
+                waiting.append(constant)
+                continue
+            assert not isinstance(piece, bytes), piece
+            self._add_constant(waiting)
+            waiting = []
+            base = bases.get(id(piece))
+            if base is None:
+                base = bases[id(piece)] = piece.put(self._texts, first, count)
+            self.pieces += (line_text.COLUMN, base)
+        self._add_constant(waiting)
+        self.begins.append(len(self.pieces) // 2)
+
+    def _add_constant(self, waiting: Sequence[bytes]) -> None:
+        content = b"".join(waiting)
+        if content:
+            self.pieces += (len(content), self._texts.constant(content))
+
+
+def lines_of(items: Sequence[Placed]) -> Lines:
+    """Return lines that are made already."""
+    ordered = sorted(items, key=lambda placed: placed[:2])
+    commit_lsn, ordinal = (np.array([placed[at] for placed in ordered], np.int64) for at in (0, 1))
+    pieces = {number: (placed[2],) for number, placed in enumerate(ordered)}
+    return Lines(commit_lsn, ordinal, np.arange(len(ordered)), pieces)
+
+
+def _order(parts: Sequence[Lines]) -> Integers:
+    """Return the numbers of all rows, one part's behind the other's, in stream order."""
+    commit_lsn = np.concatenate([part.commit_lsn for part in parts])
+    ordinal = np.concatenate([part.ordinal for part in parts])
+    least = int(commit_lsn.min()), int(ordinal.min())
+    span = int(ordinal.max()) - least[1] + 1
+    if (int(commit_lsn.max()) - least[0] + 1) * span > KEY_MAX:
+        return np.lexsort((ordinal, commit_lsn))
+    return np.argsort((commit_lsn - least[0]) * span + (ordinal - least[1]), kind="stable")
