@@ -5,6 +5,7 @@ Adding a module to KERNELS is a deliberate decision: a profile first.
 """
 
 import os
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -66,15 +67,25 @@ class AllKernelsOrNone(build_ext):
             self.extensions = []
 
 
+def remove_built() -> None:
+    """Remove kernels of an earlier build from the tree: they would be imported instead of what is installed now."""
+    for name in KERNELS:
+        folder, _, stem = name.replace(".", "/").rpartition("/")
+        for suffix in EXTENSION_SUFFIXES:
+            Path(folder, f"{stem}{suffix}").unlink(missing_ok=True)
+
+
 def kernels() -> list[Extension]:
     """Return the extensions to build: none where SKIP_CYTHON is set or Cython is not installed."""
     if os.environ.get("SKIP_CYTHON"):
+        remove_built()
         return []
     try:
         from Cython.Build import cythonize  # noqa: PLC0415 - a build without Cython is a supported build
     except ImportError:
         if REQUIRED:
             raise
+        remove_built()
         return []
     return cythonize(
         [

@@ -147,6 +147,7 @@ class Archive:
             self._turn.let_go()
             if failed.disposition is not Disposition.RETRY:
                 raise
+            self._around.metrics.errors.inc()
             delay_s = self._backoff.failed(time.monotonic())
             self._around.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
             return

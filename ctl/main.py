@@ -80,7 +80,7 @@ def main() -> None:
         _end(ExitCode.UNEXPECTED, f"{where}{error.strerror or error}", "see permissions and free space, also of output")
     except Exception:  # noqa: BLE001 - the one place: whatever it is, it is a bug
         traceback.print_exc()
-        _end(ExitCode.INTERNAL, "an error of its own, see above", InternalError.hint)
+        _end(ExitCode.INTERNAL, "internal error, see above", InternalError.hint)
 
 
 def _end(code: ExitCode, message: str, hint: str) -> None:

@@ -21,7 +21,9 @@ def origin(text: str) -> str:
     return text
 
 
-LSN = parse_lsn  # an option's type: what is no LSN is a ConfigError with its own hint
+def lsn(text: str) -> Lsn:
+    """Return the LSN; what is none is a `ConfigError` with its own hint. `--help` shows this function's name."""
+    return parse_lsn(text)
 
 
 class LocalPath(click.Path):

@@ -10,7 +10,7 @@ from pathlib import Path
 LINES_MAX = 600
 NINTH_DECILE_MAX = 400
 ALLOWED: dict[str, str] = {}
-ROOTS = ("tidemark", "sidecar", "ctl", "tests")
+ROOTS = ("tidemark", "sidecar", "archiver", "ctl", "tests")
 
 
 def main() -> int:

@@ -11,10 +11,10 @@ from ctl import settings
 from ctl.damaged_base import tell_of_damaged_base
 from ctl.narration import Narrator
 from ctl.options import (
-    LSN,
     PATH,
     config_option,
     exclude_origin_option,
+    lsn,
     message_option,
     partition_root_option,
     transactions_option,
@@ -46,8 +46,8 @@ CountsByName = Mapping[str, int | float]
 @click.argument("dsn", required=False)
 @click.option("--state", type=PATH, help="Begin from this state's catalogs.")
 @config_option
-@click.option("--from", "from_lsn", type=LSN, help="With --state: transactions that commit at or after this LSN.")
-@click.option("--until", type=LSN, help="Stop before the first transaction that commits at or after this LSN.")
+@click.option("--from", "from_lsn", type=lsn, help="With --state: transactions that commit at or after this LSN.")
+@click.option("--until", type=lsn, help="Stop before the first transaction that commits at or after this LSN.")
 @click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
 @click.option("--database", "databases", multiple=True, help="Follow these databases (default: the DSN's own).")
 @click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")

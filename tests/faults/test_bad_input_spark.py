@@ -62,7 +62,7 @@ def test_an_error_that_nobody_foresaw_ends_the_pipeline_with_a_code_of_its_own(t
     ended(run(state, lake, TIDEMARK_FAILPOINT="no such point"), ExitCode.CONFIG, "no failpoint 'no such point' here")
     arguments = [sys.executable, "-c", BROKEN, "--state", str(state), "--lake", str(lake), "--master", "local[1]"]
     done = subprocess.run(arguments, capture_output=True, check=False, env=environment())
-    ended(Done(done.returncode, done.stdout, done.stderr.decode()), ExitCode.INTERNAL, "an error of its own")
+    ended(Done(done.returncode, done.stdout, done.stderr.decode()), ExitCode.INTERNAL, "internal error")
     assert b"a row's value" not in done.stdout + done.stderr
 
 

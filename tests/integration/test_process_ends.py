@@ -47,7 +47,7 @@ def ends(store: StateStore) -> dict[str, ProcessEnd]:
     [
         (WalGap("WAL from 0/1 on is gone"), ExitCode.GAP, "WalGap: WAL from 0/1 on is gone"),
         (WalGap("x" * 2 * REASON_CHARACTERS_MAX), ExitCode.GAP, f"WalGap: {'x' * (REASON_CHARACTERS_MAX - 8)}"),
-        (ValueError("a row's value"), ExitCode.INTERNAL, "ValueError: an error of its own"),
+        (ValueError("a row's value"), ExitCode.INTERNAL, "ValueError: internal error"),
     ],
 )
 def test_an_error_that_ends_a_process_is_kept_with_its_code(

@@ -231,6 +231,7 @@ def test_a_copy_that_the_standby_breaks_off_is_made_again_and_not_for_ever(prima
         with sidecar_at(standby, primary, tmp_path / "once", quick, copy=True) as sidecar:
             told = sidecar.wait_for_event("first copy interrupted", kind="RecoveryConflict")
             assert "hot_standby_feedback" in str(told["hint"])
+            assert sidecar.metric('tidemark_errors_total{capture="main"}') > 0
             stop.set()
             kept = newest_generation(sidecar.catch_up())  # of one that was broken off some rows may be there
             assert replayed(change_log(kept, "account")) == rows_of(primary)

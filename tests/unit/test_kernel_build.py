@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_a_kernel_that_cannot_be_built_leaves_none_not_even_an_old_one(
     assert done.returncode == 0, done.stderr
     assert "the kernels will run interpreted" in done.stderr
     assert built(tmp_path) == []
+
+
+def test_a_build_that_skips_kernels_removes_those_of_an_earlier_build(tmp_path: Path) -> None:
+    shutil.copy(SETUP, tmp_path)
+    old = tmp_path / "tidemark" / "wal" / f"pglz{EXTENSION_SUFFIXES[0]}"
+    other = tmp_path / "tidemark" / "wal" / f"other{EXTENSION_SUFFIXES[0]}"
+    old.parent.mkdir(parents=True)
+    for file in (old, other):
+        file.touch()
+    command = [sys.executable, "setup.py", "build_ext", "--inplace"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, "SKIP_CYTHON": "1"}, check=True, capture_output=True)
+    assert (old.exists(), other.exists()) == (False, True)
 
 
 def test_a_kernel_that_cannot_be_built_is_an_error_where_they_are_required(tmp_path: Path) -> None:

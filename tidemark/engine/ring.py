@@ -89,7 +89,9 @@ class Ring:
             self._buffer[at:] = data[:until_end]
             self._buffer[: length - until_end] = data[until_end:]
         self.high_water_bytes = max(self.high_water_bytes, used_bytes)
-        # NB: last, since from here on the taker may read what was put.
+        # NB: last, since from here on the taker may read what was put. The interpreter lock makes each LSN, a plain
+        # attribute, visible whole and after the bytes. Without that lock (a free-threaded build) this store, and the
+        # one of `release`, would need memory barriers.
         self._write_lsn = end_lsn
 
     def peek(self) -> ReadSegment | None:

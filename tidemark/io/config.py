@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -320,16 +320,27 @@ def parse_config(text: str, environment: Mapping[str, str], *, where: str, assig
 
 def _overrides(environment: Mapping[str, str]) -> list[tuple[str, str, object]]:
     found: list[tuple[str, str, object]] = []
+    lists = _list_keys()
     for variable in sorted(environment):
         name = variable.removeprefix(ENVIRONMENT_PREFIX)
         section, separator, key = name.partition(_SEPARATOR)
         if name == variable or not separator:
             continue
-        value = environment[variable]
-        is_list = section == "SELECT"  # the only section with lists, and it has nothing else
-        parsed: object = tuple(part.strip() for part in value.split(",") if part.strip()) if is_list else value
-        found.append((section.lower(), key.lower(), parsed))
+        where, value = (section.lower(), key.lower()), environment[variable]
+        parts = tuple(part.strip() for part in value.split(",") if part.strip())
+        found.append((*where, parts if where in lists else value))
     return found
+
+
+def _list_keys() -> frozenset[tuple[str, str]]:
+    """Return section and key of each field whose type is a tuple."""
+    sections = get_type_hints(Config)
+    return frozenset(
+        (section, key)
+        for section, fields in sections.items()
+        for key, kind in get_type_hints(fields).items()
+        if get_origin(kind) is tuple
+    )
 
 
 def _told(error: ValidationError) -> str:

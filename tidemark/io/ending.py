@@ -4,6 +4,7 @@ An error of ours says what, where and what to do. Of any other, its class and th
 its text, which may hold a row's values: such an error is a bug, and the lines are what its report needs.
 """
 
+import sys
 import traceback
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def describe_ending(error: Exception) -> tuple[ExitCode, dict[str, str]]:
         code, fields = (
             ExitCode.INTERNAL,
             {
-                "error": "an error of its own",
+                "error": "internal error",
                 "kind": type(error).__name__,
                 "hint": InternalError.hint,
             },
@@ -48,6 +49,23 @@ def tell_ending(log: Log, event: str, error: Exception) -> ExitCode:
 
 
 def _passed(error: BaseException) -> list[str]:
-    """Return the lines that an error passed, innermost last, as far as they tell: no values, no paths of the host."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return [f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}" for frame in frames]
+    """Return the lines that an error and its causes passed, innermost last: no values, no paths of the host."""
+    passed: list[str] = []
+    known: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in known:
+        if known:
+            passed.append(f"caused by {type(cause).__name__}")
+        known.add(id(cause))
+        frames = traceback.extract_tb(cause.__traceback__)
+        passed += [f"{_module_of(frame.filename)}:{frame.lineno} in {frame.name}" for frame in frames]
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return passed
+
+
+def _module_of(filename: str) -> str:
+    """Return the path of a module below the folder that it is imported from, where one is; else its base name."""
+    path = Path(filename)
+    roots = [Path(root).resolve() for root in sys.path]
+    below = [path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root)]
+    return min(below, key=len, default=path.name)

@@ -53,7 +53,7 @@ def describe_error(error: BaseException) -> dict[str, str]:
     Only an error of ours says what in its own words: any other's text may hold a row's values.
     """
     if not isinstance(error, TidemarkError):
-        return {"error": "an error of its own", "kind": type(error).__name__}
+        return {"error": "internal error", "kind": type(error).__name__}
     told = {"error": str(error), "kind": type(error).__name__}
     return told | {"hint": error.hint} if error.hint else told
 

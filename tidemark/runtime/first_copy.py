@@ -117,6 +117,7 @@ class FirstCopy:
                 if error.disposition is not Disposition.RETRY:
                     raise
                 self._count(error)
+                self._metrics.errors.inc()
                 delay_s = backoff.failed(self._clock.monotonic_s())
                 self._log.warning("first copy interrupted", retry_s=delay_s, **describe_error(error))
                 if self._stopping.wait(delay_s):

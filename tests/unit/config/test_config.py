@@ -79,6 +79,12 @@ def test_the_environment_overrides_the_file() -> None:
     assert not config.copy.enabled
 
 
+@pytest.mark.parametrize("name", ["template1", "template1, shop"])
+def test_a_list_in_the_environment_is_known_by_the_type_of_its_key(name: str) -> None:
+    config = parse_config("", {"TIDEMARK_SEED__DATABASES": name}, where="test.toml")
+    assert config.seed.databases == tuple(name.split(", "))
+
+
 def test_a_typo_in_the_environment_is_an_error_too() -> None:
     with pytest.raises(BadConfig, match=r"unknown key outbox\.byte"):
         parse_config("", {"TIDEMARK_OUTBOX__BYTE": "1"}, where="test.toml")

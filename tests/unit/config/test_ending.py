@@ -9,12 +9,20 @@ import pytest
 from tidemark.io.ending import tell_ending
 from tidemark.io.logs import configure_logs, get_log
 from tidemark.model.errors import ExitCode, InternalError, WalGap
+from tidemark.wire.envelope import DamagedValue, unseal
 
 VALUE = "a row's value"
 
 
 def fail(error: Exception) -> None:
     raise error
+
+
+def fail_by_a_cause() -> None:
+    try:
+        unseal("mode", b"", 1)
+    except DamagedValue as damaged:
+        raise ValueError(VALUE) from damaged
 
 
 @pytest.mark.feature("I40")
@@ -24,7 +32,7 @@ def fail(error: Exception) -> None:
         (WalGap("gone", hint="restore it"), ExitCode.GAP, "gone"),
         (PermissionError(errno.EACCES, "Permission denied", "/some/file"), ExitCode.UNEXPECTED, "/some/file"),
         (InternalError("would move back"), ExitCode.INTERNAL, "would move back"),
-        (ValueError(VALUE), ExitCode.INTERNAL, "an error of its own"),
+        (ValueError(VALUE), ExitCode.INTERNAL, "internal error"),
     ],
 )
 def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code: ExitCode, told: str) -> None:
@@ -42,4 +50,20 @@ def test_each_kind_of_error_ends_a_daemon_by_its_own_code(error: Exception, code
     assert told in event["error"]
     assert event["hint"]
     assert ("test_ending.py" in str(event.get("passed"))) == (code is not ExitCode.GAP)
+    assert VALUE not in stream.getvalue()
+
+
+def test_a_report_has_the_modules_by_their_paths_and_the_cause() -> None:
+    stream = io.StringIO()
+    configure_logs("json", "info", stream)
+    try:
+        with pytest.raises(ValueError, match=VALUE) as caught:
+            fail_by_a_cause()
+        tell_ending(get_log("sidecar"), "sidecar ends", caught.value)
+    finally:
+        configure_logs("json", "info")
+    passed = json.loads(stream.getvalue())["passed"]
+    behind = passed.index("caused by DamagedValue")
+    assert passed[behind - 1].startswith("tests/unit/config/test_ending.py:")
+    assert passed[-1].startswith("tidemark/wire/envelope.py:")
     assert VALUE not in stream.getvalue()
