@@ -12,7 +12,8 @@
 
 A mutation that another one implies is left out: a test that detects `a` missing from `a and b` detects a forced true,
 and one that detects `a <= b` in place of `a < b` in a guard detects the negation. Left out as well are assertions for
-the type checker (`is not None`, `isinstance`) and guards at module level (`TYPE_CHECKING`, `cython.compiled`).
+the type checker (`is not None`, `isinstance`), guards at module level (`TYPE_CHECKING`), and tests of `cython.compiled`
+with what only the compiled form runs: mutants are tested interpreted.
 A forced test is still evaluated: what it assigns and calls remains.
 
 An identifier has no line number: module, function, operator, and the number of that operator in that function.
@@ -21,7 +22,7 @@ An identifier has no line number: module, function, operator, and the number of 
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 _BOUNDARY = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
@@ -108,10 +109,20 @@ class _Finder:
         self._parents = {child: node for node in ast.walk(self._tree) for child in ast.iter_child_nodes(node)}
 
     def edits(self) -> Iterator[_Edit]:
-        for node in ast.walk(self._tree):
+        for node in self._interpreted(self._tree):
             function = self._function(node)
             for operator, start, end, after in self._of(node):
                 yield _Edit(function, operator, start, end, after)
+
+    def _interpreted(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Give `node` and all nodes in it, except those that only the compiled form of a kernel runs."""
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "cython.compiled":
+            children: Iterable[ast.AST] = node.orelse
+        else:
+            yield node
+            children = ast.iter_child_nodes(node)
+        for child in children:
+            yield from self._interpreted(child)
 
     def _of(self, node: ast.AST) -> Iterator[_Place]:
         if isinstance(node, (ast.If, ast.While, ast.IfExp)):

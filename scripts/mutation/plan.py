@@ -37,7 +37,9 @@ PLANS = {
     "tidemark/engine/marking.py": Plan(("tests/unit/engine/test_marking.py",)),
     "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),
     "tidemark/engine/ring.py": Plan(("tests/property/state/test_ring.py",)),
-    "tidemark/decode/held.py": Plan(_SMALL_TRANSACTIONS, interpreted=True),
+    "tidemark/decode/held.py": Plan(
+        ("tests/property/decoder/test_held_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
+    ),
     "tidemark/decode/held_children.py": Plan(
         ("tests/property/decoder/test_held_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
@@ -58,9 +60,13 @@ PLANS = {
     "tidemark/runtime/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
     "tidemark/runtime/copies.py": Plan(("tests/integration/test_copies_shown.py",)),
     "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold_keys.py", "tests/unit/pipeline/test_fold.py")),
-    "tidemark/pipeline/positions.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
-    "tidemark/pipeline/replica.py": Plan(("tests/unit/pipeline", "tests/integration/test_sinks.py")),
+    "tidemark/pipeline/positions.py": Plan(
+        ("tests/unit/pipeline/test_positions.py",), ("tests/integration/test_sinks.py",)
+    ),
+    "tidemark/pipeline/replica.py": Plan(
+        ("tests/unit/pipeline/test_replica.py",), ("tests/integration/test_sinks.py",)
+    ),
     "archiver/archive_command.py": Plan(
-        ("tests/faults/test_archive_command.py", "tests/faults/test_archive_program.py")
+        ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)
     ),
 }

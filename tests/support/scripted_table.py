@@ -32,10 +32,12 @@ TEST_TIMELINE = TimelineId(1)
 TYPES = {  # OID, length, alignment
     "int4": (23, 4, Align.INT),
     "int8": (20, 8, Align.DOUBLE),
+    "float8": (701, 8, Align.DOUBLE),
+    "numeric": (1700, -1, Align.INT),
     "text": (25, -1, Align.INT),
 }
 TEXT_OID = 25
-Value = int | str | None
+Value = int | str | float | None
 Row = dict[int, Value]  # by column number
 
 

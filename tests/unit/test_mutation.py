@@ -77,6 +77,19 @@ def test_every_comparison_guard_and_early_return_of_a_sample_is_mutated_once() -
     assert len(found) == len(EXPECTED)
 
 
+def test_what_only_the_compiled_form_of_a_kernel_runs_is_not_mutated() -> None:
+    kernel = b"""\
+def copy(length: int) -> int:
+    if cython.compiled:
+        if length > 0:
+            memcpy(length - 1)
+    else:
+        move(length + 1)
+    return length
+"""
+    assert [mutant.change for mutant in mutants_of("kernel.py", kernel)] == ["+ -> -"]
+
+
 def test_a_mutant_differs_from_the_source_in_its_change_alone() -> None:
     for mutant in mutants_of("sample.py", SAMPLE):
         mutated = mutant.apply(SAMPLE)

@@ -93,6 +93,17 @@ def test_an_unchanged_value_that_only_the_replica_has_is_flagged_and_not_null_by
     assert folded.kept["big"].to_pylist() == [True]
 
 
+@pytest.mark.feature("P05")
+def test_an_unchanged_value_stays_in_the_replica_also_beside_rows_whose_value_changed() -> None:
+    before: Rows = {(1,): {1: 1, 2: "a", 3: "one"}, (2,): {1: 2, 2: "b", 3: "two"}}
+    table = ScriptedTable(rows=dict(before))
+    table.update((1,), {2: "c"}, unchanged=(3,))
+    table.update((2,), {3: "changed"})
+    folded = fold_script(table, before)
+    assert folded.kept["big"].to_pylist() == [True, False]
+    assert applied(folded, before) == table.expected()
+
+
 def test_rows_that_swap_keys_take_their_unchanged_values_along() -> None:
     before: Rows = {(1,): {1: 1, 2: "a", 3: "one"}, (2,): {1: 2, 2: "b", 3: "two"}}
     table = ScriptedTable(rows=dict(before))
@@ -111,7 +122,8 @@ def test_only_inserts_of_new_keys_may_be_appended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "only_new"), [([1, 2, 3], True), ([3, 1, 2], True), ([3, 1, 3], False), ([1, 3, 3], False)]
+    ("keys", "only_new"),
+    [([1, 2, 3], True), ([3, 1, 2], True), ([3, 1, 3], False), ([1, 3, 3], False), ([3, 3, 1], False)],
 )
 def test_inserts_are_appended_in_any_order_but_not_two_of_one_key(keys: list[int], only_new: bool) -> None:  # noqa: FBT001
     table = ScriptedTable()

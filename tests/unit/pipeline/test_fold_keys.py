@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"
 NAN = math.nan
 FLOAT8 = pa.float64()
-KeyValue = float | str
+KeyValue = float | str | Decimal
 Change = dict[str, object]
 
 
@@ -91,6 +92,15 @@ def test_inserts_of_one_key_are_not_appended(keys: list[float]) -> None:
     found = folded(*(change("i", key, big=f"{step}") for step, key in enumerate(keys)))
     assert not found.only_new
     assert len(found.puts) == len(set(keys))
+
+
+def test_new_rows_under_a_numeric_key_are_appended_also_where_one_is_nan() -> None:
+    """NaN of numeric is NULL in the lake."""
+    inserts = [change("i", key, big="a") for key in (Decimal("1.5"), Decimal("2.5"))]
+    inserts[1]["_after"] = {"id": None, "big": "b"}
+    found = folded(*inserts, key_type=pa.decimal128(10, 2))
+    assert found.only_new
+    assert puts(found) == [("Decimal('1.50')", "a"), ("None", "b")]
 
 
 def test_a_delete_that_does_not_say_which_row_is_refused_with_its_position() -> None:

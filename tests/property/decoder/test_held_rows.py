@@ -1,0 +1,433 @@
+"""The rows of transactions that are held, beside a list for each, and the rows of all others, beside one list.
+
+The interpreted kernel: compiled, its methods are C functions, which only `extract` can call.
+"""
+
+import random
+import struct
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.twins import interpreted
+from tidemark.decode.held import (
+    END_COLUMNS,
+    LONG,
+    NONE,
+    RECORD_ROWS_MAX,
+    ROWS_MAX,
+    RUN_COLUMNS,
+    SLOT_COLUMNS,
+    SLOTS_MAX,
+    SMALL_BYTES,
+    SMALL_ROWS,
+)
+from tidemark.decode.row_entries import ENTRY_BYTES
+
+HeldRows = interpreted("tidemark.decode.held").HeldRows
+
+NO_TUPLE = (1 << 32) - 1
+COUNT_MAX = (1 << 32) - 1
+EPOCH = 3 << 32  # of the xids of transactions; rows have the low half
+BLOCK = bytes(range(256))
+BYTES_MAX = 1 << 18
+TOPS, CHILDREN, OTHER_XIDS = (700, 701, 702), (800, 801), (900, 901)
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """One entry, and the tuples that belong to it."""
+
+    xid: int
+    lsn: int
+    new: bytes | None
+    old: bytes | None
+    count: int = 0  # how many unwanted rows it stands for; 0: it is wanted
+
+    @property
+    def tuples(self) -> bytes:
+        return (self.old or b"") + (self.new or b"")
+
+    @property
+    def entry(self) -> bytes:
+        new, old = (NO_TUPLE if part is None else len(part) for part in (self.new, self.old))
+        return struct.pack("<BBHIIIIIQ", 2, 1, 5, 9, self.xid, new, old, self.count, self.lsn)
+
+
+def entries(rows: list[Row]) -> bytes:
+    return b"".join(row.entry for row in rows)
+
+
+def tuples(rows: list[Row]) -> bytes:
+    return b"".join(row.tuples for row in rows)
+
+
+def more(rows: list[Row]) -> int:
+    """Count the rows that entries stand for, beyond one each."""
+    return sum(max(row.count - 1, 0) for row in rows)
+
+
+@dataclass
+class Held:
+    """A transaction that is held."""
+
+    top: int
+    first_lsn: int
+    slot: int
+    rows: list[Row] = field(default_factory=list)
+    latest: Row | None = None  # the one that another unwanted row may be counted with
+
+
+@dataclass
+class End:
+    """A transaction that was held and has committed."""
+
+    held: Held
+    lsn: int
+    restart_lsn: int
+
+
+class Kernel:
+    """The kernel with the buffers of its caller."""
+
+    def __init__(self) -> None:
+        # What earlier calls have left in them means nothing.
+        left = Row(TOPS[0], 0, None, None, 1).entry
+        self.entries, self.arranged = (bytearray(left * ROWS_MAX) for _ in range(2))
+        self.tuples, self.arranged_tuples = bytearray(BYTES_MAX), bytearray(BYTES_MAX)
+        self.runs, self.ends = (
+            [array("q", [OTHER_XIDS[0]]) * ROWS_MAX for _ in range(n)] for n in (RUN_COLUMNS, END_COLUMNS)
+        )
+        self.slots = [array("q", bytes(8 * SLOTS_MAX)) for _ in range(SLOT_COLUMNS)]
+        self.held = HeldRows(self.entries, self.arranged, self.runs, self.ends, self.slots)
+
+    def begin(self, others_lsn: int = NONE, block: bytes = BLOCK) -> None:
+        self.held.begin(block, self.tuples, self.arranged_tuples, others_lsn)
+
+    def add(self, slot: int, row: Row) -> None:
+        new, old = (NO_TUPLE if part is None else len(part) for part in (row.new, row.old))
+        at = [self.held.linear.index(part) if part else 0 for part in (row.new, row.old)]
+        self.held.add(slot, row.xid, row.lsn, 2, 1, 5, 9, at[0], new, at[1], old)
+        if row.count:
+            self.held.begin_count(slot)
+
+    def rows_at(self, slot: int) -> tuple[bytes, bytes]:
+        """Return entries and tuples of what is held, once it is settled."""
+        row, byte = self.slots[4][slot], self.slots[5][slot]
+        part = self.entries[row * ENTRY_BYTES : (row + self.slots[2][slot]) * ENTRY_BYTES]
+        return bytes(part), bytes(self.tuples[byte : byte + self.slots[3][slot]])
+
+
+class Beside:
+    """The kernel, and lists that are held beside it."""
+
+    def __init__(self, first_slot: int) -> None:
+        self.kernel = Kernel()
+        self.kernel.held.head = self.kernel.held.tail = self.kernel.held.oldest = first_slot
+        self.held: dict[int, Held] = {}  # by xid, in the order of their first rows
+        self.others: list[Row] = []
+        self.last: Row | None = None  # of all rows of this call
+        self.ends: list[End] = []
+        self.others_lsn = NONE
+        self.lsn = 1000
+        self.kernel.begin()
+
+    def put(self, top: int, xid: int, *, new: int | None, old: int | None, wanted: bool) -> None:
+        """Put a row of a transaction, or of one of the others (`top` 0); count it, where an unwanted one can be."""
+        self.lsn += 8
+        held = self.held.get(top)
+        slot = NONE if held is None else held.slot
+        if top and held is None:
+            slot = self.kernel.held.hold(EPOCH + top, self.lsn)
+            held = self.held[top] = Held(top, self.lsn, slot)
+        latest = self.last if held is None else held.latest
+        if not wanted and self._count(latest, held, slot, xid):
+            return
+        row = Row(xid, self.lsn, _part(new) if wanted else None, _part(old) if wanted else None, 0 if wanted else 1)
+        self.kernel.add(slot, row)
+        self.last = row
+        if held is None:
+            self.others.append(row)
+        else:
+            held.rows.append(row)
+            held.latest = None if wanted else row
+
+    def _count(self, latest: Row | None, held: Held | None, slot: int, xid: int) -> bool:
+        rows = self.others if held is None else held.rows
+        can_count = latest is not None and latest in rows and latest.xid == xid and latest.count > 0
+        assert self.kernel.held.count(slot, xid) == can_count
+        if can_count:
+            assert latest is not None
+            latest.count += 1
+        return can_count
+
+    def commit(self, top: int) -> None:
+        held = self.held.pop(top, None)
+        if held is None:
+            return
+        self.lsn += 8
+        self.kernel.held.commit(held.slot, self.lsn, self.lsn + 4, self.lsn * 7, 5)
+        if held.rows:
+            firsts = [one.first_lsn for one in self.held.values()] + [self.others_lsn] * (self.others_lsn != NONE)
+            self.ends.append(End(held, self.lsn, min(firsts, default=self.lsn + 4)))
+
+    def let_go(self, top: int) -> None:
+        held = self.held.pop(top, None)
+        if held is not None:
+            self.kernel.held.let_go(held.slot)
+
+    def roll_back(self, top: int, xid: int) -> None:
+        held = self.held.get(top)
+        if held is not None:
+            self.kernel.held.drop(held.slot, xid)
+            while held.rows and held.rows[-1].xid == xid:
+                held.rows.pop()
+
+    def finish(self, others_lsn: int, *, settle: bool, take: int) -> None:
+        """End the call; compare, as the caller reads it; take a transaction out, and begin the next call."""
+        kernel = self.kernel.held
+        kernel.finish()
+        if kernel.is_arranged:
+            self._kept()
+        if settle:
+            kernel.settle()
+        self._compare_ends()
+        self._compare_others()
+        if settle or kernel.is_sorted:
+            self._compare_held()
+        sizes = [len(buffer) for buffer in (self.kernel.tuples, self.kernel.arranged_tuples, self.kernel.arranged)]
+        assert sizes == [BYTES_MAX, BYTES_MAX, ROWS_MAX * ENTRY_BYTES], "all is written in place"
+        firsts = [held.first_lsn for held in self.held.values()]
+        assert kernel.first_lsn() == min(firsts, default=NONE)
+        assert kernel.held_count == len(firsts)
+        assert not kernel.is_crowded
+        for held in self.held.values():
+            columns = [self.kernel.slots[number][held.slot] for number in (0, 1, 2, 3, 6)]
+            expected = [EPOCH + held.top, held.first_lsn, len(held.rows), len(tuples(held.rows)), more(held.rows)]
+            assert columns == expected
+            assert kernel.is_top(held.slot, held.top)
+            assert not kernel.is_top(held.slot, held.top + 1)
+        if settle:
+            self._kept()
+        self.let_go(take)
+        self.others, self.ends, self.last, self.others_lsn = [], [], None, others_lsn
+        self.kernel.begin(others_lsn)
+
+    def _kept(self) -> None:
+        """What is held was moved to the front: the latest row of each may stand for more."""
+        for held in self.held.values():
+            held.latest = held.rows[-1] if held.rows else None
+
+    def _compare_ends(self) -> None:
+        kernel, ends = self.kernel, self.kernel.ends
+        assert kernel.held.end_count == len(self.ends)
+        for number, end in enumerate(self.ends):
+            before = [row for other in self.ends[:number] for row in other.held.rows]
+            rows = [*before, *end.held.rows]
+            assert [column[number] for column in ends[:10]] == [
+                EPOCH + end.held.top,
+                end.held.first_lsn,
+                end.lsn,
+                end.lsn + 4,
+                end.lsn * 7,
+                5,
+                len(end.held.rows) + more(end.held.rows),
+                len(rows),
+                len(tuples(rows)),
+                end.restart_lsn,
+            ]
+            assert kernel.arranged[: len(rows) * ENTRY_BYTES] == entries(rows)
+            assert kernel.arranged_tuples[: len(tuples(rows))] == tuples(rows)
+
+    def _compare_others(self) -> None:
+        kernel, held, rows = self.kernel, self.kernel.held, self.others
+        runs = [list(run) for _, run in groupby(rows, key=lambda row: row.xid)]
+        assert held.run_count == len(runs)
+        assert [list(column[: len(runs)]) for column in kernel.runs] == [
+            [run[0].xid for run in runs],
+            list(accumulate(len(run) for run in runs)),
+            list(accumulate(len(tuples(run)) for run in runs)),
+            list(accumulate(more(run) for run in runs)),
+        ]
+        found, bytes_ = (
+            (kernel.arranged, kernel.arranged_tuples) if held.is_arranged else (kernel.entries, kernel.tuples)
+        )
+        begin = held.others_at * ENTRY_BYTES
+        assert found[begin : begin + len(entries(rows))] == entries(rows)
+        assert bytes_[held.others_byte_at : held.others_byte_at + len(tuples(rows))] == tuples(rows)
+
+    def _compare_held(self) -> None:
+        for held in self.held.values():
+            assert self.kernel.rows_at(held.slot) == (entries(held.rows), tuples(held.rows))
+
+
+def _part(length: int | None) -> bytes | None:
+    return None if length is None else BLOCK[40 + length : 40 + 2 * length]
+
+
+def _length(chance: random.Random) -> int | None:
+    return chance.choice([None, 0, 1, 2, 5, 20])
+
+
+def _step(beside: Beside, chance: random.Random) -> None:
+    """Do one thing that a record has done, or end the call."""
+    top, xid = chance.choice(TOPS), chance.choice(CHILDREN)
+    match chance.choices(("row", "other", "commit", "let go", "roll back", "finish"), (55, 15, 8, 4, 8, 10))[0]:
+        case "row":
+            xid = chance.choice([top, *CHILDREN])
+            beside.put(top, xid, new=_length(chance), old=_length(chance), wanted=chance.random() < 0.6)
+        case "other":
+            xid = chance.choice([*OTHER_XIDS, *(gone for gone in TOPS if gone not in beside.held)])
+            beside.put(0, xid, new=_length(chance), old=_length(chance), wanted=chance.random() < 0.6)
+        case "commit":
+            beside.commit(top)
+        case "let go":
+            beside.let_go(top)
+        case "roll back":
+            beside.roll_back(top, xid)
+        case "finish":
+            take = chance.choice([0, 0, *TOPS])
+            beside.finish(chance.choice([NONE, 500, 1 << 20]), settle=chance.random() < 0.3, take=take)
+
+
+@given(st.integers(0, 1 << 32))
+def test_held_rows_are_a_list_for_each_transaction_and_one_for_all_others(seed: int) -> None:
+    chance = random.Random(seed)
+    beside = Beside(first_slot=chance.choice([0, SLOTS_MAX - 1]))
+    for _ in range(chance.choice([10, 80])):
+        _step(beside, chance)
+    beside.finish(NONE, settle=True, take=0)
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    made = Kernel()
+    made.begin()
+    return made
+
+
+def wanted(lsn: int = 8, length: int = 1) -> Row:
+    return Row(TOPS[0], lsn, BLOCK[:length], None)
+
+
+def each_slot(kernel: Kernel, count: int, lsn: int = 1000) -> Iterator[int]:
+    return (kernel.held.hold(EPOCH + 1 + number, lsn + number) for number in range(count))
+
+
+def test_a_record_is_taken_as_long_as_all_of_its_rows_fit(kernel: Kernel) -> None:
+    slot = kernel.held.hold(EPOCH + TOPS[0], 8)
+    for _ in range(ROWS_MAX - RECORD_ROWS_MAX):
+        assert kernel.held.has_room()
+        kernel.add(slot, wanted(length=0))
+    assert kernel.held.has_room()
+    kernel.add(slot, wanted(length=0))
+    assert not kernel.held.has_room()
+
+
+def test_a_record_is_taken_as_long_as_a_slot_is_free_and_slots_are_used_again(kernel: Kernel) -> None:
+    gone = 10
+    for slot in each_slot(kernel, gone):
+        kernel.add(slot, wanted())
+        kernel.held.let_go(slot)
+    slots = list(each_slot(kernel, SLOTS_MAX - gone, 2000))
+    assert slots == list(range(gone, SLOTS_MAX))
+    assert not kernel.held.has_room()
+    kernel.held.finish()
+    kernel.begin()
+    assert kernel.held.has_room()
+    assert list(each_slot(kernel, gone - 1, 20_000)) == list(range(gone - 1))
+    assert kernel.held.has_room()
+    assert list(each_slot(kernel, 1, 30_000)) == [gone - 1]
+    assert not kernel.held.has_room()
+    assert kernel.held.first_lsn() == 2000, "the one that was held first, though slots before it are in use again"
+
+
+@pytest.mark.parametrize(("rows", "crowded"), [(SMALL_ROWS, False), (SMALL_ROWS + 1, True)])
+def test_a_transaction_of_many_rows_is_crowded(kernel: Kernel, rows: int, crowded: bool) -> None:  # noqa: FBT001
+    for slot in each_slot(kernel, 2):
+        for _ in range(rows if slot == 0 else 1):
+            kernel.add(slot, wanted(length=0))
+    kernel.held.settle()
+    assert kernel.held.is_crowded is crowded
+
+
+@pytest.mark.parametrize(("length", "crowded"), [(SMALL_BYTES, False), (SMALL_BYTES + 1, True)])
+def test_a_transaction_of_many_bytes_is_crowded(kernel: Kernel, length: int, crowded: bool) -> None:  # noqa: FBT001
+    kernel.begin(block=bytes(length))
+    for slot in each_slot(kernel, 2):
+        kernel.add(slot, Row(TOPS[0], 8, bytes(length if slot == 0 else 1), None))
+    kernel.held.settle()
+    assert kernel.held.is_crowded is crowded
+
+
+def test_a_large_transaction_that_has_ended_crowds_nothing(kernel: Kernel) -> None:
+    first, large = each_slot(kernel, 2)
+    kernel.add(first, wanted())
+    for _ in range(SMALL_ROWS + 1):
+        kernel.add(large, wanted(length=0))
+    kernel.held.commit(large, 8, 16, 0, 5)
+    kernel.held.finish()
+    assert kernel.held.end_count == 1
+    assert not kernel.held.is_crowded
+
+
+def test_a_transaction_whose_rows_were_all_rolled_back_is_held(kernel: Kernel) -> None:
+    (slot,) = each_slot(kernel, 1)
+    kernel.add(slot, wanted())
+    kernel.held.drop(slot, TOPS[0])
+    for _ in range(3):
+        kernel.held.finish()
+        assert kernel.held.first_lsn() == 1000
+        kernel.begin()
+    kernel.held.commit(slot, 8, 16, 0, 5)
+    kernel.held.finish()
+    assert (kernel.held.end_count, kernel.held.first_lsn()) == (0, NONE)
+
+
+def test_an_unwanted_row_is_not_counted_with_one_that_was_rolled_back_or_taken_out(kernel: Kernel) -> None:
+    unwanted = Row(TOPS[0], 8, None, None, 1)
+    (slot,) = each_slot(kernel, 1)
+    kernel.add(slot, unwanted)
+    kernel.held.drop(slot, TOPS[0])
+    assert not kernel.held.count(slot, TOPS[0])
+    kernel.add(slot, unwanted)
+    kernel.held.finish()
+    kernel.held.settle()
+    kernel.held.let_go(slot)
+    kernel.begin()
+    assert not kernel.held.count(NONE, TOPS[0]), "it is one of the others from now on"
+
+
+@pytest.mark.parametrize(("count", "crowded"), [(LONG, False), (LONG + 1, True)])
+def test_a_transaction_since_which_many_have_begun_is_crowded_until_nothing_is_held(
+    kernel: Kernel,
+    count: int,
+    crowded: bool,  # noqa: FBT001
+) -> None:
+    slots = list(each_slot(kernel, count))
+    kernel.add(slots[0], wanted())
+    kernel.held.drop(slots[0], TOPS[0])
+    kernel.held.settle()
+    assert kernel.held.is_crowded is crowded
+    kernel.begin()
+    for slot in slots:
+        kernel.held.let_go(slot)
+    kernel.held.finish()
+    assert not kernel.held.is_crowded
+    assert kernel.held.head == kernel.held.tail
+
+
+@pytest.mark.parametrize("slot", [0, NONE])
+def test_an_entry_that_stands_for_all_that_it_can_count_is_followed_by_another(kernel: Kernel, slot: int) -> None:
+    if slot != NONE:
+        kernel.held.hold(EPOCH + TOPS[0], 8)
+    kernel.add(slot, Row(TOPS[0], 8, None, None, 1))
+    kernel.held.words[2] = NO_TUPLE | COUNT_MAX - 1 << 32
+    assert kernel.held.count(slot, TOPS[0])
+    assert not kernel.held.count(slot, TOPS[0])
+    assert kernel.held.words[2] == NO_TUPLE | COUNT_MAX << 32

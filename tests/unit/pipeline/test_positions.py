@@ -1,0 +1,209 @@
+"""The positions table alone: what comes back of it, whose it is, and what other writers may do to it."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.support.lakes import IDENTITY
+from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.model.position import Position, Sequence
+from tidemark.pipeline import positions as positions_module
+from tidemark.pipeline.faults import Break, Fault, FaultKind, Target
+from tidemark.pipeline.held import NOTHING, Held
+from tidemark.pipeline.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.pipeline.lineage import Recorded
+from tidemark.pipeline.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
+
+DATABASE = Oid(5)
+AT = Position(TimelineId(1), Lsn(1000), 3)
+HELD = Held(Sequence(9), AT)
+OUTBOX = "outbox-1"
+LOG = Target(Recorded(4, "log-id", 17), Fault(FaultKind.STOPPED, "a property", AT))
+REPLICA = Target(Recorded(2, "replica-id", 18))
+
+
+def table(relation: int, name: str = "orders", **more: object) -> TablePosition:
+    at = TablePosition(
+        DATABASE, Oid(relation), "public", name, f"5/{relation}", TableState.LIVE, Sequence(7), AT, log=LOG
+    )
+    return replace(at, **more)  # type: ignore[arg-type]
+
+
+ORDERS, ITEMS = table(1), table(2, "items", replica=REPLICA, breaks=(Break("confirmed", AT, AT),))
+
+
+def opened(root: Path, **other: object) -> Positions:
+    return Positions(str(root), replace(IDENTITY, **other))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Return the folder of a lake with two tables, whose positions were written twice."""
+    written = opened(tmp_path)
+    written.write("outbox-0", [ORDERS], NOTHING)
+    written.write(OUTBOX, [ITEMS], HELD)
+    return tmp_path
+
+
+def delta(lake: Path) -> DeltaTable:
+    return DeltaTable(str(lake / FOLDER))
+
+
+def assert_as_written(lake: Path) -> None:
+    found = opened(lake)
+    assert list(found.tables.values()) == [ORDERS, ITEMS]
+    assert (found.outbox, found.held) == (OUTBOX, HELD)
+
+
+def describe(lake: Path) -> None:
+    """Maintain: a commit of another writer that changes no row."""
+    delta(lake).alter.set_table_properties({"delta.checkpointInterval": str(50 + delta(lake).version())})
+
+
+def delete(lake: Path) -> None:
+    delta(lake).delete("relation > 0")
+
+
+def test_positions_come_back_as_they_were_written_each_time_in_one_commit(lake: Path) -> None:
+    assert_as_written(lake)
+    found = opened(lake)
+    assert found.version == 2, "one that made the table, and one for each time"
+    assert not found.foreign_change
+    assert opened(lake / "another").tables == {}
+
+
+def test_messages_and_tables_are_called_by_their_names() -> None:
+    assert [ORDERS.qualified_name, replace(ORDERS, namespace="").qualified_name] == ["public.orders", "orders"]
+
+
+def test_a_blocked_table_with_a_replica_of_before_is_stale(tmp_path: Path) -> None:
+    wanted = {
+        1: (table(1, state=TableState.BLOCKED), TableState.BLOCKED),
+        2: (table(2, state=TableState.BLOCKED, replica=REPLICA), TableState.STALE),
+        3: (table(3, state=TableState.DROPPED, replica=REPLICA), TableState.DROPPED),
+    }
+    opened(tmp_path).write(OUTBOX, [written for written, _ in wanted.values()], HELD)
+    assert {key[1]: found.state for key, found in opened(tmp_path).tables.items()} == {
+        relation: state for relation, (_, state) in wanted.items()
+    }
+
+
+@pytest.mark.feature("L01")
+def test_a_lake_that_was_removed_under_its_pipeline_is_noticed_and_a_new_one_is_not_taken_for_it(lake: Path) -> None:
+    opened(lake / "new").check_place()
+    found = opened(lake)
+    found.check_place()
+    shutil.rmtree(lake / FOLDER)
+    with pytest.raises(LakeFailed, match=r"version 2 of .* is gone: the lake is not mounted, or was removed"):
+        found.check_place()
+
+
+@pytest.mark.feature("L01")
+def test_what_another_writer_changed_last_is_left_out_and_named_until_it_is_written_over(lake: Path) -> None:
+    describe(lake)
+    delete(lake)
+    describe(lake)
+    found = opened(lake)
+    assert_as_written(lake)
+    assert "DELETE at version 4" in found.foreign_change
+    found.write(OUTBOX, [ORDERS], HELD)
+    assert_as_written(lake)
+    assert not opened(lake).foreign_change
+
+
+@pytest.mark.feature("L02")
+def test_commits_that_were_cleaned_up_are_not_missed(lake: Path) -> None:
+    delta(lake).create_checkpoint()
+    for commit in (lake / FOLDER / "_delta_log").glob("*.json"):
+        commit.unlink()
+    assert_as_written(lake)
+    assert not opened(lake).foreign_change
+
+
+@pytest.mark.feature("L02")
+def test_files_that_maintenance_removed_are_not_missed(lake: Path) -> None:
+    delta(lake).optimize.z_order(["relation"])
+    assert delta(lake).version() == 3
+    delta(lake).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert_as_written(lake)
+
+
+def test_a_table_that_another_writer_made_is_taken_as_it_is(lake: Path, tmp_path: Path) -> None:
+    """As a copy of a lake is, table by table."""
+    copy = tmp_path / "copy"
+    write_deltalake(str(copy / FOLDER), delta(lake).to_pyarrow_table())
+    assert list(opened(copy).tables.values()) == [ORDERS, ITEMS]
+    assert opened(copy).held == NOTHING
+
+
+@pytest.mark.feature("X11")
+@pytest.mark.parametrize("other", [{"capture": "other"}, {"system_identifier": SystemIdentifier(78)}])
+@pytest.mark.parametrize("open_second", [True, False])
+def test_a_lake_is_its_first_capture_s_whoever_opened_it_before(
+    tmp_path: Path,
+    other: dict[str, object],
+    *,
+    open_second: bool,
+) -> None:
+    raced = None if open_second else opened(tmp_path, **other)
+    opened(tmp_path).lake_id()
+    with pytest.raises(LakeTaken, match=r"has the tables of capture 'test' of the cluster 77, not of "):
+        (raced or opened(tmp_path, **other)).lake_id()
+
+
+@pytest.mark.feature("X11")
+def test_a_second_pipeline_of_one_capture_that_made_the_table_meanwhile_fences_the_first(tmp_path: Path) -> None:
+    first, second = opened(tmp_path), opened(tmp_path)
+    second.lake_id()
+    with pytest.raises(TableFenced):
+        first.write(OUTBOX, [ORDERS], HELD)
+    assert opened(tmp_path).tables == {}
+
+
+def disturbed(monkeypatch: pytest.MonkeyPatch, times: int, act: Callable[[], None]) -> None:
+    """Have another writer commit right before each of our next commits, so many times."""
+    overwrite, left = LakeTable.overwrite, iter(range(times))
+
+    def disturbed_overwrite(self: LakeTable, rows: object, held: Held) -> None:
+        if next(left, None) is not None:
+            act()
+        overwrite(self, rows, held)
+
+    monkeypatch.setattr(LakeTable, "overwrite", disturbed_overwrite)
+
+
+@pytest.mark.feature("L02")
+def test_maintenance_right_before_a_commit_has_it_done_again_so_many_times(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed(monkeypatch, REOPENED_MAX, lambda: describe(lake))
+    found = opened(lake)
+    found.write("outbox-2", [], HELD)
+    assert found.version == 2 + REOPENED_MAX + 1
+    assert opened(lake).outbox == "outbox-2"
+    disturbed(monkeypatch, REOPENED_MAX + 1, lambda: describe(lake))
+    with pytest.raises(TableMoved):
+        found.write("outbox-3", [], HELD)
+    assert opened(lake).outbox == "outbox-2"
+
+
+@pytest.mark.feature("L01")
+def test_a_change_by_another_writer_right_before_a_commit_is_written_over(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed(monkeypatch, 1, lambda: delete(lake))
+    opened(lake).write(OUTBOX, [ORDERS], HELD)
+    assert_as_written(lake)
+
+
+def test_replaced_files_are_removed_every_so_many_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions_module, "_VACUUM_EVERY", 4)
+    found, counts = Positions(str(tmp_path), IDENTITY, keep_hours=0), []
+    for _ in range(5):  # NB: removing files takes two commits
+        found.write(OUTBOX, [ORDERS], HELD)
+        counts.append(len(list((tmp_path / FOLDER).glob("*.parquet"))))
+    assert counts == [2, 3, 4, 1, 2]

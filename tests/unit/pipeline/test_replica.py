@@ -1,0 +1,542 @@
+"""The replica alone, fed piece by piece: what its rows are after each piece, and what each piece costs."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
+from tidemark.decode.codecs.registry import UTF8
+from tidemark.model.change import (
+    PartitionChange,
+    PartitionEvent,
+    RewriteBoundary,
+    SchemaChange,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.model.relation import (
+    TABLEOID_NUMBER,
+    Column,
+    EnumLabel,
+    Relation,
+    ReplicaIdentity,
+    TypeDescription,
+    TypeKind,
+)
+from tidemark.pipeline.held import NOTHING
+from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.replica import UNKEYED, Replica
+from tidemark.pipeline.steps import TableItem
+from tidemark.pipeline.types import constants_of, shape_of
+
+APP = "tidemark:test:replica"
+AT, XID = Lsn(950), Xid(7)
+LOW, HIGH = Oid(30001), Oid(30002)  # partitions
+Rows = list[dict[str, Value]]
+
+
+class Fed:
+    """A replica beside its table."""
+
+    def __init__(self, root: Path, table: ScriptedTable) -> None:
+        self.table = table
+        self.uri = str(root / "replica")
+        self.replica = Replica(self.uri, APP, shape_of, constants_of, UTF8)
+        self._told = 0
+
+    def feed(self) -> LakeTable:
+        """Apply what has happened since, and then all of it again."""
+        found = self.apply()
+        version = found.version
+        again = self.replica.apply(self.table.delivered())
+        assert again.version == version, "what it holds makes no commit"
+        return again
+
+    def apply(self) -> LakeTable:
+        items = self.table.delivered()
+        told, self._told = self._told, len(items)
+        return self.replica.apply(items[told:])
+
+    def happens(self, event: TableItem) -> None:
+        self.table._event(event)
+
+    @property
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(self.uri)
+
+    @property
+    def delta(self) -> DeltaTable:
+        return DeltaTable(self.uri)
+
+    @property
+    def rows(self) -> Rows:
+        return sorted(self.delta.to_pyarrow_table().to_pylist(), key=repr)
+
+    def assert_equal(self) -> None:
+        assert self.rows == self.table.expected()
+
+
+@pytest.fixture
+def fed(tmp_path: Path) -> Fed:
+    """Return a table with three rows, which its replica has."""
+    made = Fed(tmp_path, ScriptedTable())
+    for key in (1, 2, 3):
+        made.table.insert({1: key, 2: "first", 3: "long" * key})
+    made.feed()
+    made.table.commit()
+    return made
+
+
+def change_rows(table: ScriptedTable) -> None:
+    """Change rows in each way: some keep a value, some give it up, some move, one goes."""
+    keys = list(table.rows)
+    table.update(keys[0], {2: "kept"}, unchanged=(3,))
+    table.update(keys[1], {2: "changed", 3: "short"})
+    table.delete(keys[2])
+    table.insert({**dict.fromkeys(table.rows[keys[1]], "new"), 1: "9" if isinstance(keys[1][0], str) else 9})
+    table.update(keys[0], {1: "8" if isinstance(keys[0][0], str) else 8}, unchanged=(3,))
+
+
+def change_wider_rows(table: ScriptedTable) -> None:
+    for key in list(table.rows):
+        table.update(key, {4: "here", 5: None})
+
+
+LIFE: dict[str, Callable[[ScriptedTable], None]] = {
+    "change rows": change_rows,
+    "add": lambda table: table.add_column("extra"),
+    "add with a default": lambda table: table.add_column("more", "constant"),
+    "change wider rows": change_wider_rows,
+    "rename": lambda table: table.rename_column(2, "Remark"),
+    "drop": lambda table: table.drop_column(4),
+    "rewrite": lambda table: table.rewrite(1, "text", {key: str(key[0]) for key in table.rows}),
+    "insert": lambda table: table.insert({1: "7", 2: "seven", 3: None, 5: "five"}),
+    "change rows by text": change_rows,
+    "rewrite again": lambda table: table.rewrite(1, "int8", {key: int(key[0] or 0) for key in table.rows}),
+    "truncate": lambda table: table.truncate(),
+    "insert again": lambda table: table.insert({1: 1, 2: "one", 3: "first", 5: None}),
+    "copy": lambda table: table.copy(2, [{1: 5, 2: "copied", 3: None, 5: None}]),
+    "insert at last": lambda table: table.insert({1: 1, 2: "one", 3: "last", 5: None}),
+}
+
+
+@pytest.mark.parametrize("identity", [ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL])
+def test_the_replica_equals_its_table_after_each_piece_of_its_life(tmp_path: Path, identity: ReplicaIdentity) -> None:
+    fed = Fed(tmp_path, ScriptedTable(identity=identity))
+    for key in (1, 2, 3):
+        fed.table.insert({1: key, 2: "first", 3: "long" * key})
+    for what, act in LIFE.items():
+        act(fed.table)
+        fed.feed()
+        assert fed.rows == fed.table.expected(), what
+        fed.table.commit()
+
+
+def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: Fed) -> None:
+    version = fed.delta.version()
+    fed.table.insert({1: 4, 2: "new", 3: None})
+    assert fed.feed().version == version + 1
+    assert fed.delta.history(1)[0]["operation"] == "WRITE"
+    fed.assert_equal()
+    fed.table.update((4,), {2: "newer"})
+    fed.table.delete((1,))
+    assert fed.feed().version == version + 2
+    assert fed.delta.history(1)[0]["operation"] == "MERGE"
+    fed.assert_equal()
+
+
+def test_a_column_of_nulls_is_added_without_writing_rows_anew(fed: Fed) -> None:
+    files = fed.delta.file_uris()
+    fed.table.add_column("extra")
+    fed.feed()
+    assert fed.delta.file_uris() == files
+    fed.assert_equal()
+
+
+def test_a_row_that_moved_and_that_the_replica_lacks_stays_out(fed: Fed) -> None:
+    there = fed.rows
+    fed.table.rows[4,] = {1: 4, 2: "never copied", 3: "long"}
+    fed.table.update((4,), {1: 5}, unchanged=(3,))
+    fed.feed()
+    assert fed.rows == there
+
+
+def test_a_table_without_columns_has_no_replica(tmp_path: Path) -> None:
+    fed = Fed(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+    fed.table.relation = replace(fed.table.relation, columns=())
+    fed.table.insert({})
+    fed.feed()
+    assert not list(tmp_path.iterdir())
+
+
+# Keys that are not equal bit by bit
+
+
+def by_key(fed: Fed, kind: Column, key: Value) -> None:
+    fed.table.relation = replace(fed.table.relation, columns=(kind, *fed.table.relation.columns[1:]))
+    fed.table.insert({1: key, 2: "first", 3: "long"})
+    fed.table.commit()
+    fed.feed()
+
+
+@pytest.mark.parametrize(("key", "equal"), [(0.0, -0.0), (-0.0, 0.0), (math.nan, math.nan)], ids=repr)
+def test_floats_that_postgresql_takes_for_equal_are_one_row(tmp_path: Path, key: float, equal: float) -> None:
+    fed = Fed(tmp_path, ScriptedTable())
+    by_key(fed, column(1, "id", "float8"), key)
+    fed.table.update((key,), {1: equal, 2: "second"})
+    fed.feed()
+    assert repr(fed.rows) == repr(fed.table.expected())
+
+
+def test_a_numeric_that_is_nan_is_null_in_the_lake_and_one_row(tmp_path: Path) -> None:
+    fed = Fed(tmp_path, ScriptedTable())
+    by_key(fed, replace(column(1, "id", "numeric"), typmod=(10 << 16 | 2) + 4), None)
+    fed.table.update((None,), {2: "second"})
+    fed.feed()
+    fed.assert_equal()
+
+
+# First copies
+
+
+def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_end(fed: Fed) -> None:
+    fed.table.copy(2, [{1: 7, 2: "copied", 3: None}], whole=False)
+    held = fed.feed().held
+    assert (held.generation, held.copy_sequence > NO_SEQUENCE) == (2, True)
+    assert [row["id"] for row in fed.rows] == [7]
+    fed.table.commit()
+    fed.table.copy(3, [{1: 8, 2: "copied", 3: None}])
+    held = fed.feed().held
+    assert (held.generation, held.copy_sequence) == (3, NO_SEQUENCE)
+    fed.assert_equal()
+
+
+# Rewrites
+
+
+def boundary(fed: Fed, *, begin: bool, partition: Oid = INVALID_OID) -> None:
+    at = fed.table._position()
+    fed.happens(RewriteBoundary(at, AT, DATABASE, XID, fed.table.relation, begin, partition))
+
+
+def begin_rewrite(fed: Fed) -> None:
+    columns = (column(1, "id", "text"), *fed.table.relation.columns[1:])
+    fed.table.alter(columns, SchemaEffect.REWRITE)
+    boundary(fed, begin=True)
+
+
+def test_rewritten_rows_are_seen_at_the_end_alone_and_staged_once_however_often_they_come(fed: Fed) -> None:
+    before, told = fed.rows, len(fed.table.delivered())
+    begin_rewrite(fed)
+    fed.table.rows.clear()
+    for key in ("1", "2"):
+        fed.table.insert({1: key, 2: "rewritten", 3: None}, "r")
+    fed.apply()
+    aside = fed.replica._aside()
+    assert (fed.rows, aside.scan().read_all().num_rows) == (before, 2)
+    fed.table.insert({1: "3", 2: "rewritten", 3: None}, "r")  # in the same batch as those before
+    fed.replica.apply(fed.table.delivered()[told:])
+    version = fed.replica._aside().version
+    assert version == aside.version + 1
+    fed.replica.apply(fed.table.delivered()[told:])
+    assert fed.replica._aside().version == version
+    assert fed.rows == before
+    boundary(fed, begin=False)
+    fed.feed()
+    fed.assert_equal()
+    assert fed.replica._aside().scan().read_all().num_rows == 0
+
+
+def test_a_rewrite_makes_the_replica_of_a_table_that_had_no_row_yet(tmp_path: Path) -> None:
+    fed = Fed(tmp_path, ScriptedTable())
+    begin_rewrite(fed)
+    fed.table.insert({1: "1", 2: "rewritten", 3: None}, "r")
+    boundary(fed, begin=False)
+    fed.feed()
+    fed.assert_equal()
+
+
+# Tables that are made and dropped
+
+
+def schema_event(
+    fed: Fed,
+    before: Relation | None,
+    after: Relation | None,
+    effect: SchemaEffect = SchemaEffect.METADATA,
+    *,
+    brings_rows: bool = False,
+) -> None:
+    change = SchemaChange.CREATE if before is None else SchemaChange.DROP if after is None else SchemaChange.ALTER
+    at = fed.table._position()
+    fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
+
+
+def test_a_table_that_is_made_is_empty_unless_its_rows_come_along_or_were_not_seen(fed: Fed) -> None:
+    there, relation = fed.rows, fed.table.relation
+    schema_event(fed, None, relation, brings_rows=True)
+    fed.feed()
+    assert fed.rows == there
+    schema_event(fed, None, relation, SchemaEffect.UNSEEN)
+    fed.feed()
+    assert fed.rows == there
+    schema_event(fed, None, relation)
+    fed.feed()
+    assert fed.rows == []
+
+
+def test_a_table_that_is_dropped_is_kept_as_it_was(fed: Fed) -> None:
+    there = fed.rows
+    schema_event(fed, fed.table.relation, None)
+    fed.feed()
+    assert fed.rows == there
+
+
+# Tables without a key
+
+
+def unkeyed(root: Path) -> Fed:
+    fed = Fed(root, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+    for note in ("a", "b"):
+        fed.table.insert({1: 1 if note == "a" else 2, 2: note, 3: None})
+        fed.table.commit()
+        fed.feed()
+    return fed
+
+
+def set_key(fed: Fed, *, key: bool) -> None:
+    """Give the table a key, or take it away."""
+    identity, numbers = (ReplicaIdentity.DEFAULT, (1,)) if key else (ReplicaIdentity.NOTHING, ())
+    before = fed.table.relation
+    fed.table.key, fed.table.identity = numbers, identity
+    fed.table.relation = replace(before, replica_identity=identity, identity_columns=numbers, primary_key=numbers)
+    schema_event(fed, before, fed.table.relation)
+
+
+def gathered(fed: Fed) -> LakeTable:
+    return LakeTable(f"{fed.uri}-{UNKEYED}", f"{APP}-{UNKEYED}")
+
+
+def test_rows_of_a_table_without_a_key_are_gathered_once_and_become_the_replica_with_the_key(tmp_path: Path) -> None:
+    fed = unkeyed(tmp_path)
+    assert not fed.exists
+    assert gathered(fed).scan().read_all().num_rows == 2
+    set_key(fed, key=True)
+    fed.feed()
+    assert [row["note"] for row in fed.rows] == ["a", "b"]
+    assert gathered(fed).scan().read_all().num_rows == 0
+    assert gathered(fed).held == NOTHING
+    fed.table.rows = {(1,): {1: 1, 2: "a", 3: None}, (2,): {1: 2, 2: "b", 3: None}}
+    fed.table.update((1,), {2: "c"})
+    fed.feed()
+    fed.assert_equal()
+
+
+def test_a_replica_that_was_made_and_not_filled_when_the_pipeline_was_killed_is_filled(tmp_path: Path) -> None:
+    fed = unkeyed(tmp_path)
+    LakeTable(fed.uri, APP).create(gathered(fed).schema, NOTHING)
+    set_key(fed, key=True)
+    fed.feed()
+    assert [row["note"] for row in fed.rows] == ["a", "b"]
+
+
+def test_a_change_without_a_key_blocks_the_table_until_all_its_rows_come_anew(tmp_path: Path) -> None:
+    fed = unkeyed(tmp_path)
+    fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
+    fed.table.update((), {2: "which?"})
+    assert fed.feed().held.blocked
+    fed.table.insert({1: 3, 2: "late", 3: None})
+    assert fed.feed().held.blocked
+    assert gathered(fed).scan().read_all().num_rows == 0
+    set_key(fed, key=True)
+    fed.table.insert({1: 4, 2: "later", 3: None})
+    assert fed.feed().held.blocked
+    assert not fed.exists
+    fed.table.commit()
+    fed.table.copy(2, [{1: 1, 2: "copied", 3: None}, {1: 2, 2: "copied", 3: None}])
+    assert not fed.feed().held.blocked
+    fed.table.update((1,), {2: "changed"})
+    fed.feed()
+    fed.assert_equal()
+
+
+def test_a_key_that_was_replaced_by_another_loses_nothing(fed: Fed) -> None:
+    set_key(fed, key=False)
+    set_key(fed, key=True)
+    fed.table.update((1,), {2: "behind it"})
+    assert not fed.feed().held.blocked
+    fed.assert_equal()
+
+
+def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: Fed) -> None:
+    there, columns = fed.rows, fed.delta.schema().to_arrow()
+    set_key(fed, key=False)
+    assert not fed.feed().held.blocked
+    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, fed.table.relation, False, False))
+    left = fed.feed()
+    assert left.held.blocked
+    fed.table.add_column("extra")
+    fed.table.insert({1: 9, 2: "unseen", 3: None, 4: None})
+    last = fed.feed()
+    assert (last.version, last.held.position) == (left.version, left.held.position), "noted once"
+    assert (fed.rows, fed.delta.schema().to_arrow()) == (there, columns)
+
+
+def test_a_replica_whose_table_lost_its_key_says_up_to_where_it_holds_changes(fed: Fed) -> None:
+    set_key(fed, key=False)
+    fed.table.insert({1: 9, 2: "unseen", 3: None})
+    fed.table.insert({1: 9, 2: "unseen", 3: None})
+    left = fed.feed()
+    assert left.held.position.ordinal == fed.table._ordinal
+    assert len(fed.rows) == 3
+
+
+def test_a_truncate_unblocks_a_table_without_a_key(tmp_path: Path) -> None:
+    fed = unkeyed(tmp_path)
+    fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
+    fed.table.update((), {2: "which?"})
+    fed.table.truncate()
+    assert not fed.feed().held.blocked
+    fed.table.insert({1: 3, 2: "new", 3: None})
+    fed.feed()
+    assert [row["note"] for row in gathered(fed).scan().read_all().to_pylist()] == ["new"]
+
+
+# Partitions under their root's name
+
+
+def root_of(table: ScriptedTable) -> ScriptedTable:
+    tableoid = column(TABLEOID_NUMBER, "tableoid", "int8")
+    table.relation = replace(table.relation, columns=(*table.relation.columns, tableoid))
+    return table
+
+
+def partitioned(root: Path, table: ScriptedTable) -> Fed:
+    fed = Fed(root, root_of(table))
+    for key, partition in ((1, LOW), (2, LOW), (3, HIGH)):
+        fed.table.insert({1: key, 2: "12" if key > 1 else "first", 3: None, TABLEOID_NUMBER: partition})
+    fed.feed()
+    fed.table.commit()
+    return fed
+
+
+def forget(fed: Fed, partition: Oid) -> None:
+    fed.table.rows = {key: row for key, row in fed.table.rows.items() if row[TABLEOID_NUMBER] != partition}
+
+
+def test_a_partition_that_is_truncated_takes_its_rows_alone(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, fed.table.relation, False, False, HIGH))
+    forget(fed, HIGH)
+    fed.feed()
+    fed.assert_equal()
+
+
+@pytest.mark.parametrize("change", list(PartitionChange))
+def test_a_partition_that_leaves_takes_its_rows_along(tmp_path: Path, change: PartitionChange) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    partition = replace(fed.table.relation, oid=LOW, name="low")
+    fed.happens(PartitionEvent(fed.table._position(), AT, DATABASE, XID, change, fed.table.relation, partition))
+    if change in (PartitionChange.DETACH, PartitionChange.DROP):
+        forget(fed, LOW)
+    fed.feed()
+    fed.assert_equal()
+
+
+def test_a_partition_that_is_rewritten_replaces_its_own_rows_and_gives_others_its_columns(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    first, _, *others = fed.table.relation.columns
+    fed.table.alter((first, column(2, "note", "int8"), *others), SchemaEffect.REWRITE)
+    rewritten: dict[Oid, dict[Value, Value]] = {HIGH: {3: 33}, LOW: {1: 11, 2: 22}}
+    for partition, notes in rewritten.items():
+        boundary(fed, begin=True, partition=partition)
+        for key, note in notes.items():
+            fed.table.insert({**fed.table.rows[key,], 2: note}, "r")
+        boundary(fed, begin=False, partition=partition)
+        fed.feed()
+        if partition == HIGH:
+            assert {row["id"]: row["note"] for row in fed.rows} == {1: None, 2: None, 3: 33}
+    fed.assert_equal()
+
+
+def test_a_partition_that_is_rewritten_unblocks_no_table(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+    fed.table.update((), {2: "which?"})
+    assert fed.feed().held.blocked
+    boundary(fed, begin=True, partition=LOW)
+    fed.table.insert({1: 1, 2: "rewritten", 3: None, TABLEOID_NUMBER: LOW}, "r")
+    boundary(fed, begin=False, partition=LOW)
+    assert fed.feed().held.blocked
+    assert gathered(fed).scan().read_all().num_rows == 0
+
+
+# Values that are told otherwise behind DDL of their type
+
+
+def enum(label: str) -> Column:
+    labels = (EnumLabel(Oid(1), 1, label), EnumLabel(Oid(2), 2, "other"))
+    *_, align = TYPES["int4"]
+    kind = TypeDescription(Oid(16500), "public", "mood", "mood", TypeKind.ENUM, 4, True, align, labels=labels)
+    return Column(2, "note", kind, -1, 4, True, align)
+
+
+def moody(root: Path) -> tuple[Fed, Relation, Relation]:
+    """Return a table with rows whose enum has a label that is called otherwise later, and both versions of it."""
+    fed = Fed(root, ScriptedTable())
+    first, _, last = fed.table.relation.columns
+    was, now = (replace(fed.table.relation, columns=(first, enum(label), last)) for label in ("old", "new"))
+    fed.table.relation = was
+    fed.table.insert({1: 1, 2: "old", 3: None})
+    fed.table.insert({1: 2, 2: "other", 3: None})
+    fed.feed()
+    fed.table.commit()
+    return fed, was, now
+
+
+def notes(fed: Fed) -> list[Value]:
+    return [row["note"] for row in fed.rows]
+
+
+def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_told_in_its_old_form(tmp_path: Path) -> None:
+    fed, was, now = moody(tmp_path)
+    schema_event(fed, was, now)
+    fed.feed()
+    assert notes(fed) == ["new", "other"]
+    fed.table.insert({1: 3, 2: "old", 3: None})
+    fed.feed()
+    assert notes(fed) == ["new", "other", "new"]
+
+
+def test_events_told_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path: Path) -> None:
+    fed, was, now = moody(tmp_path)
+    schema_event(fed, was, now)
+    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, was, False, False))
+    fed.table.insert({1: 3, 2: "old", 3: None})
+    fed.feed()
+    assert notes(fed) == ["new"]
+
+
+def test_rows_behind_a_copy_are_told_as_the_copied_ones_are(tmp_path: Path) -> None:
+    fed, was, now = moody(tmp_path)
+    fed.table.relation = now
+    fed.table.copy(2, [{1: 1, 2: "new", 3: None}])
+    fed.table.commit()
+    fed.table.relation = was
+    fed.table.insert({1: 3, 2: "old", 3: None})
+    fed.feed()
+    assert notes(fed) == ["new", "new"]
+
+
+def test_a_label_is_renamed_and_a_column_added_at_once(tmp_path: Path) -> None:
+    fed, was, now = moody(tmp_path)
+    schema_event(fed, was, replace(now, columns=(*now.columns, column(4, "extra", "text"))))
+    fed.feed()
+    assert notes(fed) == ["new", "other"]
+    assert fed.delta.schema().to_arrow().names == ["id", "note", "big", "extra"]
