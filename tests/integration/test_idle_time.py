@@ -48,6 +48,7 @@ def test_idle_time_confirms_and_trims_by_the_slowest_reader_and_moves_nothing_ba
     def settled() -> tuple[int | None, int]:
         target.idle()
         marks = store.marks()
+        assert progress.confirmed == (marks.confirmed.pointer if marks.confirmed else None), "what markers tell"
         return marks.confirmed.sequence if marks.confirmed else None, marks.ledger.trimmed
 
     with OutboxReader.open(store.folder) as reader:

@@ -251,6 +251,25 @@ def test_a_target_is_idle_while_nothing_comes_and_delivers_what_comes_after_that
     assert shown(metrics, GROUPS) == 1
 
 
+def test_joining_waits_for_the_delivery_in_hand_up_to_its_bound(store: StateStore, metrics: Metrics) -> None:
+    stopping, taken, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def take() -> None:
+        stopping.set()
+        taken.set()
+        may_end.wait(DEADLINE_S)
+
+    thread, handoff = application(store, Target(on_group=take), metrics, stopping)
+    handoff.put(group(100))
+    thread.start()
+    assert taken.wait(DEADLINE_S)
+    assert not thread.join(0.01)
+    later = threading.Timer(0.1, may_end.set)
+    later.start()
+    assert thread.join(DEADLINE_S)
+    later.join()
+
+
 @pytest.mark.parametrize("delivering", [None, Fenced("taken over")])
 def test_the_first_error_is_kept_when_closing_fails_as_well(
     store: StateStore, metrics: Metrics, delivering: Exception | None
