@@ -189,6 +189,12 @@ class TableRecopy:
             self._told.tell(about, missing)
             time.sleep(POLL_S)
         ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
+        failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}
+        if failed:
+            raise NotComplete(
+                "; ".join(f"the copy of {name} failed: {why}" for name, why in failed.items()),
+                hint="the stream goes on and the table is as it was; mend the cause, then request it again",
+            )
         if ended:
             raise NotComplete(
                 f"not copied, as they were dropped or left the selection meanwhile: {', '.join(ended)}",
@@ -216,6 +222,10 @@ class TableRecopy:
         gone = Recopy("", 0, Lsn(0), self._generations[key], is_queued=True)
         return step_of(kept or gone, self._store.copy(*key))
 
+    def _failure(self, key: TableKey) -> str:
+        request = recopies_by_table(self._store.recopies()).get(key)
+        return request.failed if request is not None and self._step(key) is RecopyStep.FAILED else ""
+
     def _missing(self, marks: StateMarks, left: Sequence[Wanted]) -> tuple[str, str]:
         """Return in a word, and in a sentence, what is waited for."""
         first = left[0]
@@ -238,4 +248,5 @@ class TableRecopy:
 
     def _check_time(self, missing: str) -> None:
         if time.monotonic() >= self._end_s:
-            raise NotComplete(f"the tables are not copied after {self._deadline_s:g} s: {missing}")
+            told = f"the tables are not copied after {self._deadline_s:g} s: {missing}"
+            raise NotComplete(told, hint="the request is kept: the same command waits on; `cdcctl status` shows more")

@@ -38,7 +38,7 @@ from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.lake_stock import ASKED_S
 from tidemark.runtime.moving import Mover
-from tidemark.runtime.recopying import request_recopies
+from tidemark.runtime.recopying import cancel_recopies, request_recopies
 from tidemark.runtime.service import Means
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.stops import NodeOutOfReach, event_of
@@ -46,7 +46,7 @@ from tidemark.runtime.taking_over import find_start, is_waited_for
 from tidemark.runtime.turn import Turn
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
-from tidemark.wire.recopies import decode_request, encode_generations
+from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
 
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
 
@@ -137,6 +137,7 @@ class Realtime:
             "realtime-on": partial(self._operator, Event.OPERATOR_ON),
             "realtime-off": partial(self._operator, Event.OPERATOR_OFF),
             "recopy": self._request_recopies,
+            "recopy-cancel": self._cancel_recopies,
         }
 
     def status(self) -> Mapping[str, Json]:
@@ -284,6 +285,10 @@ class Realtime:
     def _request_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
         wanted, after_lsn = decode_request(request)
         return encode_generations(request_recopies(self._store, wanted, after_lsn, self._clock.wall_us()))
+
+    def _cancel_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
+        left = cancel_recopies(self._store, decode_cancellation(request), is_copying=True)
+        return {"left": [step.value for step in left.values()]}
 
     # --- markers
 

@@ -2,8 +2,8 @@
 
 A restart reads WAL from the restart LSN on. Where a transaction has been open for long, the node may have removed that:
 without an archive the restart would then be the capture's end. And the copy waits for transactions that are older than
-its start, with nothing delivered meanwhile, and ends the process after `seed.wait_s`. So before the capture is stopped
-the node is asked for the WAL, and the transactions that are open by then have to end.
+its start, with nothing delivered meanwhile, and is put off after `recopying.OLDER_WAIT_S`. So before the capture is
+stopped the node is asked for the WAL, and the transactions that are open by then have to end.
 """
 
 from concurrent.futures import Future
@@ -15,7 +15,7 @@ from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.errands import OlderOpen
-from tidemark.runtime.recopying import Recopying
+from tidemark.runtime.recopying import Due, Recopying
 from tidemark.runtime.service import Means
 
 LOOK_S = 5.0  # how often the node is asked for its WAL again
@@ -56,18 +56,23 @@ class RecopyRestart:
 
     def queue(self, epoch: Epoch) -> None:
         """Queue the requests that are due: a capture is about to begin."""
-        self._recopying.queue(epoch)
+        self._recopying.queue(epoch, self._now_s())
         self._forget()
 
     def is_due(self, capture: Capture, epoch: Epoch) -> bool:
         """Tell if `capture` is to be stopped now."""
-        if capture.status().copying or not self._recopying.step(capture.progress, epoch):
+        due = Due.NOTHING if capture.status().copying else self._recopying.step(capture.progress, epoch, self._now_s())
+        if due is not Due.NOW:
             self._forget()
+            self.waits_for = self._recopying.waits_for if due is Due.LATER else ""
         elif not self._has_wal:
             self._look_for_wal(capture)
         elif not self._are_older_over:
             self._look_for_older()
         return self._has_wal and self._are_older_over
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_s()
 
     def _forget(self) -> None:
         self._asked, self._asked_older, self._below = None, None, None
@@ -75,7 +80,7 @@ class RecopyRestart:
 
     def _look_for_wal(self, capture: Capture) -> None:
         """Ask for the WAL that a restart reads, until the node has it."""
-        now_s = self._clock.monotonic_s()
+        now_s = self._now_s()
         if self._asked is None:
             if now_s >= self._not_before_s and capture.progress.delivered is not None:
                 self._not_before_s = now_s + LOOK_S
@@ -96,7 +101,7 @@ class RecopyRestart:
 
     def _look_for_older(self) -> None:
         """Ask for the transactions that were open at the first look, until they have ended."""
-        now_s = self._clock.monotonic_s()
+        now_s = self._now_s()
         if self._asked_older is None:
             if now_s >= self._not_before_s:
                 self._not_before_s = now_s + OLDER_LOOK_S

@@ -25,7 +25,7 @@ from tidemark.model.mode import Role
 from tidemark.model.relation import Relation
 from tidemark.wire.recopies import RecopyStep, recopies_by_table, step_of
 from tidemark.wire.relations import SchemaVersion
-from tidemark.wire.state import CopyPhase, CopyProgress, Watermark
+from tidemark.wire.state import CopyPhase, CopyProgress, Recopy, Watermark
 
 US_PER_S = 1_000_000
 
@@ -115,16 +115,19 @@ def _recopy(view: StateView) -> dict[str, Tree]:
     requests = recopies_by_table(view.recopies)
     copies = {key: view.copies.get(key) for key in requests}
     return {
-        request.name: _recopy_text(step, copies[key])
+        request.name: _recopy_text(step, request, copies[key])
         for key, request in requests.items()
-        if not (step := step_of(request, copies[key])).is_over
+        if not (step := step_of(request, copies[key])).is_over or step is RecopyStep.FAILED
     }
 
 
-def _recopy_text(step: RecopyStep, copy: CopyProgress | None) -> str:
+def _recopy_text(step: RecopyStep, request: Recopy, copy: CopyProgress | None) -> str:
+    told = str(step.value)
+    if step is RecopyStep.FAILED:
+        return f"{told}: {request.failed}"
     if step is not RecopyStep.COPYING or copy is None:
-        return step.value
-    return f"{step.value}: {copy.row_count} rows of generation {copy.generation}"
+        return told
+    return f"{told}: {copy.row_count} rows of generation {copy.generation}"
 
 
 def _metrics_ports(folder: StateFolder, config: Config) -> Tree:

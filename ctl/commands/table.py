@@ -9,6 +9,7 @@ from ctl.confirming import confirm_losses
 from ctl.lake_tree import diverged_logs
 from ctl.options import config_option, json_option, state_option
 from ctl.recopy import TableFinder, TableRecopy
+from ctl.recopy_cancel import RecopyCancellation
 from ctl.render import show
 from ctl.surroundings import surrounded
 from tidemark.model.table_name import TableName
@@ -33,6 +34,7 @@ def table() -> None:
     help="Return by then with what was found; the request is kept.",
 )
 @click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake gets a break.")
+@click.option("--cancel", is_flag=True, help="Remove requests for these tables whose copy has not begun.")
 @click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
 @json_option
 def recopy(
@@ -42,6 +44,7 @@ def recopy(
     tables: tuple[str, ...],
     deadline_s: float,
     accept_break: bool,
+    cancel: bool,
     no_wait: bool,
     as_json: bool,
 ) -> None:
@@ -53,9 +56,14 @@ def recopy(
 
     A table of the lake that has diverged is made anew by its copy. A log loses what it did not get meanwhile: the
     command prints the loss and asks first.
+
+    With --cancel requests that are open or have failed are removed; one whose copy has begun is refused.
     """
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
     with surrounded(state, config) as (around, _errands):
+        if cancel:
+            RecopyCancellation(around, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
+            return
         wanted = TableFinder(around).find(names)
         confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
         request = TableRecopy(around, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))

@@ -301,3 +301,44 @@ def test_the_stream_goes_on_while_a_request_waits_for_older_transactions(
         items = sidecar.catch_up()
         assert generations(items)[-1] == (2, False)
         assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+
+
+@pytest.mark.feature("I30")
+def test_a_request_that_cannot_be_served_is_put_off_or_fails_by_name_and_the_stream_goes_on(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """A start of the sidecar queues without a look: that is what a transaction meets that begins behind the look."""
+    role = f"r_{uuid.uuid4().hex[:8]}"
+    cluster.sql(f"CREATE ROLE {role} LOGIN REPLICATION")
+    fill(cluster, database, rows=10)
+    fill(cluster, database, "other", 10)
+    cluster.sql(f"GRANT SELECT ON account, other TO {role}", database)
+    account, other = f"{database}.public.account", f"{database}.public.other"
+    options = {"TIDEMARK_CAPTURE__DSN": cluster.dsn(database, role), "TIDEMARK_SEED__WAIT_S": "1"}
+    with running(cluster, database, tmp_path, copy=True, **options) as sidecar:
+        sidecar.catch_up()
+        with cluster.connect(database, autocommit=False) as session:
+            session.execute("INSERT INTO account VALUES (100, 'open')")
+            succeeded(recopy(sidecar, "account", "other", "--no-wait"))
+            sidecar.wait_for_event("requested copies wait")
+            sidecar.stop()
+            cluster.sql(f"REVOKE SELECT ON other FROM {role}", database)
+            sidecar.start()
+            sidecar.wait_until(
+                lambda: any("older transactions are open" in str(event.get("error")) for event in sidecar.events()),
+                "a copy that is put off",
+            )
+            cluster.sql("INSERT INTO account VALUES (101, 'beside it')", database)
+            assert generations(sidecar.catch_up()) == [(1, True), (1, False)]
+            assert recopies_in_status(sidecar) == {account: "requested", other: "failed: no SELECT on public.other"}
+            assert sidecar.metric('tidemark_recopies_failed_total{capture="main"}') == 1
+            assert sidecar.wait_for_event("requested copy failed")["reason"] == "no SELECT on public.other"
+            succeeded(recopy(sidecar, "--cancel", "account", "other"))
+            assert recopies_in_status(sidecar) == {}
+            refused(recopy(sidecar, "--cancel", "account"), ExitCode.CONFIG, "no copy of public.account is requested")
+            session.commit()
+        assert set(steps(succeeded(recopy(sidecar, "account"))).values()) == {"done"}
+        items = sidecar.catch_up()
+        assert generations(items)[-1] == (2, False)
+        assert generations(items, "other") == [(1, True), (1, False)]
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)

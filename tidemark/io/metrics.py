@@ -58,6 +58,7 @@ READER_LAG = "tidemark_outbox_unconfirmed_values"
 JOURNAL_BYTES = "tidemark_journal_bytes_total"
 COPY_TABLES_LEFT = "tidemark_copy_tables_left"
 COPY_ROWS = "tidemark_copy_rows_total"
+RECOPIES_FAILED = "tidemark_recopies_failed_total"
 CONNECTED = "tidemark_node_connected"
 KERNEL_COMPILED = "tidemark_kernel_compiled"
 BASES_DAMAGED = "tidemark_catalog_bases_damaged"
@@ -203,6 +204,7 @@ class Metrics:
         self.journal_bytes = self._counter(JOURNAL_BYTES, "Catalog-relevant WAL written to the journal.")
         self.copy_tables_left = self._gauge(COPY_TABLES_LEFT, "Tables whose first copy is not done.")
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
+        self.recopies_failed = self._counter(RECOPIES_FAILED, "Requested copies of tables that could not be made.")
         self.connected = self._gauge(CONNECTED, "1 while WAL is streamed from the node.")
         self.kernel_compiled = self._gauge(KERNEL_COMPILED, "1 if the kernels are compiled.")
         self.bases_damaged = self._gauge(

@@ -7,7 +7,7 @@ What the stream tells of that is noted with the group that tells it (`tidemark.r
 """
 
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tidemark.decode.catalog.layout import HALF_DROPPED
 from tidemark.engine.selection import Selection
@@ -39,6 +39,7 @@ class CopyPlan:
     tasks: list[CopyTask]
     moves: dict[TableKey, CopyProgress]
     is_of_all: bool  # also of tables that were not known
+    denied: dict[TableKey, str] = field(default_factory=dict)  # of those that may fail: why they are not copied
 
 
 def selection_told(config: Config) -> dict[str, tuple[str, ...]]:
@@ -63,13 +64,16 @@ def takes_time(config: Config, view: StateView) -> bool:
     return is_due(config, view) and (config.copy.enabled or _is_unfinished(view))
 
 
-def plan_copies(config: Config, view: StateView, sessions: CopySessions) -> CopyPlan:
-    """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read."""
+def plan_copies(
+    config: Config, view: StateView, sessions: CopySessions, may_fail: Container[TableKey] = ()
+) -> CopyPlan:
+    """Plan by the tables that there are now; raise `CopyDenied` for those that may not be read and may not fail."""
     assert view.beginning is not None, "a first copy comes after the base"
     node = sessions.node()
     is_changed = _is_changed(config, view) or _is_before(view, node.timeline())
     tasks: list[CopyTask] = []
     moves: dict[TableKey, CopyProgress] = {}
+    denied: dict[TableKey, str] = {}
     vanished = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
     for database, name in database_names(node, view.beginning.databases).items():
         if not config.select.selection().selects_database(name):
@@ -82,7 +86,9 @@ def plan_copies(config: Config, view: StateView, sessions: CopySessions) -> Copy
             key = (database, table.oid)
             vanished.discard(key)
             move = _move(config, table, view.copies.get(key), is_changed=is_changed)
-            if move is not None:
+            if move is not None and move.is_open and key in may_fail and not table.readable:
+                denied[key] = f"no SELECT on {table.namespace}.{table.name}"
+            elif move is not None:
                 moves[key] = move
                 if move.is_due(_delivered_lsn(view)):
                     due.append(table)
@@ -90,7 +96,7 @@ def plan_copies(config: Config, view: StateView, sessions: CopySessions) -> Copy
         tasks += [CopyTask(database, table.oid) for table in due]
     for key in vanished:  # dropped, or their database is: the stream says so
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
-    return CopyPlan(tasks, moves, is_changed)
+    return CopyPlan(tasks, moves, is_changed, denied)
 
 
 def _is_changed(config: Config, view: StateView) -> bool:

@@ -16,7 +16,7 @@ tables are due is planned in `tidemark.runtime.copy_plan`.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -46,7 +46,8 @@ from tidemark.runtime.copy_plan import CopyTask, TableKey, database_names, plan_
 from tidemark.runtime.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.copy_sessions import CopySessions
 from tidemark.runtime.delivery import Stopped
-from tidemark.runtime.seeding import Waiting
+from tidemark.runtime.recopying import OLDER_WAIT_S, fail, not_begun, put_off
+from tidemark.runtime.seeding import OlderTransactions, Waiting
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
 
 CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
@@ -136,8 +137,8 @@ class FirstCopy:
         """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
         node = self._sessions.node()
         # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
-        self._wait_for(node, self._beginning.complete_from)
-        plan = plan_copies(self._config, self._store.view(), self._sessions)
+        self._wait_for(node, self._beginning.complete_from, self._config.seed.wait_s)
+        plan = plan_copies(self._config, self._store.view(), self._sessions, not_begun(self._store))
         timeline, seen_lsn = node.flushed()
         moves = {
             # NB: one that is open is still to have its snapshot.
@@ -151,6 +152,7 @@ class FirstCopy:
             if plan.is_of_all:
                 moving.put(FINGERPRINT, found)
         self._log.info("first copy planned", tables=len(plan.tasks))
+        self._fail(plan.denied)
         return plan.tasks
 
     def _run(self, tasks: list[CopyTask]) -> None:
@@ -158,12 +160,21 @@ class FirstCopy:
         node = self._sessions.node()
         node.check_fitness()
         timeline = node.timeline()
-        lx = self._wait_for_older(node)
+        lx = self._wait_for_older(node, tasks)
+        if lx is None:
+            return
         names = self._leave_databases(node, tasks)
         self._sessions.leave_node()
         while tasks:
             task = tasks[0]
-            self._copy(self._sessions.source(task.database, names[task.database]), task, timeline, lx)
+            try:
+                self._copy(self._sessions.source(task.database, names[task.database]), task, timeline, lx)
+            except NodeUnfit as error:
+                key = (task.database, task.relation)
+                if key not in not_begun(self._store):
+                    raise
+                self._sessions.close()
+                self._fail({key: str(error)})
             tasks.pop(0)
             self._conflicts = self._failures = 0
             self._metrics.copy_tables_left.set(len(tasks))
@@ -180,13 +191,35 @@ class FirstCopy:
                 tasks.remove(task)
         return names
 
-    def _wait_for_older(self, node: Node) -> Lsn:
-        lx = node.flush_lsn()
-        self._wait_for(node, node.snapshot().xmax)
+    def _fail(self, reasons: Mapping[TableKey, str]) -> None:
+        """End requests for tables that cannot be copied; their copies are as they were, and the stream goes on."""
+        if not reasons:
+            return
+        fail(self._store, self._epoch, reasons)
+        for (_, relation), reason in reasons.items():
+            self._metrics.recopies_failed.inc()
+            hint = "cdcctl status names the table: mend it, then request it again by cdcctl table recopy"
+            self._log.error("requested copy failed", relation_oid=relation, reason=reason, hint=hint)
+
+    def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn | None:
+        """Return from where on older transactions were waited for; None: all `tasks` are requests, and were put off."""
+        lx, wait_s = node.flush_lsn(), self._config.seed.wait_s
+        requested = not_begun(self._store)
+        may_wait = all((task.database, task.relation) in requested for task in tasks)
+        try:
+            self._wait_for(node, node.snapshot().xmax, min(wait_s, OLDER_WAIT_S) if may_wait else wait_s)
+        except OlderTransactions as error:
+            if not may_wait:
+                raise
+            put_off(self._store, self._epoch, requested)
+            self._log.warning("requested copies wait", error=str(error), hint="end them; the stream goes on meanwhile")
+            tasks.clear()
+            self._metrics.copy_tables_left.set(0)
+            return None
         return lx
 
-    def _wait_for(self, node: Node, below: FullXid) -> None:
-        waiting = Waiting(below, self._config.seed.wait_s, self)
+    def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
+        waiting = Waiting(below, wait_s, self)
         while waiting.look(node) is None:
             self._sessions.leave_source()  # nobody is in a database for as long as this takes
             if self._stopping.wait(WAIT_LOOK_S):

@@ -19,11 +19,12 @@ class RecopyStep(Enum):
     COPYING = "copying"  # a killed one begins again as the next generation
     DONE = "done"  # in the stream, with a later generation than at the request
     ENDED = "ended"  # without a copy: the table was dropped, or is not selected any more
+    FAILED = "failed"  # the table cannot be copied; its copy is as it was
 
     @property
     def is_over(self) -> bool:
         """Tell if nothing is left to be done."""
-        return self in (RecopyStep.DONE, RecopyStep.ENDED)
+        return self in (RecopyStep.DONE, RecopyStep.ENDED, RecopyStep.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ def step_of(request: Recopy, copy: CopyProgress | None) -> RecopyStep:
     """Return how far a request is, by the table's copy."""
     if copy is not None and copy.phase is CopyPhase.DONE and copy.generation > request.generation:
         return RecopyStep.DONE
+    if request.failed:
+        return RecopyStep.FAILED
     if not request.is_queued:
         return RecopyStep.REQUESTED
     if copy is None or not copy.is_open:
@@ -78,6 +81,25 @@ def decode_request(content: Mapping[str, Json]) -> tuple[list[Wanted], Lsn]:
     if not isinstance(after_lsn, str):
         raise BadRequest(f"not an LSN: {after_lsn!r}")
     return wanted, parse_lsn(after_lsn)
+
+
+def encode_cancellation(keys: Iterable[TableKey]) -> dict[str, Json]:
+    """Return a cancellation as the control socket carries it."""
+    tables: list[Json] = [[*key] for key in keys]
+    return {"tables": tables}
+
+
+def decode_cancellation(content: Mapping[str, Json]) -> list[TableKey]:
+    """Return what `encode_cancellation` wrote; raise `BadRequest` for anything else."""
+    found: list[TableKey] = []
+    tables = content.get("tables")
+    for table in tables if isinstance(tables, list) else [None]:
+        match table:
+            case [int(database), int(relation)]:
+                found.append((Oid(database), Oid(relation)))
+            case _:
+                raise BadRequest(f"not a table: {table!r}")
+    return found
 
 
 def encode_generations(generations: Mapping[TableKey, int]) -> dict[str, Json]:

@@ -315,6 +315,9 @@ class Recopy:
     after_lsn: Lsn  # the table is not copied before this much is delivered
     generation: int  # the latest one at the time of the request: a later one fulfils it
     is_queued: bool = False  # `CopyProgress` has it as a table to be copied
+    phase_before: CopyPhase | None = None  # of `CopyProgress` when it was queued; None: it was to be copied in any case
+    put_off: int = 0  # times that the copy was queued and did not begin: older transactions were open
+    failed: str = ""  # why the table cannot be copied; the request has ended by it and is kept to be shown
 
 
 @dataclass(frozen=True, slots=True)
