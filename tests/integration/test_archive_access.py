@@ -7,7 +7,6 @@ import grp
 import os
 import stat
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from tests.support.archiving import Archiving, archive_script
 from tests.support.captures import config_for
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import Cluster, new_cluster
+from tests.support.waiting import wait_until
 from tidemark.io.archive_setup import adopt_archive, try_program
 from tidemark.io.archive_state import archive_state
 from tidemark.io.config import Config
@@ -39,7 +39,6 @@ from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.initialise import initialise
 
 DEADLINE_S = 120.0
-POLL_S = 0.02
 CAPTURE_UID = 54_321  # nobody's: not root's, and not the server's
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="other users take root")
 
@@ -248,11 +247,13 @@ class Watched:
     def seen(self) -> None:
         """Ask the node, and then look at the folder."""
         self.watch = ArchivingWatch(self.watch.around, self.errands)
-        deadline = time.monotonic() + DEADLINE_S
-        while self.watch.answer is None:
+
+        def is_answered() -> bool:
             self.watch.ask()
-            assert time.monotonic() < deadline
-            time.sleep(POLL_S)
+            return self.watch.answer is not None
+
+        wait_until(is_answered)
+        assert self.watch.answer is not None
         self.watch.compare(self.watch.answer, archive_state(self.node.spool.folder, self.store.identity.segment_bytes))
 
     def segment(self) -> str:

@@ -1,12 +1,12 @@
 """What the network thread hands to the ring, beside the segment files: the same bytes, in order, once (I02)."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.receiving import Receiver
+from tests.support.waiting import wait_until
 from tests.support.waldump import waldump
 from tidemark.engine.progress import Progress
 from tidemark.io.replication import WalStream
@@ -15,7 +15,6 @@ from tidemark.wal.page import Framer, NeedMore
 from tidemark.wal.segments import ReadSegment, first_page_lsn, segment_name
 
 MB = 1 << 20
-DEADLINE_S = 120.0
 
 
 class Collector:
@@ -39,11 +38,12 @@ def collect(node: Cluster, collector: Collector, upto: Lsn) -> None:
     """Run a network thread into `collector` until it has everything below `upto`; each call is a start of its own."""
     thread = Receiver(node, collector, collector.progress)
     thread.start()
-    deadline = time.monotonic() + DEADLINE_S
-    while collector.write_lsn < upto:
+
+    def is_collected() -> bool:
         assert thread.error is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        return collector.write_lsn >= upto
+
+    wait_until(is_collected)
     thread.stop()
 
 

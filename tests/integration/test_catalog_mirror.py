@@ -1,7 +1,6 @@
 """The catalog mirror beside real servers: its rows are compared with SQL, row by row, by ctid."""
 
 import random
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -16,6 +15,7 @@ from tests.support.ddl_script import REWRITES, STEPS
 from tests.support.postgres import Cluster, StopMode, new_cluster, sql
 from tests.support.random_sessions.crew import storm
 from tests.support.servers import MAJORS
+from tests.support.waiting import wait_until
 from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE
@@ -51,10 +51,8 @@ def current_xid(session: psycopg.Connection[TupleRow]) -> Xid:
 
 
 def until_waiting(cluster: Cluster, query: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not cluster.sql(f"SELECT 1 FROM pg_stat_activity WHERE query = '{query}' AND wait_event_type = 'Lock'"):
-        assert time.monotonic() < deadline, f"{query} waits for nothing"
-        time.sleep(0.01)
+    look = f"SELECT 1 FROM pg_stat_activity WHERE query = '{query}' AND wait_event_type = 'Lock'"
+    wait_until(lambda: bool(cluster.sql(look)), f"a wait of {query}")
 
 
 def assert_equal(observed: Observed) -> None:

@@ -12,6 +12,7 @@ from tests.conftest import NewCluster
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster, Session, database_in
+from tests.support.waiting import wait_until
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.io.config import SelectConfig
 from tidemark.io.copy_source import CopySource, TableChanging
@@ -23,17 +24,13 @@ from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
 
 DEADLINE_S = 120.0
-POLL_S = 0.02
 FULL = "outbox is full, delivery waits"
 WAITS = "first copy waits for older transactions"
 SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
 
 
 def eventually(sidecar: Sidecar, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, sidecar.log_path.read_text()[-4000:]
-        time.sleep(POLL_S)
+    wait_until(condition, told=lambda: sidecar.log_path.read_text()[-4000:])
 
 
 def told(sidecar: Sidecar, event: str) -> list[dict[str, object]]:

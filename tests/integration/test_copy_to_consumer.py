@@ -1,6 +1,5 @@
 """The first copy to a consumer of one's own: what it did not confirm comes again, as a new generation."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -11,6 +10,7 @@ import pytest
 from tests.integration.test_first_copy import fill, newest_generation
 from tests.support.captures import change_log, config_for, replayed
 from tests.support.postgres import Cluster
+from tests.support.waiting import wait_until
 from tidemark.io.config import Config
 from tidemark.io.locks import RoleLock
 from tidemark.io.logs import get_log
@@ -25,7 +25,6 @@ from tidemark.runtime.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
 
 ROWS = 100
-DEADLINE_S = 120.0
 
 
 class Keeper(NullConsumer):
@@ -61,12 +60,12 @@ def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[
         stack.callback(capture.stop)
 
         def wait(condition: Callable[[], bool]) -> None:
-            deadline = time.monotonic() + DEADLINE_S
-            while not condition():
+            def holds() -> bool:
                 error = capture.poll()
                 assert error is None, error
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+                return condition()
+
+            wait_until(holds)
 
         yield wait
 

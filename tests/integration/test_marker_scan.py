@@ -1,13 +1,13 @@
 """An archive read for its markers alone: what is damaged is told and passed, also where nothing stood behind it yet."""
 
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from tests.support.captures import config_for
 from tests.support.failover import archiving_node
+from tests.support.waiting import wait_until
 from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
@@ -18,16 +18,15 @@ from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_scan import MarkerScan
 from tidemark.wal.segments import parse_segment_name, segment_start
 
-DEADLINE_S = 120.0
 MB = 1 << 20
 
 
 def wait_for(condition: Callable[[], bool], scan: MarkerScan) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
+    def holds() -> bool:
         assert scan.error is None, scan.error
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)
+        return condition()
+
+    wait_until(holds)
 
 
 def test_a_damaged_segment_at_the_archives_end_is_passed_once_there_is_more(tmp_path: Path) -> None:

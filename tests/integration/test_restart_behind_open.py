@@ -2,8 +2,7 @@
 
 import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -13,13 +12,12 @@ import pytest
 from tests.support.captures import change_log, replayed, running
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, sql
+from tests.support.waiting import wait_until
 from tidemark.model.errors import ExitCode
 
 MB = 1 << 20
 HALF_WAY = 5  # the row at which the rewrite waits
 GATE = 711  # an advisory lock
-WAIT_S = 120.0
-POLL_S = 0.01
 TABLES = """
     CREATE TABLE slow (id int PRIMARY KEY, note text);
     CREATE TABLE account (id int PRIMARY KEY, note text);
@@ -79,13 +77,6 @@ def database(cluster: Cluster, database: str) -> str:
 def table_of(cluster: Cluster, database: str, name: str) -> dict[object, dict[str, object]]:
     rows = cluster.sql(f"SELECT id, note FROM {name}", database)
     return {number: {"id": number, "note": note} for number, note in rows}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(POLL_S)
 
 
 @contextmanager

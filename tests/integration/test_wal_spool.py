@@ -1,14 +1,13 @@
 """The spool of WAL that is received while a first copy runs: cut at a fork, left for the node once it is caught up."""
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.postgres import Cluster
 from tests.support.receiving import Receiver
+from tests.support.waiting import wait_until
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
 from tidemark.io.logs import get_log
@@ -78,13 +77,6 @@ class HangingSpool(WalSpool):
         super().put(segment)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_nobody_else_receives_while_a_disk_that_hangs_holds_the_thread_that_fills_the_spool(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -101,13 +93,13 @@ def test_nobody_else_receives_while_a_disk_that_hangs_holds_the_thread_that_fill
     source = SpooledInput(spool, ring, Signal(), receive_into, get_log("test"))
     source.start()
     try:
-        until(spool.hangs.is_set)
+        wait_until(spool.hangs.is_set)
         source.drain()
-        until(lambda: receivers[0].stops > 1 or len(receivers) > 1)
+        wait_until(lambda: receivers[0].stops > 1 or len(receivers) > 1)
         assert len(receivers) == 1
         spool.goes_on.set()
         flushed = parse_lsn(cluster.flush_lsn())
-        until(lambda: len(receivers) > 1 and ring.write_lsn >= flushed)
+        wait_until(lambda: len(receivers) > 1 and ring.write_lsn >= flushed)
         assert source.error is None
     finally:
         spool.goes_on.set()

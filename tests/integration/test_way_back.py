@@ -1,6 +1,5 @@
 """The sidecar, step by step, where another process or the node is a moment ahead of it."""
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from sidecar.realtime import Realtime
 from tests.support.archiving import Archiving
 from tests.support.captures import config_for
 from tests.support.failover import archiving_node
+from tests.support.waiting import wait_until
 from tidemark.engine.handover import Event
 from tidemark.io.clock import SystemClock
 from tidemark.io.heartbeat import Slot
@@ -40,7 +40,6 @@ from tidemark.runtime.service import Means
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 
-DEADLINE_S = 120.0
 RING_BYTES = 4 << 20  # a segment switch leaps over one of the node's
 SMALL_RING_BYTES = 2 << 20
 
@@ -110,12 +109,15 @@ def fail_over(store: StateStore) -> None:
 
 def step_until(realtime: Realtime, store: StateStore, condition: Callable[[], bool]) -> None:
     """Let the sidecar work, beside an archiver that lives."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
+
+    def holds() -> bool:
+        if condition():
+            return True
         store.environment.heartbeat.beat(Slot.ARCHIVER)
         realtime.step()
-        time.sleep(0.02)
+        return False
+
+    wait_until(holds)
 
 
 def test_a_stage_that_changes_just_before_the_epoch_is_taken_ends_nothing(

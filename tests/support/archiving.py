@@ -7,12 +7,12 @@ import shutil
 import struct
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.postgres import Cluster, new_cluster
+from tests.support.waiting import wait_until
 from tidemark.io.spool import Spool
 
 LONG_HEADER = struct.Struct("<HHIQI4xQII")
@@ -50,10 +50,7 @@ class Archiving:
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds; fail with the server's log."""
-        deadline = time.monotonic() + ARCHIVED_S
-        while not condition():
-            assert time.monotonic() < deadline, self.node.log[-3000:]
-            time.sleep(0.05)
+        wait_until(condition, within_s=ARCHIVED_S, told=lambda: self.node.log[-3000:])
 
     def wait_until_archived(self) -> None:
         """Wait until the server keeps nothing for us."""

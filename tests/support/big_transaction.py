@@ -21,6 +21,7 @@ from psycopg.rows import TupleRow
 from tests.support.captures import Sidecar
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.servers import MAJORS
+from tests.support.waiting import wait_until
 from tidemark.io.metrics import ROWS, SPILLED
 from tidemark.model.lsn import parse_lsn
 
@@ -114,11 +115,16 @@ class Watched:
 
     def wait_for_rows(self, count: int) -> None:
         """Wait until this process has delivered so many rows."""
-        deadline = time.monotonic() + DELIVERED_S
-        while self.metric(ROWS) < count:
-            assert self.sidecar.running, self.sidecar.log_path.read_text()[-4000:]
-            assert time.monotonic() < deadline, self.sidecar.log_path.read_text()[-4000:]
-            time.sleep(POLL_S)
+
+        def is_delivered() -> bool:
+            assert self.sidecar.running, self.told()
+            return self.metric(ROWS) >= count
+
+        wait_until(is_delivered, f"{count} rows", within_s=DELIVERED_S, told=self.told)
+
+    def told(self) -> str:
+        """Return the end of the log."""
+        return self.sidecar.log_path.read_text()[-4000:]
 
     def spilled_on_disk(self) -> int:
         """Return the bytes in the spill folder."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from psycopg.rows import TupleRow
 
 from tests.support.postgres import Cluster
+from tests.support.waiting import wait_until
 from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
 from tidemark.io.control import request
 from tidemark.io.outbox import OutboxReader
@@ -85,23 +86,29 @@ class Sidecar:
                 stdout=log,
                 stderr=log,
             )
-        deadline = time.monotonic() + READY_S
-        while wait and self._ready_count() == ready_before:
-            assert self.process.poll() is None, self.log_path.read_text()[-4000:]
-            assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
-            time.sleep(POLL_S)
+        process = self.process
+
+        def is_ready() -> bool:
+            if self._ready_count() > ready_before:
+                return True
+            assert process.poll() is None, self.told()
+            return False
+
+        if wait:
+            wait_until(is_ready, "its start", within_s=READY_S, told=self.told)
+
+    def told(self) -> str:
+        """Return the end of the log."""
+        return self.log_path.read_text()[-4000:]
 
     def _ready_count(self) -> int:
         return self.log_path.read_text().count('"event": "ready"') if self.log_path.exists() else 0
 
     def wait_for_rows(self, count: int) -> None:
         """Wait until this process has put that many values into the outbox."""
-        deadline = time.monotonic() + CAUGHT_UP_S
         with OutboxReader.open(self.folder) as reader:
-            before = reader.head()
-            while reader.head() < before + count // 100:
-                assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
-                time.sleep(POLL_S)
+            wanted = reader.head() + count // 100
+            wait_until(lambda: reader.head() >= wanted, f"{count} rows", within_s=CAUGHT_UP_S, told=self.told)
 
     def status(self) -> Mapping[str, Json]:
         """Ask the process how it does, until it comes to an answer."""
@@ -162,10 +169,7 @@ class Sidecar:
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until something holds that this process brings about."""
-        deadline = time.monotonic() + CAUGHT_UP_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come\n{self.log_path.read_text()[-4000:]}"
-            time.sleep(POLL_S)
+        wait_until(condition, what, within_s=CAUGHT_UP_S, told=self.told)
 
     def walsenders(self, query: str) -> list[TupleRow]:
         """Return what `query` tells of walsenders, once there is one: behind the first copy we connect once more."""
@@ -180,13 +184,14 @@ class Sidecar:
 
     def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
         """Wait until the log has an event of that name and these fields; return the first one."""
-        deadline = time.monotonic() + CAUGHT_UP_S
-        while True:
-            for event in self.events():
-                if event["event"] == name and fields.items() <= event.items():
-                    return event
-            assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
-            time.sleep(POLL_S)
+        found: list[dict[str, Json]] = []
+
+        def has_come() -> bool:
+            found.extend(event for event in self.events() if event["event"] == name and fields.items() <= event.items())
+            return bool(found)
+
+        wait_until(has_come, f"the event {name!r}", within_s=CAUGHT_UP_S, told=self.told)
+        return found[0]
 
     def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
         """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""

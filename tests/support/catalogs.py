@@ -1,6 +1,5 @@
 """A mirror beside a real server: seeded by SQL, fed with the server's own WAL files, compared with SQL row by row."""
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -9,6 +8,7 @@ import psycopg
 from psycopg.rows import TupleRow
 
 from tests.support.postgres import Cluster, sql
+from tests.support.waiting import wait_until
 from tidemark.decode.catalog import seed
 from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
 from tidemark.decode.catalog.follower import CatalogFollower
@@ -143,11 +143,8 @@ def _column_row(row: TupleRow) -> seed.ColumnRow:
 
 
 def _wait_for_older(session: psycopg.Connection[TupleRow], next_xid: int) -> None:
-    deadline = time.monotonic() + WAIT_S
     wanted = f"SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8 & 4294967295 >= {next_xid}"
-    while not sql(session, wanted)[0][0]:
-        assert time.monotonic() < deadline, "older transactions do not end"
-        time.sleep(0.01)
+    wait_until(lambda: bool(sql(session, wanted)[0][0]), "the end of older transactions", within_s=WAIT_S)
 
 
 def play(observed: Observed, steps: tuple[str, ...], *, checkpoint_every: int = 0) -> None:

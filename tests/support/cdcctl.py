@@ -4,18 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.support.waiting import wait_until
 from tidemark.model.errors import ExitCode
 
 PORTS = TemporaryDirectory(prefix="tm-ports-")  # of the states that these runs make; removed with the process
 RUN_S = 300.0  # a run that hangs; of Spark, 25 on an idle machine
-POLL_S = 0.02
 Program = Sequence[str]
 OF_THIS_TREE: Program = (sys.executable, "-m", "ctl")
 
@@ -106,11 +105,14 @@ class Running:
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until something holds that the run brings about."""
-        deadline = time.monotonic() + RUN_S
-        while not condition():
+
+        def holds() -> bool:
+            if condition():
+                return True
             assert self.process.poll() is None, f"ended before {what}: {self.process.returncode}\n{self.err[-4000:]}"
-            assert time.monotonic() < deadline, f"{what} did not come\n{self.err[-4000:]}"
-            time.sleep(POLL_S)
+            return False
+
+        wait_until(holds, what, within_s=RUN_S, told=lambda: self.err[-4000:])
 
     def wait_for_err(self, text: str) -> None:
         """Wait until it says `text`."""

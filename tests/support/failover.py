@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 from tests.support.archiving import Archiving, archiving
 from tests.support.captures import Sidecar
+from tests.support.waiting import wait_until
 from tidemark.io.archive import ArchiveFolder
 from tidemark.io.control import request
 from tidemark.io.marker_key import load_marker_key
@@ -25,7 +26,6 @@ from tidemark.wire.marker import Instance, Marker, read_marker
 from tidemark.wire.state import Switch
 
 MOVED_S = 120.0
-POLL_S = 0.05
 RING_BYTES = 4 << 20  # four of the node's segments
 QUICK = {  # but for the watchdog: a busy machine keeps a process from its sign of life for seconds
     "TIDEMARK_ARCHIVE__SWITCH_S": "1",
@@ -87,10 +87,7 @@ class Pair:
 
     def wait_for(self, condition: Callable[[], bool], what: str) -> None:
         """Wait until something holds; fail with both logs."""
-        deadline = time.monotonic() + MOVED_S
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come: {self.told()}"
-            time.sleep(POLL_S)
+        wait_until(condition, what, within_s=MOVED_S, told=self.told)
 
     def wait_for_stage(self, *stages: Stage) -> None:
         """Wait until the capture is in one of these stages."""

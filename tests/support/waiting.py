@@ -1,0 +1,21 @@
+"""How a test waits for what another thread or process brings about: by a condition, with a bound."""
+
+import time
+from collections.abc import Callable
+
+DEADLINE_S = 120.0
+POLL_S = 0.02
+
+
+def wait_until(
+    condition: Callable[[], bool],
+    what: str = "what the test waits for",
+    *,
+    within_s: float = DEADLINE_S,
+    told: Callable[[], str] = str,
+) -> None:
+    """Return once `condition` holds, which may raise what makes waiting useless; fail with `what` and `told()`."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {within_s} s\n{told()}"
+        time.sleep(POLL_S)
