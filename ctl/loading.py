@@ -20,8 +20,9 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 class Entry:
     """A command that is not loaded yet."""
 
-    module: str  # below ctl.commands; the command is its attribute of the command's name
+    module: str  # below ctl.commands
     summary: str  # its line in the help of the group: the first sentence of its own help
+    attribute: str = ""  # of the module, that is the command; empty: it has the command's name
 
 
 class LazyGroup(click.Group):
@@ -52,7 +53,7 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         with _loading():
-            found = getattr(import_module(f"ctl.commands.{entry.module}"), cmd_name)
+            found = getattr(import_module(f"ctl.commands.{entry.module}"), entry.attribute or cmd_name)
         assert isinstance(found, click.Command), cmd_name
         return found
 

@@ -1,46 +1,17 @@
-"""`cdcctl run`: become one of the daemons."""
-
-import os
-import sys
-from pathlib import Path
+"""`cdcctl run`: the daemons, in the foreground."""
 
 import click
 
-from ctl import settings
-from ctl.options import config_option, state_option
+from ctl.loading import Entry, LazyGroup
 
-moved_option = click.option(
-    "--moved",
-    is_flag=True,
-    help="This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once.",
-)
+COMMANDS = {
+    "archiver": Entry(
+        "run_daemon", "Run the process that reads archived WAL, and delivers while the sidecar does not."
+    ),
+    "sidecar": Entry("run_daemon", "Run the realtime process: stream, decode, deliver."),
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, entries=COMMANDS)
 def run() -> None:
     """Run a daemon in the foreground."""
-
-
-@run.command()
-@state_option
-@config_option
-@moved_option
-def sidecar(*, state: Path, config: Path | None, moved: bool) -> None:
-    """Run the realtime process: stream, decode, deliver."""
-    become("sidecar", state, config, *(["--moved"] if moved else []))
-
-
-@run.command()
-@state_option
-@config_option
-@moved_option
-def archiver(*, state: Path, config: Path | None, moved: bool) -> None:
-    """Run the process that reads archived WAL, and delivers while the sidecar does not."""
-    become("archiver", state, config, *(["--moved"] if moved else []))
-
-
-def become(module: str, state: Path, config: Path | None, *arguments: str) -> None:
-    """Replace this process by a Python program of ours: signals, exit code and pid are its own."""
-    path = settings.config_path(state, config)
-    chosen = ["--config", str(path)] if path is not None else []
-    os.execv(sys.executable, [sys.executable, "-m", module, "--state", str(state), *chosen, *arguments])  # noqa: S606

@@ -1,75 +1,17 @@
-"""`cdcctl table`: what is done to single tables; `recopy` sends one to every reader again (I30)."""
-
-from functools import partial
-from pathlib import Path
+"""`cdcctl table`: what is done to single tables."""
 
 import click
 
-from ctl.confirming import confirm_losses
-from ctl.lake_tree import diverged_logs
-from ctl.options import config_option, json_option, state_option
-from ctl.recopy import TableFinder, TableRecopy
-from ctl.recopy_cancel import RecopyCancellation
-from ctl.render import show
-from ctl.surroundings import surrounded
-from tidemark.model.table_name import TableName
+from ctl.loading import Entry, LazyGroup
 
-DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
+COMMANDS = {
+    "recopy": Entry(
+        "table_recopy",
+        "Copy tables again, as a new generation for every reader; return when the copies are in the stream.",
+    ),
+}
 
 
-@click.group()
+@click.group(cls=LazyGroup, entries=COMMANDS)
 def table() -> None:
     """Copy single tables again."""
-
-
-@table.command()
-@state_option
-@config_option
-@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
-@click.option(
-    "--deadline-s",
-    type=click.FloatRange(min=0),
-    default=DEADLINE_S_DEFAULT,
-    show_default=True,
-    help="Return by then with what was found; the request is kept.",
-)
-@click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake gets a break.")
-@click.option("--cancel", is_flag=True, help="Remove requests for these tables whose copy has not begun.")
-@click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
-@json_option
-def recopy(
-    state: Path,
-    *,
-    config: Path | None,
-    tables: tuple[str, ...],
-    deadline_s: float,
-    accept_break: bool,
-    cancel: bool,
-    no_wait: bool,
-    as_json: bool,
-) -> None:
-    """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
-
-    TABLE is schema.table or database.schema.table, case-sensitive; a part with a dot is written as "a.b". Readers
-    replace the rows that they hold by the copied ones. The command may be repeated: a request that is open is not made
-    twice. While the archiver delivers, the tables wait until realtime is back.
-
-    A table of the lake that has diverged is made anew by its copy. A log loses what it did not get meanwhile: the
-    command prints the loss and asks first.
-
-    With --cancel requests that are open or have failed are removed; one whose copy has begun is refused.
-    """
-    names = list(dict.fromkeys(TableName.parse(text) for text in tables))
-    with surrounded(state, config) as (around, _errands):
-        if cancel:
-            RecopyCancellation(around, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
-            return
-        wanted = TableFinder(around).find(names)
-        confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
-        request = TableRecopy(around, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
-        request.request()
-        try:
-            if not no_wait:
-                request.wait()
-        finally:
-            show(request.tree(), as_json=as_json)

@@ -18,6 +18,7 @@ from tidemark.model.lsn import SystemIdentifier
 from tidemark.wire.state import Identity
 
 CPU_S_MAX = 0.25
+GROUPS = ("archive", "reader", "realtime", "run", "spark", "table")
 BIN = Path(sys.executable).parent
 
 
@@ -26,7 +27,7 @@ def commands(state: Path) -> dict[str, list[str]]:
     cdcctl, place = str(BIN / "cdcctl"), ["--state", str(state)]
     return {
         "cdcctl --help": [cdcctl, "--help"],
-        "cdcctl realtime --help": [cdcctl, "realtime", "--help"],
+        **{f"cdcctl {group} --help": [cdcctl, group, "--help"] for group in GROUPS},
         "cdcctl status": [cdcctl, "status", *place],
         "cdcctl realtime status": [cdcctl, "realtime", "status", *place],
         "cdcctl-archive --help": [str(BIN / "cdcctl-archive"), "--help"],

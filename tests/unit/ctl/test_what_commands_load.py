@@ -29,6 +29,7 @@ except SystemExit as ended:
     status = ended.code
 print(status, *{{name.partition(".")[0] for name in sys.modules}}, file=sys.stderr)
 """
+GROUPS = ("archive", "reader", "realtime", "run", "spark", "table")
 STATE_ALONE = {"click", "google_crc32c", "lmdb", "lz4", "msgspec", "pydantic", "zstandard"}
 
 
@@ -57,7 +58,13 @@ def loaded(module: str, *arguments: str) -> set[str]:
     return set(names) & declared()
 
 
-@pytest.mark.parametrize("group", ["", "archive", "realtime"])
+def test_the_groups_are_these() -> None:
+    assert isinstance(cdcctl, LazyGroup)
+    found = {name: cdcctl.get_command(click.Context(cdcctl), name) for name in cdcctl.entries}
+    assert {name for name, command in found.items() if isinstance(command, click.Group)} == set(GROUPS)
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
 def test_help_loads_no_command(group: str) -> None:
     assert loaded("ctl.main", *group.split(), "--help") == {"click"}
 

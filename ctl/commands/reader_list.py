@@ -1,0 +1,25 @@
+"""`cdcctl reader list`: the registered readers of the outbox, and how far each is."""
+
+from pathlib import Path
+
+import click
+
+from ctl.options import json_option, state_option
+from ctl.render import show
+from tidemark.io.state import StateStore
+from tidemark.io.state_folder import StateFolder
+
+
+@click.command("list")
+@state_option
+@json_option
+def list_readers(state: Path, *, as_json: bool) -> None:
+    """Show every reader: what its targets hold, what it may ask for again, how far it is behind."""
+    with StateStore.open(StateFolder(state), read_only=True) as store:
+        view = store.view()
+    head = view.ledger.head
+    tree = {
+        name: {"held": known.held, "replayable": known.replayable, "behind": head - known.held}
+        for name, known in view.readers.items()
+    }
+    show({"readers": tree, "damaged": sorted(view.damaged_readers)}, as_json=as_json)
