@@ -10,6 +10,7 @@ from tidemark.model.errors import TidemarkError
 _LINE = re.compile(r"^\s*(?:[\w.]+: )*(tidemark(?:\.\w+)+): (.*)$", re.MULTILINE)
 
 _CHAINED = re.compile(r"\s*\n\s*(?:\x1b\[\d+m)*↳(?:\x1b\[\d+m)*\s*")  # how delta-rs puts a cause below an error
+_NUMBER = re.compile(r"\(os error (\d+)\)")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -32,9 +33,14 @@ def first_reason(text: str) -> str:
     return next((line for line in lines if "Exception: " in line), lines[0] if lines else "no reason given")
 
 
+def error_numbers(text: str) -> set[int]:
+    """Return the numbers of the operating system's errors that the text of a delta-rs error names."""
+    return {int(number) for number in _NUMBER.findall(text)}
+
+
 def says_full(text: str) -> bool:
     """Tell if the text of a foreign error says that a disk is full, or a quota used up."""
-    return any(f"(os error {number})" in text or os.strerror(number) in text for number in _FULL)
+    return any(number in error_numbers(text) or os.strerror(number) in text for number in _FULL)
 
 
 def _kinds(kind: type[TidemarkError]) -> Iterator[type[TidemarkError]]:

@@ -24,7 +24,7 @@ BREAK = pa.struct(
 class FaultKind(Enum):
     """What has to happen before a table is written to again."""
 
-    DIVERGED = "diverged"  # another writer changed it: a new copy of the source's rows
+    DIVERGED = "diverged"  # another writer changed it, or it is damaged: a new copy of the source's rows
     STOPPED = "stopped"  # a property restricts writes: the property has to be undone
 
 

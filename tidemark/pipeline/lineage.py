@@ -29,7 +29,7 @@ NEVER_WRITTEN = Recorded()
 
 
 class TableDiverged(ConsumerFailed):
-    """Another writer changed what a table holds, or what happened to it cannot be found out."""
+    """Another writer changed what a table holds, it is damaged, or what happened to it cannot be found out."""
 
     hint = "cdcctl table recopy makes the table anew from the source"
 

@@ -37,7 +37,7 @@ class PipelineMetrics:
         self.tables_blocked = self._gauge(TABLES_BLOCKED, "Tables without a usable key: log only.")
         self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not kept up.")
         self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
-        self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that another writer changed: not written to.")
+        self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that others changed or that are damaged.")
         self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 where the driver does their work.")
         self.disk_full_seconds = self._gauge(DISK_FULL, "How long this process waits for room on a full disk; 0: not.")
         self.restarts = self._counter(RESTARTS, "Times that the query was started again after a failure.")

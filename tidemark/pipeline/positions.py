@@ -78,7 +78,7 @@ class TableState(Enum):
     DROPPED = "dropped"  # at the source; log and replica are kept
     STALE = "stale"  # blocked, with a replica of before, which is kept as it was
     STOPPED = "stopped"  # a property restricts writes to log or replica
-    DIVERGED = "diverged"  # another writer changed log or replica
+    DIVERGED = "diverged"  # another writer changed log or replica, or it is damaged
 
 
 @dataclass(frozen=True, slots=True)

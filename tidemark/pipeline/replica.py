@@ -102,8 +102,7 @@ class Replica:
         if not is_keyed and not table.exists:
             table = self._unkeyed()
         elif not is_keyed and table.uri == self.uri:
-            # NB: a key may be replaced by two statements: what comes between them and changes no row is no loss of it.
-            if table.held.blocked or not (isinstance(step, Happening) and isinstance(step.event, SchemaEvent)):
+            if not _needs_no_key(table, step):
                 self._leave(table, step)
                 return table
         elif is_keyed and table.uri != self.uri and not table.held.blocked:
@@ -278,6 +277,23 @@ class Replica:
         else:
             table.add_columns(plan.added, held)
         passed(Failpoint.REPLICA_RESHAPED)
+
+
+def _needs_no_key(table: LakeTable, step: Rows | Happening) -> bool:
+    """Tell if a step of a version without a key is applied to a replica that has one all the same.
+
+    A key may be replaced by two statements: what comes between them and changes no row is no loss of it. The version of
+    a partitioned table may have no key where its partitions have theirs, which rows come with: a copy of its rows, and
+    what happens to all rows of a partition, need none.
+    """
+    gathers, blocked = step.relation.gathers_partitions, table.held.blocked
+    if isinstance(step, Rows):
+        return gathers and not blocked and only_adds(step.changes)
+    event = step.event
+    if isinstance(event, SchemaEvent):
+        return not blocked
+    is_anew = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
+    return gathers and (is_anew or not blocked)
 
 
 def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:

@@ -20,7 +20,7 @@ def faults_of(table: TablePosition) -> Iterator[tuple[str, Fault]]:
 
 
 def report_changes(log: Log, before: Mapping[TableId, TablePosition], after: Mapping[TableId, TablePosition]) -> None:
-    """Write a line for each table that diverged, stopped, went stale, or goes on."""
+    """Write a line for each table that diverged, stopped, went stale, or goes on, and for each reason that changed."""
     for of, table in after.items():
         known = before.get(of)
         if known is not table:
@@ -32,7 +32,8 @@ def _report(log: Log, known: TablePosition | None, table: TablePosition) -> None
     were = dict(faults_of(known)) if known is not None else {}
     present = dict(faults_of(table))
     for target, fault in present.items():
-        if target not in were or were[target].kind is not fault.kind:
+        known_fault = were.get(target)
+        if known_fault is None or (known_fault.kind, known_fault.reason) != (fault.kind, fault.reason):
             hint = HINTS[fault.kind]
             position = str(fault.position)
             log.error(EVENTS[fault.kind], **told, target=target, reason=fault.reason, after=position, hint=hint)

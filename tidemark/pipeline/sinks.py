@@ -9,6 +9,7 @@ Logs and replicas go through a small pool of threads: most of a small commit is 
 """
 
 import re
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from tidemark.model.position import Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.changelog import ChangeLog
+from tidemark.pipeline.commits import has_commit
 from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind
 from tidemark.pipeline.held import NOTHING, Held
@@ -44,6 +46,7 @@ from tidemark.wire.state import Identity
 LOG, REPLICA = "log", "replica"  # the Delta tables of a table, below its folder
 TARGETS_AT_ONCE = 4
 COMPACT_EVERY = 100  # commits of one table
+LOOKED_AT = 50  # tables that nothing came for, of a batch: 1,000 are looked at within 20 batches
 PARTITIONED = "p"  # pg_class.relkind
 _PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
@@ -101,6 +104,7 @@ class Lake:
         self._accepted = accepted
         self._touched: Sequence[TablePosition] = ()
         self._beside: list[tuple[str, int]] = []
+        self._turn: deque[TableId] = deque()  # the tables that are still to be looked at
 
     @property
     def written(self) -> list[tuple[str, int]]:
@@ -114,6 +118,7 @@ class Lake:
         self.positions.check_place()
         split = _split(batch.items)
         self._add_stopped(split)
+        self._add_changed(split)
         with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
             written = [
                 (table, items, pool.submit(self._log, table, items), pool.submit(self._replica, table, items))
@@ -125,6 +130,7 @@ class Lake:
             done = [target.result() for _, _, *targets in written for target in targets]
             done += [target.result() for _, target in messages]
         passed(Failpoint.TABLES_DONE)
+        self.positions.check_place()  # a lake that went away meanwhile is no fault of its tables
         held = replace(self.positions.held, sequence=batch.end, position=batch.position)
         if held.position < self.positions.held.position:
             held = replace(held, position=self.positions.held.position)
@@ -141,6 +147,30 @@ class Lake:
                     split.messages.setdefault(known.database, [])
                 else:
                     split.tables.setdefault(of, [])
+
+    def _add_changed(self, split: _Split) -> None:
+        """Have some tables looked at that nothing came for, in turn: another writer may have committed to them.
+
+        A look is two questions to the file system for a log or replica: whether the recorded commit is there, and a
+        later one is not. Only a table that fails it is opened.
+        """
+        tables = self.positions.tables
+        if not self._turn:
+            self._turn.extend(tables)
+        for _ in range(min(LOOKED_AT, len(self._turn))):
+            of = self._turn.popleft()
+            known = tables.get(of)
+            if known is None or known.state is TableState.DROPPED:
+                continue  # what is kept of a dropped table is its owner's
+            if any(self._is_changed(*found) for found in delta_tables(known)):
+                if known.relation == INVALID_OID:
+                    split.messages.setdefault(known.database, [])
+                else:
+                    split.tables.setdefault(of, [])
+
+    def _is_changed(self, folder: str, version: int) -> bool:
+        uri = f"{self.root}/{folder}"
+        return has_commit(uri, version + 1) or not has_commit(uri, version)
 
     def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
         uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"

@@ -1,24 +1,33 @@
 """Bring one log or replica up to the end of a batch, or leave it alone where it must not be written.
 
 live      -> applied to, again if maintenance by another writer came between
-diverged  -> left out until a new copy of the source's rows begins; a log then has a break
+diverged  -> changed by another writer, or damaged: left out until a new copy of the source's rows begins; a log then
+             has a break
 stopped   -> its items wait beside it (`tidemark.pipeline.waiting`) until the property is undone
 """
 
+import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from tidemark.io.disk import is_full
 from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
 from tidemark.pipeline.commits import changed_columns, read_commit
+from tidemark.pipeline.damage import damage_of
+from tidemark.pipeline.failures import error_numbers
 from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind, Target
 from tidemark.pipeline.held import NOTHING, Held
-from tidemark.pipeline.lake import REOPENED_MAX, LakeTable, TableMoved, check_writable, table_id
+from tidemark.pipeline.lake import REOPENED_MAX, LakeFailed, LakeTable, TableMoved, check_writable, table_id
 from tidemark.pipeline.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.waiting import StoredItem, Waiting
 
+_OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has taken the place of a folder
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
 """Applies items to a table, which is checked against what is recorded when it is opened; None: not checked."""
 
@@ -62,6 +71,16 @@ class Outcome:
 
 def bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
     """Apply `items`, or find out why not."""
+    try:
+        return _bring_up(aim, items)
+    except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
+        damage = "" if _is_of_disk(error) else _damage(aim)
+        if not damage:
+            raise
+        return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
+
+
+def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
     fault = aim.known.fault
     if fault is not None and fault.kind is FaultKind.DIVERGED:
         return _begin_anew(aim, items, fault)
@@ -75,6 +94,26 @@ def bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
         stopped = Fault(FaultKind.STOPPED, str(error), _last_written(aim))
         return Outcome(Target(aim.known.recorded, stopped), aim.held, beside=waiting.written)
     return _written(aim, table)
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Tell if an error is the disk's or the permissions': a full disk, or one that returns errors."""
+    numbers = error_numbers(str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        numbers.add(error.errno)
+    return is_full(error) or bool(numbers - _OF_DAMAGE)
+
+
+def _damage(aim: Aim) -> str:
+    """Return what is lost or damaged of a target; "" if nothing is."""
+    return next(filter(None, map(damage_of, _parts(aim))), "")
+
+
+def _parts(aim: Aim) -> list[str]:
+    """Return the Delta tables of a target: itself, and those beside it that are there (rows set aside or waiting)."""
+    place = Path(aim.uri)
+    beside = sorted(place.parent.glob(f"{place.name}-*"))
+    return [aim.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
 
 
 def _written(aim: Aim, table: LakeTable, broke: Break | None = None) -> Outcome:
@@ -124,7 +163,8 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
         check_writable(aim.uri)
         table = _apply(aim, items[at:], None)
     except (TableDiverged, TableStopped) as error:
-        again = Fault(FaultKind.DIVERGED, str(error), fault.position)
+        reason = f"{error} (a new copy began at {position} and could not be written)"
+        again = Fault(FaultKind.DIVERGED, reason, fault.position)
         return Outcome(Target(aim.known.recorded, again), aim.held)
     Waiting(aim.uri, aim.app).clear()
     return _written(aim, table, Break(fault.reason, fault.position, position))
@@ -133,10 +173,12 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
 def _set_aside(aim: Aim, position: Position) -> None:
     """Rename what is in the place of a table but cannot be continued, so that nothing is deleted.
 
-    That is a table that another writer created or gave other columns, and one that cannot be read. Another one of ours
-    is kept: a replica is emptied by the new copy, and a log goes on. The table begins anew at `position`: one that
-    holds it was begun by an attempt that was cut off.
+    That is what is damaged, and a table that another writer created or gave other columns. Another one of ours is kept:
+    a replica is emptied by the new copy, and a log goes on. The table begins anew at `position`: one that holds it was
+    begun by an attempt that was cut off.
     """
+    for part in filter(damage_of, _parts(aim)):
+        _rename(part)
     if not Path(aim.uri).exists():
         return
     found, recorded = table_id(aim.uri), aim.known.recorded
@@ -151,5 +193,9 @@ def _set_aside(aim: Aim, position: Position) -> None:
         first = read_commit(aim.uri, aim.app, 0)
         if found is not None and first is not None and not first.foreign:
             return  # made by an attempt that was cut off
-    names = (f"{aim.uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
-    Path(aim.uri).rename(next(name for name in names if not Path(name).exists()))
+    _rename(aim.uri)
+
+
+def _rename(uri: str) -> None:
+    names = (f"{uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
+    Path(uri).rename(next(name for name in names if not Path(name).exists()))

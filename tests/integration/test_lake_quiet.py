@@ -1,0 +1,125 @@
+"""A quiet table is looked at in turn, and a copy that does not help is reported."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.integration.test_lake_changes import OTHER, Fed, delete, new_lake, optimize, remove, restore
+from tests.support.aged_logs import commit_path
+from tests.support.lakes import batch
+from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tidemark.io.logs import get_log
+from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.position import Sequence
+from tidemark.pipeline.positions import TableState
+from tidemark.pipeline.reporting import report_changes
+from tidemark.pipeline.sinks import LOOKED_AT, Lake, delta_tables
+from tidemark.pipeline.steps import Delivered
+
+QUIET = 2 * LOOKED_AT + 10
+
+
+class Beside:
+    """Another table of the lake, which has a change in every batch."""
+
+    def __init__(self) -> None:
+        self.table = ScriptedTable(oid=OTHER, name="other")
+        self._applied = 0
+
+    def bring_up(self, lake: Lake) -> None:
+        self.table.commit()
+        self.table.insert({1: self._applied, 2: "a", 3: None})
+        delivered = self.table.delivered(start=50)
+        lake.apply(batch(delivered[self._applied :]))
+        self._applied = len(delivered)
+
+
+@pytest.mark.feature("L01")
+def test_a_quiet_table_that_another_writer_changed_is_found_within_a_bounded_number_of_batches(tmp_path: Path) -> None:
+    fed, beside = Fed(tmp_path), Beside()
+    lake = new_lake(tmp_path)
+    known = lake.positions.tables[DATABASE, RELATION]
+    for number in range(QUIET):  # tables that nobody ever opens: for each a look finds the recorded commits
+        quiet = replace(known, relation=Oid(30_000 + number), folder=f"quiet/{number}")
+        lake.positions.tables[DATABASE, quiet.relation] = quiet
+        for folder, version in delta_tables(quiet):
+            path = commit_path(tmp_path / folder, version)
+            path.parent.mkdir(parents=True)
+            path.touch()
+    lake.positions.tables[DATABASE, RELATION] = lake.positions.tables.pop((DATABASE, RELATION))  # the last in turn
+    restore(fed, "replica")
+    batches = 0
+    while lake.positions.tables[DATABASE, RELATION].state is TableState.LIVE:
+        assert batches <= math.ceil(QUIET / LOOKED_AT)
+        beside.bring_up(lake)
+        batches += 1
+    assert fed.state() is TableState.DIVERGED
+    states = [table.state for table in lake.positions.tables.values()]
+    assert states.count(TableState.LIVE) == len(states) - 1
+
+
+@pytest.mark.feature("L02")
+def test_maintenance_of_a_quiet_table_is_recorded_and_not_looked_at_again(tmp_path: Path) -> None:
+    fed, beside = Fed(tmp_path), Beside()
+    optimize(fed, "log")
+    lake = new_lake(tmp_path)
+    beside.bring_up(lake)
+    assert fed.state() is TableState.LIVE
+    assert fed.position().log_version == fed.delta("log").version()
+    before = lake.positions.tables[DATABASE, RELATION]
+    beside.bring_up(lake)
+    assert lake.positions.tables[DATABASE, RELATION] is before
+
+
+@pytest.mark.feature("L01")
+def test_what_is_left_of_a_dropped_table_may_be_removed(tmp_path: Path) -> None:
+    fed, beside = Fed(tmp_path), Beside()
+    last = fed.position()
+    at = replace(last.position, commit_lsn=Lsn(last.position.commit_lsn + 1))
+    relation, kind = fed.table.relation, (SchemaChange.DROP, SchemaEffect.METADATA)
+    drop = SchemaEvent(at, at.commit_lsn, DATABASE, Xid(7), *kind, relation, None)
+    new_lake(tmp_path).apply(batch([Delivered(Sequence(last.sequence + 1), drop)]))
+    assert fed.state() is TableState.DROPPED
+    remove(fed, "log")
+    remove(fed, "replica")
+    lake = new_lake(tmp_path)
+    beside.bring_up(lake)
+    dropped = fed.position()
+    assert dropped.state is TableState.DROPPED
+    assert (dropped.log.fault, dropped.replica.fault) == (None, None)
+
+
+@pytest.mark.feature("L01")
+def test_a_copy_that_does_not_help_is_reported_once(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    delete(fed, "replica")
+    assert reasons(fed, "diverges") == [str(fault_reason(fed))]
+    fed.delta("replica").alter.set_table_properties({"delta.appendOnly": "true"})
+    fed.recopy()
+    (reason,) = reasons(fed, "copied")
+    assert "delta.appendOnly" in reason
+    assert fed.state() is TableState.DIVERGED
+    assert reasons(fed, "later") == []
+
+
+def fault_reason(fed: Fed) -> str:
+    fault = fed.position().replica.fault
+    assert fault is not None
+    return fault.reason
+
+
+def reasons(fed: Fed, note: str) -> list[str]:
+    """Bring a change into the lake; return the reasons that the log then has."""
+    lake = new_lake(fed.root)
+    before = lake.positions.tables
+    fed.table.commit()
+    fed.table.update((3,), {2: note})
+    with capture_logs() as told:
+        lake.apply(batch(fed.pending()))
+        report_changes(get_log("test"), before, lake.positions.tables)
+    fed.applied()
+    return [str(line["reason"]) for line in told if line["event"] == "table diverged"]
