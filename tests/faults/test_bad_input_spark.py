@@ -15,13 +15,21 @@ from tidemark.model.errors import ExitCode
 pytestmark = pytest.mark.timeout(300)
 BROKEN = """
 import sys
-from tidemark.pipeline import __main__ as program
+from tidemark.pipeline import program
 
 def break_down(*_: object) -> None:
     raise ZeroDivisionError("a row's value")
 
 program.arm_from_environment = break_down
 sys.exit(program.main())
+"""
+
+WITHOUT_DELTALAKE = """
+import runpy
+import sys
+
+sys.modules["deltalake"] = None
+runpy.run_module("tidemark.pipeline", run_name="__main__")
 """
 
 
@@ -64,6 +72,14 @@ def test_an_error_that_nobody_foresaw_ends_the_pipeline_with_a_code_of_its_own(t
     done = subprocess.run(arguments, capture_output=True, check=False, env=environment())
     ended(Done(done.returncode, done.stdout, done.stderr.decode()), ExitCode.INTERNAL, "internal error")
     assert b"a row's value" not in done.stdout + done.stderr
+
+
+@pytest.mark.feature("I40")
+def test_a_pipeline_without_the_packages_of_its_extra_names_the_extra(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", WITHOUT_DELTALAKE, "--state", str(tmp_path), "--lake", str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, check=False, env=environment())
+    ended(Done(done.returncode, done.stdout, done.stderr.decode()), ExitCode.CONFIG, "deltalake is not installed")
+    assert b'pip install \\"tidemark[spark]\\"' in done.stderr
 
 
 def test_the_pipeline_leaves_nothing_in_the_state_folder_that_others_may_read(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from tests.support.cdcctl import cdcctl, refused
 from tidemark.io.config import load_config
 from tidemark.io.local_path import NotLocal, local_path
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline import __main__ as pipeline
 from tidemark.pipeline import compare
+from tidemark.pipeline import program as pipeline
 
 LAKE = "s3://bucket/lake"
 

@@ -16,7 +16,7 @@ from typing import Self
 from tidemark.io.clock import boot_id, host_name, own_start_ticks
 from tidemark.io.disk import writing
 from tidemark.io.state_folder import StateFolder
-from tidemark.model.errors import Fenced
+from tidemark.model.errors import Fenced, StateError
 from tidemark.wire.state import Owner
 
 _TEXT_BYTES_MAX = 4096
@@ -57,6 +57,10 @@ class RoleLock:
             holder = _text(descriptor)
             os.close(descriptor)
             raise AlreadyRunning(f"a {role} runs on {folder.root} already: {holder}") from None
+        except OSError as error:
+            os.close(descriptor)
+            hint = "keep the state folder on a local disk, whose file system has locks of open files"
+            raise StateError(f"{path} cannot be locked: {error.strerror}", hint=hint) from error
         owner = Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
         try:
             with writing(path):

@@ -10,9 +10,10 @@ pair, and one on hosts whose file system does not share locks, is fenced by its 
 
 import fcntl
 import os
+import pwd
 import struct
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,8 @@ from tidemark.wire.state import Identity
 
 FILE = "_pipeline.lock"
 _FILE_MODE = 0o600
+OTHER_USER = f"run the pipelines of a lake as one user; or, while none runs, remove {FILE}: the next one makes it anew"
+NO_LOCKS = "put the lake on a file system with locks of open files (on NFS: without nolock, with its lock service)"
 _TEXT_BYTES_MAX = 4096
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock of fcntl(2)
 _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -91,7 +94,8 @@ class LakeLock:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
         try:
             try:
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+                with _locking(path):
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
             except BlockingIOError:
                 holder = _holder(descriptor)
                 if holder is not None and own.is_beside(holder):
@@ -117,8 +121,31 @@ class LakeLock:
 def _writing_lake(path: Path) -> Iterator[None]:
     try:
         yield
+    except PermissionError as error:
+        with suppress(OSError):
+            owner = path.stat().st_uid
+            told = f"{path} belongs to the user {_name(owner)} and may not be written by {_name(os.geteuid())}"
+            raise LakeFailed(told, hint=OTHER_USER) from error
+        raise LakeFailed(f"{path}: {error.strerror}") from error
     except OSError as error:
         raise (LakeFull if is_full(error) else LakeFailed)(f"{path}: {error.strerror}") from error
+
+
+@contextmanager
+def _locking(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise LakeFailed(f"{path} cannot be locked: {error.strerror}", hint=NO_LOCKS) from error
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def _holder(descriptor: int) -> Holder | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.io.state_folder import StateFolder
-from tidemark.pipeline.__main__ import metrics_port, parse_arguments
+from tidemark.pipeline.program import metrics_port, parse_arguments
 
 
 @pytest.mark.parametrize(

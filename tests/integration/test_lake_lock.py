@@ -1,0 +1,57 @@
+"""The lock of a lake that cannot be taken: the error says why, and what to do."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes import IDENTITY
+from tidemark.io.locks import RoleLock
+from tidemark.io.state_folder import StateFolder
+from tidemark.model.errors import StateError
+from tidemark.pipeline.lake import LakeFailed
+from tidemark.pipeline.lake_lock import FILE, LakeLock
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acting as another user takes root")
+def test_a_lake_whose_lock_another_user_made_names_both_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = tmp_path / "lake"
+    with LakeLock.take(lake, IDENTITY, tmp_path, "spark", []):
+        pass
+    lake.chmod(0o777)
+    monkeypatch.chdir(lake)  # the folders above are closed to others
+    with (
+        as_nobody(),
+        pytest.raises(LakeFailed, match=f"{FILE} belongs to the user root and may not be written by nobody") as refusal,
+    ):
+        LakeLock.take(Path(), IDENTITY, tmp_path, "spark", [])
+    assert "as one user" in refusal.value.hint
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    # NB: no file system that a test can mount refuses locks, so the system call is replaced.
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    with pytest.raises(LakeFailed, match=f"{tmp_path}/{FILE} cannot be locked: No locks available") as refusal:
+        LakeLock.take(tmp_path, IDENTITY, tmp_path, "spark", [])
+    assert "NFS" in refusal.value.hint
+    with pytest.raises(StateError, match="cannot be locked: No locks available") as refused:
+        RoleLock.take(StateFolder(tmp_path), "sidecar")
+    assert "local disk" in refused.value.hint
