@@ -1,5 +1,6 @@
 """The archive command by itself, as a server runs it: whatever is wrong, a status in time and a line that says so."""
 
+import math
 import os
 import subprocess
 import sys
@@ -9,10 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from archiver.archive_command import HURRIED_S, UNLISTED_HOLDS, Job
+from archiver import archive_command
+from archiver.archive_command import (
+    CLOCK_STEP_S,
+    COPY_S_DEFAULT,
+    HURRIED_BYTES_PER_S,
+    HURRIED_S,
+    UNLISTED_HOLDS,
+    Job,
+)
 from tests.support.archiving import segment_bytes
 from tidemark.io.held_wal import held_bytes
-from tidemark.io.hole_ledger import LEDGER_BYTES, HoleLedger, boot_clock_ns
+from tidemark.io.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.spool import Spool
 
 CLUSTER = 7_123_456_789_012_345_678
@@ -38,10 +47,19 @@ class Server:
         ready.touch()
         os.utime(ready, (0, time.time() - seconds))
 
+    def job(self, *, hold_bytes: int = 0, copy_s: float = COPY_S_DEFAULT) -> Job:
+        """Return the segment as a job."""
+        return Job(self.segment, NAME, self.spool, HOLD_S, hold_bytes, copy_s, 0, 0)
+
     @property
     def own_ledger(self) -> Path:
         """The ledger that the command keeps while the spool's cannot be written."""
-        return self.data / Job(self.segment, NAME, self.spool, 0, 0, 0, 0, 0).own_ledger
+        return self.data / self.job().own_ledger
+
+    def own_holes(self) -> list[str]:
+        """Return the holes in the ledger of the data folder."""
+        with HoleLedger.open(self.own_ledger, writable=False) as ledger:
+            return [hole.name for hole in ledger.holes()]
 
     def fail(self, ledger: Path, failed_s: float, *, ago_s: float = 1) -> None:
         """Have archiving fail for so long already, up to a moment ago."""
@@ -56,9 +74,13 @@ class Server:
         self.segment.write_bytes(segment_bytes(CLUSTER + 1))
 
     def archive(self, *more: str, program: str = "") -> tuple[int, str]:
+        """Archive the segment, by the command or a program around it; return the exit status and what it said."""
+        return self.run(*more, f"pg_wal/{NAME}", NAME, program=program)
+
+    def run(self, *more: str, program: str = "") -> tuple[int, str]:
         """Run the command, or a program around it; return its exit status and what it said."""
         command = ["-c", program] if program else ["-m", "archiver.archive_command"]
-        given = ["--spool", str(self.spool.folder), "--free-bytes-min", "0", *more, f"pg_wal/{NAME}", NAME]
+        given = ["--spool", str(self.spool.folder), "--free-bytes-min", "0", *more]
         done = subprocess.run(
             [sys.executable, "-S", *command, *given],
             capture_output=True,
@@ -140,6 +162,8 @@ def test_a_file_is_given_up_only_with_both_limits_reached(server: Server) -> Non
     assert code == 0
     assert "recorded as a hole" in said
     assert server.holes == [NAME]
+    with HoleLedger.open(server.spool.ledger, writable=False) as ledger:
+        assert [hole.reason for hole in ledger.holes()] == ["the copy failed"]
 
 
 @pytest.mark.feature("I25")
@@ -192,6 +216,82 @@ def test_what_only_the_data_folder_could_record_comes_into_the_spool_later(serve
     assert not server.own_ledger.exists()
 
 
+def test_what_is_still_tried_or_has_arrived_since_is_no_hole(server: Server) -> None:
+    away = server.spool.folder.rename(server.data.with_name("away"))
+    assert server.archive()[0] == 1
+    assert server.own_holes() == []
+    server.fail(server.own_ledger, HOLD_S)
+    assert server.archive("--hold-bytes", "0")[0] == 0
+    assert server.own_holes() == [NAME]
+    away.rename(server.spool.folder)
+    assert server.archive()[0] == 0
+    assert server.holes == []
+    assert not server.own_ledger.exists()
+
+
+@pytest.mark.parametrize("spool_is_there", [True, False])
+def test_attempts_that_took_as_long_as_a_copy_may_are_of_one_failure(server: Server, *, spool_is_there: bool) -> None:
+    server.break_copies()
+    ledger = server.spool.ledger if spool_is_there else server.own_ledger
+    if not spool_is_there:
+        server.spool.folder.rename(server.data.with_name("away"))
+    for ago_s, code in ((ATTEMPTS_APART_S - 5, 0), (ATTEMPTS_APART_S + COPY_S_DEFAULT - 5, 0), (1000, 1)):
+        server.fail(ledger, HOLD_S, ago_s=ago_s)
+        assert server.archive("--hold-bytes", "0")[0] == code, ago_s
+
+
+def test_the_limits_themselves_are_reached(server: Server) -> None:
+    held = server.segment.stat().st_size
+    assert server.job(hold_bytes=held).is_over(HOLD_S)
+    assert not server.job(hold_bytes=held).is_over(HOLD_S - 0.1)
+    assert not server.job(hold_bytes=held + 1).is_over(10 * UNLISTED_HOLDS * HOLD_S)
+    (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").unlink()
+    (server.data / "pg_wal" / "archive_status").rmdir()
+    assert server.job(hold_bytes=1).is_over(UNLISTED_HOLDS * HOLD_S)
+    assert not server.job(hold_bytes=1).is_over(UNLISTED_HOLDS * HOLD_S - 0.1)
+
+
+def test_a_copy_is_hurried_by_its_size_only_where_files_queue_up(server: Server) -> None:
+    def copy_s(byte_count: int, **more: float) -> float:
+        os.truncate(server.segment, byte_count)
+        return archive_command._copy_s(server.job(**more))  # type: ignore[arg-type]
+
+    assert copy_s(HURRIED_BYTES_PER_S) == COPY_S_DEFAULT
+    server.age(HOLD_S + 1)
+    assert copy_s(HURRIED_BYTES_PER_S) == HURRIED_S + 1
+    assert copy_s(HURRIED_BYTES_PER_S, copy_s=0.5) == 0.5
+    assert copy_s(HURRIED_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
+
+
+def test_a_clock_that_was_set_back_by_more_than_a_step_tells_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.age(0)
+    ready_s = (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").stat().st_mtime
+    found = []
+    for now_s in (ready_s + 5, ready_s - CLOCK_STEP_S / 2, ready_s - CLOCK_STEP_S):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        found.append(archive_command._waited_s(server.job()))
+    assert found == [5, -CLOCK_STEP_S / 2, math.inf]
+
+
+def test_a_probe_archives_nothing_and_tells_if_the_spool_can_be_written(server: Server) -> None:
+    before = sorted(server.spool.folder.iterdir())
+    assert server.run("--probe") == (0, "")
+    assert sorted(server.spool.folder.iterdir()) == before
+    server.spool.folder.rename(server.data.with_name("away"))
+    code, said = server.run("--probe")
+    assert code == 1
+    assert str(server.spool.folder) in said
+
+
+@pytest.mark.parametrize("given", [[], [f"pg_wal/{NAME}"]], ids=["neither", "no name"])
+def test_without_path_and_name_the_command_says_how_it_is_called(server: Server, given: list[str]) -> None:
+    code, said = server.run(*given)
+    assert code == 2
+    assert "has to end with %p %f" in said
+
+
 def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(server: Server) -> None:
     program = """
 import errno, os
@@ -221,6 +321,43 @@ main()
     assert (server.spool.folder / NAME).read_bytes() == server.segment.read_bytes()
 
 
+def hang(server: Server) -> None:
+    """Have whoever copies into the spool wait for ever."""
+    sentinel = server.spool.folder / ".tidemark"
+    sentinel.unlink()
+    os.mkfifo(sentinel)
+
+
+@pytest.mark.feature("I25")
+def test_a_copy_that_hangs_is_tried_again_by_each_attempt_while_the_file_is_held(server: Server) -> None:
+    hang(server)
+    with HoleLedger.open(server.spool.ledger, writable=True):  # the command waits for it, too
+        for _ in range(2):
+            code, said = server.archive("--copy-s", "0.2")
+            assert code == 1
+            assert f"{NAME}: the copy took over 0 s" in said, "it was tried"
+
+
+@pytest.mark.feature("I25")
+def test_a_host_without_room_for_a_process_that_is_left_behind_holds_no_wal(server: Server) -> None:
+    program = """
+import errno, os
+from archiver.archive_command import main
+fork, left = os.fork, [1, 1]
+def few_left():
+    if not left: raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    left.pop()
+    return fork()
+os.fork = few_left
+main()
+"""
+    hang(server)
+    with HoleLedger.open(server.spool.ledger, writable=True):
+        server.fail(server.own_ledger, HOLD_S)
+        assert server.archive("--hold-bytes", "0", "--copy-s", "0.2", program=program)[0] == 0
+    assert server.own_holes() == [NAME]
+
+
 @pytest.mark.feature("I25")
 def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -> None:
     """However much WAL the node writes: that it hangs is found out once, and not for each file anew."""
@@ -231,13 +368,13 @@ def test_files_do_not_queue_up_behind_a_file_system_that_hangs(server: Server) -
     with HoleLedger.open(server.spool.ledger, writable=True):  # who opens it waits, too
         server.age(HOLD_S + 1)
         server.fail(server.own_ledger, HOLD_S)
-        assert server.archive("--hold-bytes", "0")[0] == 0
-        began_s = time.monotonic()
-        for _ in range(5):
+        code, said = server.archive("--hold-bytes", "0")
+        assert code == 0
+        assert "the copy took over 2 s" in said
+        for _ in range(5):  # none of them sends a copy after the one that hangs
             code, said = server.archive("--hold-bytes", "0")
             assert code == 0
             assert f"{server.own_ledger.name} of the data folder alone: an earlier copy into the spool still" in said
-        assert time.monotonic() - began_s < 5 * HURRIED_S
         assert server.archive()[0] == 1, "with little WAL held it is tried again"
     fifo = sentinel.rename(sentinel.with_suffix(".fifo"))
     sentinel.write_text(content)

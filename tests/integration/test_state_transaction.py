@@ -30,6 +30,7 @@ from tidemark.wire.state import (
     HAND_OVER,
     LEDGER,
     MARKER_KEYS,
+    PROCESSES,
     STAGE,
     TERM,
     Beginning,
@@ -47,6 +48,8 @@ from tidemark.wire.state import (
     MarkerKeys,
     OutboxLedger,
     Owner,
+    ProcessEnd,
+    ProcessLog,
     Reader,
     Recopies,
     Recopy,
@@ -174,6 +177,16 @@ def test_what_is_told_to_people_is_kept_and_forgotten_where_it_is_damaged(store:
     assert told() == ((), (), (), {})
     moved(store, note)
     assert told() == ((SWITCH,), (LOSS,), (REWIND,), {"sidecar": "aa"})
+
+
+@pytest.mark.feature("I24")
+def test_how_processes_ended_is_kept_and_forgotten_where_it_is_damaged(store: StateStore) -> None:
+    assert store.processes() == ProcessLog()
+    known = ProcessLog({"sidecar": OWNER}, {"archiver": ProcessEnd(7, 5, "corrupt WAL")})
+    moved(store, lambda moving: moving.put(PROCESSES, known))
+    assert store.processes() == known
+    damage(store, "processes")
+    assert store.processes() == ProcessLog()
 
 
 @pytest.mark.feature("P22")

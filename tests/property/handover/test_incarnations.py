@@ -301,3 +301,70 @@ def test_a_deliverer_of_an_older_timeline_fences_no_promoted_one_and_is_fenced_b
     left = Reader(Incarnation("z"), Extent(old.epoch, old.position), None)
     assert judge(old, (KnownIncarnation(Incarnation("a"), "sidecar"),), promoted) is Verdict.BEHIND
     assert judge(new, (KnownIncarnation(Incarnation("z"), "sidecar"),), left) is Verdict.OVERTAKEN
+
+
+OWN, LESS, GREATER = Incarnation("m"), Incarnation("a"), Incarnation("z")
+NOW = Extent(Epoch(FIRST, 7), position(500))
+BEFORE = Extent(Epoch(FIRST, 3), position(300))
+
+
+@pytest.mark.feature("I21")
+@pytest.mark.parametrize(
+    ("claimed", "number", "verdict"),
+    [
+        (GREATER, 8, Verdict.OVERTAKEN),
+        (LESS, 8, Verdict.OVERTAKEN),
+        (GREATER, 7, Verdict.OVERTAKEN),
+        (LESS, 7, Verdict.PASSED),
+        (GREATER, 6, Verdict.PASSED),
+    ],
+)
+def test_a_confirmed_deliverer_is_fenced_by_a_later_epoch_alone_and_answers_nothing_before_its_start_marker(
+    claimed: Incarnation, number: int, verdict: Verdict
+) -> None:
+    reader = Reader(OWN, NOW, BEFORE, is_confirmed=True)
+    assert judge(Claim(claimed, Epoch(FIRST, number), position(900)), (), reader) is verdict
+    behind = replace(reader, began=None)
+    expected = Verdict.BEHIND if verdict is Verdict.PASSED else verdict
+    assert judge(Claim(claimed, Epoch(FIRST, number), position(900)), (), behind) is expected
+
+
+def test_a_state_without_an_epoch_is_further_than_nobody() -> None:
+    reader = Reader(GREATER, Extent(None, None), None)
+    assert judge(Claim(LESS, Epoch(FIRST, 1), None), (), reader) is Verdict.OVERTAKEN
+
+
+def test_a_process_is_not_fenced_by_its_own_incarnation() -> None:
+    own = Claim(OWN, Epoch(FIRST, 7), position(501))  # beyond what the state has
+    assert judge(own, (KnownIncarnation(OWN, "sidecar"),), Reader(OWN, NOW, None)) is Verdict.BEHIND
+
+
+@pytest.mark.feature("I21")
+@pytest.mark.parametrize(
+    ("number", "at", "began", "verdict"),
+    [
+        (3, 300, BEFORE, Verdict.PASSED),
+        (4, 300, BEFORE, Verdict.OVERTAKEN),
+        (3, 301, BEFORE, Verdict.OVERTAKEN),
+        (3, None, BEFORE, Verdict.PASSED),
+        (4, None, BEFORE, Verdict.OVERTAKEN),
+        (4, 300, Extent(None, BEFORE.position), Verdict.PASSED),
+        (4, 301, Extent(None, BEFORE.position), Verdict.OVERTAKEN),
+        (3, 301, Extent(BEFORE.epoch, None), Verdict.PASSED),
+    ],
+)
+def test_before_its_start_marker_a_state_is_overtaken_by_what_is_beyond_it_in_epoch_or_position(
+    number: int, at: int | None, began: Extent, verdict: Verdict
+) -> None:
+    claim = Claim(GREATER, Epoch(FIRST, number), None if at is None else position(at))
+    assert judge(claim, (), Reader(OWN, NOW, began)) is verdict
+
+
+def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_goes_on_does_not() -> None:
+    history = (
+        KnownIncarnation(LESS, "sidecar", BEFORE),
+        KnownIncarnation(OWN, "sidecar"),
+        KnownIncarnation(GREATER, "archiver"),
+    )
+    assert [known.ended for known in ended(history, NOW)] == [BEFORE, NOW, NOW]
+    assert [known.ended for known in ended(history, NOW, alive=frozenset({"archiver"}))] == [BEFORE, NOW, None]

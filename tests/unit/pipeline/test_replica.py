@@ -137,6 +137,7 @@ def test_the_replica_equals_its_table_after_each_piece_of_its_life(tmp_path: Pat
         fed.feed()
         assert fed.rows == fed.table.expected(), what
         fed.table.commit()
+    assert not gathered(fed).exists, "it had a key at all times"
 
 
 def test_new_rows_are_appended_in_one_commit_and_others_merged_in_one(fed: Fed) -> None:
@@ -216,6 +217,13 @@ def test_a_copy_replaces_all_rows_at_its_begin_and_is_known_to_go_on_until_its_e
     held = fed.feed().held
     assert (held.generation, held.copy_sequence) == (3, NO_SEQUENCE)
     fed.assert_equal()
+
+
+def test_a_copy_that_has_begun_and_has_no_rows_yet_is_known_to_have_begun(tmp_path: Path) -> None:
+    fed = Fed(tmp_path, ScriptedTable())
+    fed.table.copy(1, [], whole=False)
+    assert fed.feed().held.generation == 1
+    assert fed.rows == []
 
 
 # Rewrites
@@ -313,6 +321,7 @@ def unkeyed(root: Path) -> Fed:
 
 def set_key(fed: Fed, *, key: bool) -> None:
     """Give the table a key, or take it away."""
+    fed.table.cut()
     identity, numbers = (ReplicaIdentity.DEFAULT, (1,)) if key else (ReplicaIdentity.NOTHING, ())
     before = fed.table.relation
     fed.table.key, fed.table.identity = numbers, identity
@@ -335,6 +344,15 @@ def test_rows_of_a_table_without_a_key_are_gathered_once_and_become_the_replica_
     assert gathered(fed).held == NOTHING
     fed.table.rows = {(1,): {1: 1, 2: "a", 3: None}, (2,): {1: 2, 2: "b", 3: None}}
     fed.table.update((1,), {2: "c"})
+    fed.feed()
+    fed.assert_equal()
+
+
+def test_a_table_that_had_no_row_before_it_got_its_key_has_its_replica_from_then_on(tmp_path: Path) -> None:
+    fed = Fed(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
+    schema_event(fed, fed.table.relation, fed.table.relation, SchemaEffect.REWRITE)
+    set_key(fed, key=True)
+    fed.table.insert({1: 1, 2: "first", 3: None})
     fed.feed()
     fed.assert_equal()
 
@@ -407,6 +425,18 @@ def test_a_truncate_unblocks_a_table_without_a_key(tmp_path: Path) -> None:
     fed.table.insert({1: 3, 2: "new", 3: None})
     fed.feed()
     assert [row["note"] for row in gathered(fed).scan().read_all().to_pylist()] == ["new"]
+
+
+def test_a_truncate_makes_the_replica_of_a_table_that_got_a_key_too_late(tmp_path: Path) -> None:
+    fed = unkeyed(tmp_path)
+    fed.table.rows = {(): {1: 2, 2: "b", 3: None}}
+    fed.table.update((), {2: "which?"})
+    set_key(fed, key=True)
+    fed.feed()
+    assert not fed.exists
+    fed.table.truncate()
+    fed.feed()
+    assert fed.rows == []
 
 
 # Partitions under their root's name
