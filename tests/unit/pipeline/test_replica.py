@@ -480,6 +480,78 @@ def test_a_partition_that_leaves_takes_its_rows_along(tmp_path: Path, change: Pa
     fed.assert_equal()
 
 
+def as_root(fed: Fed) -> Relation:
+    """Return the version of the table itself, where its partitions have their keys and it has none."""
+    return replace(fed.table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=())
+
+
+def truncation(fed: Fed, relation: Relation, partition: Oid = INVALID_OID) -> Truncation:
+    return Truncation(fed.table._position(), AT, DATABASE, XID, relation, False, False, partition)
+
+
+def block(fed: Fed) -> None:
+    """Change a row that the root's version does not identify."""
+    keyed, fed.table.relation = fed.table.relation, as_root(fed)
+    fed.table.update((1,), {2: "which?"})
+    fed.table.cut()
+    fed.table.relation = keyed
+    assert fed.feed().held.blocked
+
+
+def test_what_happens_to_all_rows_of_a_partition_needs_no_key_of_the_root(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    fed.happens(truncation(fed, as_root(fed), HIGH))
+    forget(fed, HIGH)
+    assert not fed.feed().held.blocked
+    fed.assert_equal()
+    partition = replace(fed.table.relation, oid=LOW, name="low")
+    at = fed.table._position()
+    fed.happens(PartitionEvent(at, AT, DATABASE, XID, PartitionChange.DETACH, as_root(fed), partition))
+    assert not fed.feed().held.blocked
+    assert fed.rows == []
+
+
+def test_copied_rows_need_no_key_of_the_root_and_a_copy_unblocks_it(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    block(fed)
+    there, keyed = fed.rows, fed.table.relation
+    fed.table.relation = as_root(fed)
+    fed.table.insert({1: 9, 2: "unseen", 3: None, TABLEOID_NUMBER: LOW})
+    assert fed.feed().held.blocked
+    assert fed.rows == there
+    fed.table.commit()
+    fed.table.copy(2, [{1: 5, 2: "copied", 3: None, TABLEOID_NUMBER: LOW}])
+    assert not fed.feed().held.blocked
+    fed.assert_equal()
+    fed.table.relation = keyed
+    fed.table.update((5,), {2: "changed"})
+    fed.feed()
+    fed.assert_equal()
+
+
+def test_a_truncate_unblocks_a_root_and_that_of_a_partition_does_not(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    block(fed)
+    there, root = fed.rows, as_root(fed)
+    schema_event(fed, root, root)
+    for event in (truncation(fed, root, HIGH), truncation(fed, root, LOW)):
+        fed.happens(event)
+        assert fed.feed().held.blocked
+        assert fed.rows == there
+    fed.happens(truncation(fed, root))
+    assert not fed.feed().held.blocked
+    assert fed.rows == []
+
+
+def test_a_schema_event_unblocks_no_root(tmp_path: Path) -> None:
+    fed = partitioned(tmp_path, ScriptedTable())
+    block(fed)
+    version, root = fed.delta.version(), as_root(fed)
+    extra = column(4, "extra", "text")
+    schema_event(fed, root, replace(root, columns=(*root.columns[:3], extra, *root.columns[3:])))
+    assert fed.feed().version == version
+
+
 def test_a_partition_that_is_rewritten_replaces_its_own_rows_and_gives_others_its_columns(tmp_path: Path) -> None:
     fed = partitioned(tmp_path, ScriptedTable())
     first, _, *others = fed.table.relation.columns
