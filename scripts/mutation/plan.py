@@ -64,7 +64,8 @@ PLANS = {
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/test_sinks.py",)
     ),
     "tidemark/pipeline/replica.py": Plan(
-        ("tests/unit/pipeline/test_replica.py",), ("tests/integration/test_sinks.py",)
+        ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
+        ("tests/integration/test_sinks.py",),
     ),
     "archiver/archive_command.py": Plan(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)

@@ -6,81 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
+from tests.support.fed_replica import APP, AT, XID, Fed, boundary, gathered, schema_event
 from tests.support.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
-from tidemark.decode.codecs.registry import UTF8
-from tidemark.model.change import (
-    PartitionChange,
-    PartitionEvent,
-    RewriteBoundary,
-    SchemaChange,
-    SchemaEffect,
-    SchemaEvent,
-    Truncation,
-)
-from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
+from tidemark.model.change import SchemaEffect, Truncation
+from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.model.relation import (
-    TABLEOID_NUMBER,
-    Column,
-    EnumLabel,
-    Relation,
-    ReplicaIdentity,
-    TypeDescription,
-    TypeKind,
-)
+from tidemark.model.relation import Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 from tidemark.pipeline.held import NOTHING
 from tidemark.pipeline.lake import LakeTable
-from tidemark.pipeline.replica import UNKEYED, Replica
-from tidemark.pipeline.steps import TableItem
-from tidemark.pipeline.types import constants_of, shape_of
-
-APP = "tidemark:test:replica"
-AT, XID = Lsn(950), Xid(7)
-LOW, HIGH = Oid(30001), Oid(30002)  # partitions
-Rows = list[dict[str, Value]]
-
-
-class Fed:
-    """A replica beside its table."""
-
-    def __init__(self, root: Path, table: ScriptedTable) -> None:
-        self.table = table
-        self.uri = str(root / "replica")
-        self.replica = Replica(self.uri, APP, shape_of, constants_of, UTF8)
-        self._told = 0
-
-    def feed(self) -> LakeTable:
-        """Apply what has happened since, and then all of it again."""
-        found = self.apply()
-        version = found.version
-        again = self.replica.apply(self.table.delivered())
-        assert again.version == version, "what it holds makes no commit"
-        return again
-
-    def apply(self) -> LakeTable:
-        items = self.table.delivered()
-        told, self._told = self._told, len(items)
-        return self.replica.apply(items[told:])
-
-    def happens(self, event: TableItem) -> None:
-        self.table._event(event)
-
-    @property
-    def exists(self) -> bool:
-        return DeltaTable.is_deltatable(self.uri)
-
-    @property
-    def delta(self) -> DeltaTable:
-        return DeltaTable(self.uri)
-
-    @property
-    def rows(self) -> Rows:
-        return sorted(self.delta.to_pyarrow_table().to_pylist(), key=repr)
-
-    def assert_equal(self) -> None:
-        assert self.rows == self.table.expected()
 
 
 @pytest.fixture
@@ -229,11 +163,6 @@ def test_a_copy_that_has_begun_and_has_no_rows_yet_is_known_to_have_begun(tmp_pa
 # Rewrites
 
 
-def boundary(fed: Fed, *, begin: bool, partition: Oid = INVALID_OID) -> None:
-    at = fed.table._position()
-    fed.happens(RewriteBoundary(at, AT, DATABASE, XID, fed.table.relation, begin, partition))
-
-
 def begin_rewrite(fed: Fed) -> None:
     columns = (column(1, "id", "text"), *fed.table.relation.columns[1:])
     fed.table.alter(columns, SchemaEffect.REWRITE)
@@ -272,19 +201,6 @@ def test_a_rewrite_makes_the_replica_of_a_table_that_had_no_row_yet(tmp_path: Pa
 
 
 # Tables that are made and dropped
-
-
-def schema_event(
-    fed: Fed,
-    before: Relation | None,
-    after: Relation | None,
-    effect: SchemaEffect = SchemaEffect.METADATA,
-    *,
-    brings_rows: bool = False,
-) -> None:
-    change = SchemaChange.CREATE if before is None else SchemaChange.DROP if after is None else SchemaChange.ALTER
-    at = fed.table._position()
-    fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
 
 
 def test_a_table_that_is_made_is_empty_unless_its_rows_come_along_or_were_not_seen(fed: Fed) -> None:
@@ -327,10 +243,6 @@ def set_key(fed: Fed, *, key: bool) -> None:
     fed.table.key, fed.table.identity = numbers, identity
     fed.table.relation = replace(before, replica_identity=identity, identity_columns=numbers, primary_key=numbers)
     schema_event(fed, before, fed.table.relation)
-
-
-def gathered(fed: Fed) -> LakeTable:
-    return LakeTable(f"{fed.uri}-{UNKEYED}", f"{APP}-{UNKEYED}")
 
 
 def test_rows_of_a_table_without_a_key_are_gathered_once_and_become_the_replica_with_the_key(tmp_path: Path) -> None:
@@ -437,146 +349,6 @@ def test_a_truncate_makes_the_replica_of_a_table_that_got_a_key_too_late(tmp_pat
     fed.table.truncate()
     fed.feed()
     assert fed.rows == []
-
-
-# Partitions under their root's name
-
-
-def root_of(table: ScriptedTable) -> ScriptedTable:
-    tableoid = column(TABLEOID_NUMBER, "tableoid", "int8")
-    table.relation = replace(table.relation, columns=(*table.relation.columns, tableoid))
-    return table
-
-
-def partitioned(root: Path, table: ScriptedTable) -> Fed:
-    fed = Fed(root, root_of(table))
-    for key, partition in ((1, LOW), (2, LOW), (3, HIGH)):
-        fed.table.insert({1: key, 2: "12" if key > 1 else "first", 3: None, TABLEOID_NUMBER: partition})
-    fed.feed()
-    fed.table.commit()
-    return fed
-
-
-def forget(fed: Fed, partition: Oid) -> None:
-    fed.table.rows = {key: row for key, row in fed.table.rows.items() if row[TABLEOID_NUMBER] != partition}
-
-
-def test_a_partition_that_is_truncated_takes_its_rows_alone(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, fed.table.relation, False, False, HIGH))
-    forget(fed, HIGH)
-    fed.feed()
-    fed.assert_equal()
-
-
-@pytest.mark.parametrize("change", list(PartitionChange))
-def test_a_partition_that_leaves_takes_its_rows_along(tmp_path: Path, change: PartitionChange) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    partition = replace(fed.table.relation, oid=LOW, name="low")
-    fed.happens(PartitionEvent(fed.table._position(), AT, DATABASE, XID, change, fed.table.relation, partition))
-    if change in (PartitionChange.DETACH, PartitionChange.DROP):
-        forget(fed, LOW)
-    fed.feed()
-    fed.assert_equal()
-
-
-def as_root(fed: Fed) -> Relation:
-    """Return the version of the table itself, where its partitions have their keys and it has none."""
-    return replace(fed.table.relation, replica_identity=ReplicaIdentity.NOTHING, identity_columns=(), primary_key=())
-
-
-def truncation(fed: Fed, relation: Relation, partition: Oid = INVALID_OID) -> Truncation:
-    return Truncation(fed.table._position(), AT, DATABASE, XID, relation, False, False, partition)
-
-
-def block(fed: Fed) -> None:
-    """Change a row that the root's version does not identify."""
-    keyed, fed.table.relation = fed.table.relation, as_root(fed)
-    fed.table.update((1,), {2: "which?"})
-    fed.table.cut()
-    fed.table.relation = keyed
-    assert fed.feed().held.blocked
-
-
-def test_what_happens_to_all_rows_of_a_partition_needs_no_key_of_the_root(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    fed.happens(truncation(fed, as_root(fed), HIGH))
-    forget(fed, HIGH)
-    assert not fed.feed().held.blocked
-    fed.assert_equal()
-    partition = replace(fed.table.relation, oid=LOW, name="low")
-    at = fed.table._position()
-    fed.happens(PartitionEvent(at, AT, DATABASE, XID, PartitionChange.DETACH, as_root(fed), partition))
-    assert not fed.feed().held.blocked
-    assert fed.rows == []
-
-
-def test_copied_rows_need_no_key_of_the_root_and_a_copy_unblocks_it(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    block(fed)
-    there, keyed = fed.rows, fed.table.relation
-    fed.table.relation = as_root(fed)
-    fed.table.insert({1: 9, 2: "unseen", 3: None, TABLEOID_NUMBER: LOW})
-    assert fed.feed().held.blocked
-    assert fed.rows == there
-    fed.table.commit()
-    fed.table.copy(2, [{1: 5, 2: "copied", 3: None, TABLEOID_NUMBER: LOW}])
-    assert not fed.feed().held.blocked
-    fed.assert_equal()
-    fed.table.relation = keyed
-    fed.table.update((5,), {2: "changed"})
-    fed.feed()
-    fed.assert_equal()
-
-
-def test_a_truncate_unblocks_a_root_and_that_of_a_partition_does_not(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    block(fed)
-    there, root = fed.rows, as_root(fed)
-    schema_event(fed, root, root)
-    for event in (truncation(fed, root, HIGH), truncation(fed, root, LOW)):
-        fed.happens(event)
-        assert fed.feed().held.blocked
-        assert fed.rows == there
-    fed.happens(truncation(fed, root))
-    assert not fed.feed().held.blocked
-    assert fed.rows == []
-
-
-def test_a_schema_event_unblocks_no_root(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    block(fed)
-    version, root = fed.delta.version(), as_root(fed)
-    extra = column(4, "extra", "text")
-    schema_event(fed, root, replace(root, columns=(*root.columns[:3], extra, *root.columns[3:])))
-    assert fed.feed().version == version
-
-
-def test_a_partition_that_is_rewritten_replaces_its_own_rows_and_gives_others_its_columns(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable())
-    first, _, *others = fed.table.relation.columns
-    fed.table.alter((first, column(2, "note", "int8"), *others), SchemaEffect.REWRITE)
-    rewritten: dict[Oid, dict[Value, Value]] = {HIGH: {3: 33}, LOW: {1: 11, 2: 22}}
-    for partition, notes in rewritten.items():
-        boundary(fed, begin=True, partition=partition)
-        for key, note in notes.items():
-            fed.table.insert({**fed.table.rows[key,], 2: note}, "r")
-        boundary(fed, begin=False, partition=partition)
-        fed.feed()
-        if partition == HIGH:
-            assert {row["id"]: row["note"] for row in fed.rows} == {1: None, 2: None, 3: 33}
-    fed.assert_equal()
-
-
-def test_a_partition_that_is_rewritten_unblocks_no_table(tmp_path: Path) -> None:
-    fed = partitioned(tmp_path, ScriptedTable(key=(), identity=ReplicaIdentity.NOTHING))
-    fed.table.update((), {2: "which?"})
-    assert fed.feed().held.blocked
-    boundary(fed, begin=True, partition=LOW)
-    fed.table.insert({1: 1, 2: "rewritten", 3: None, TABLEOID_NUMBER: LOW}, "r")
-    boundary(fed, begin=False, partition=LOW)
-    assert fed.feed().held.blocked
-    assert gathered(fed).scan().read_all().num_rows == 0
 
 
 # Values that are told otherwise behind DDL of their type
