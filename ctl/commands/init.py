@@ -196,6 +196,12 @@ def _init_from_backup(
     assign_ports(folder)
     if config is not None:
         settings.keep(folder, config)
+    if is_new and chosen.markers.key_file:
+        click.echo(
+            f"this state replaces an earlier one of capture {chosen.capture.name}: once a daemon is started on it, the "
+            "processes of any other state with this key stop at its marker, fenced",
+            err=True,
+        )
     if is_new:
         click.echo(f"state made in {state}: {', '.join(names)} from {format_lsn(seed.lsn)} on, where the backup ended")
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ctl.realtime_tree import see, stage_tree
-from tests.support.captures import Sidecar, change_log, running
+from tests.support.captures import Sidecar, change_log, config_for, running
 from tests.support.failover import Archiver, Pair
 from tests.support.postgres import Cluster
 from tidemark.io.config import load_config
@@ -27,8 +27,10 @@ from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.fencing import Fence
 from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.initialise import initialise_from_backup
+from tidemark.runtime.seeding import take_seed
 from tidemark.wire.marker import Instance, Marker, MarkerKind
-from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Watermark
+from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Watermark
 
 PROGRAM = ("-m", "sidecar")
 MOVED = (*PROGRAM, "--moved")
@@ -212,3 +214,28 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
             deliver_to(store, 1100)
             fence.step(store.marks(), None)
             assert not store.incarnations()[0].is_confirmed
+
+
+@pytest.mark.feature("I21")
+def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_state_that_it_replaces(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    """The seed is as one from a backup: what differs is where it was read."""
+    config, log = config_for(cluster, database), get_log("test")
+    seed = take_seed(cluster.dsn(database), [database])
+    folder = StateFolder(tmp_path / "state")
+    assert initialise_from_backup(config, folder, seed)
+    with StateStore.open(folder) as store:
+        incarnation = begin_incarnation(store, Role.SIDECAR, log)
+        around = Surroundings(config, store, Metrics("main"), log)
+        instance = Instance(store.identity.system_identifier, "main")
+        ahead = Lsn(seed.lsn + 1000)
+        pointer = Pointer(Position(seed.timeline, ahead, 0), ahead)
+        lost = Marker(
+            MarkerKind.START, instance, Epoch(seed.timeline, 70), NO_SEQUENCE, pointer, incarnation=Incarnation("z")
+        )
+        with closing(NodeErrands(around, b"k" * 16, incarnation)) as errands:
+            fence = Fence(around, incarnation, errands)
+            store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
+            assert not fence.meet(Lsn(ahead + 8), seed.timeline, lost)
+            assert store.marks().overtaken is None

@@ -12,10 +12,12 @@ from functools import partial
 
 from tidemark.decode.catalog.history import Base, OpenTransactionStart
 from tidemark.decode.catalog.layout import HALF_DROPPED
+from tidemark.engine.incarnations import EPOCHS_LEAPT
 from tidemark.io.archive_setup import adopt_archive
 from tidemark.io.config import Config
 from tidemark.io.file_access import ServerUser
 from tidemark.io.history_files import HistoryWriter
+from tidemark.io.incarnations import expect_markers_ahead
 from tidemark.io.marker_key import make_marker_key
 from tidemark.io.node import Node, NodeFacts
 from tidemark.io.state import StateStore
@@ -24,10 +26,10 @@ from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.state_views import StateView
 from tidemark.io.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ConfigError
-from tidemark.model.lsn import Lsn, SystemIdentifier
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
-from tidemark.model.position import NO_SEQUENCE, Pointer, Position
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.runtime.copy_plan import plan_copies, selection_told
@@ -38,15 +40,19 @@ from tidemark.wire.state import (
     DELIVERED,
     FINGERPRINT,
     FOLLOWED,
+    HAND_OVER,
     HISTORY,
     STAGE,
+    TERM,
     Beginning,
     CopyPhase,
     CopyProgress,
     Fingerprint,
     Followed,
+    HandOver,
     HistoryIndex,
     Identity,
+    Term,
     Watermark,
 )
 
@@ -138,16 +144,23 @@ def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: Se
 def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
     """Make the state of a capture from a seed that no server was asked for; false if it is there already and complete.
 
-    Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured.
+    Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured. That WAL may
+    have markers of an earlier state of the capture, signed by the same key: they do not fence this one.
     """
     with _create(config, folder, seed.node) as store:
         if store.view().beginning is not None:
             return False
         snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
-        _write_beginning(
-            config, store, seed, snapshot, stage=Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
-        )
+        stage = Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
+        _write_beginning(config, store, seed, snapshot, stage=stage, note=partial(_replace_earlier, seed.timeline))
     return True
+
+
+def _replace_earlier(timeline: TimelineId, moving: StateTransaction) -> None:
+    """Note that this state replaces an earlier one of the capture, whose epochs and attempts have not come so far."""
+    moving.put(TERM, Term(Epoch(timeline, EPOCHS_LEAPT), None))
+    moving.put(HAND_OVER, HandOver(attempt=EPOCHS_LEAPT))
+    expect_markers_ahead(moving)
 
 
 def _create(
