@@ -1,8 +1,11 @@
 """Locks, control socket, heartbeats and logs: what processes of ours say to each other through the state folder."""
 
+import errno
 import io
 import json
 import os
+import resource
+import selectors
 import signal
 import socket
 import subprocess
@@ -12,11 +15,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tidemark.io.clock import boot_id, own_start_ticks, process_start_ticks
-from tidemark.io.control import CONNECTIONS_MAX, DEADLINE_S, HANDLERS_MAX, ControlServer, DaemonAway, request
+from tidemark.io.control import (
+    CONNECTIONS_MAX,
+    DEADLINE_S,
+    EXHAUSTED_PAUSE_S,
+    HANDLERS_MAX,
+    ControlServer,
+    DaemonAway,
+    request,
+)
 from tidemark.io.environment import Environment
 from tidemark.io.heartbeat import HeartbeatFile, Slot
 from tidemark.io.locks import AlreadyRunning, RoleLock, SeenLock
@@ -24,6 +36,9 @@ from tidemark.io.logs import configure_logs, describe_error, get_log
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.wire.control import Json
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 HOLD_LOCK = """
 import sys, time, pathlib
@@ -43,6 +58,7 @@ with environment.read() as transaction:
     print("held", flush=True)
     time.sleep(60)
 """
+ASKED = 3  # looks of a server in which one that does not pause finds the same client each time
 HOLD_WRITER = HOLD_READER.replace(".read()", ".write()")
 
 
@@ -268,6 +284,73 @@ def test_a_client_that_sends_no_whole_line_is_closed_at_its_deadline(folder: Sta
         assert request(path, {"command": "other"})["ok"] is False  # so the first one is accepted by now
         clock.now_s = DEADLINE_S
         assert client.recv(1) == b""
+
+
+Ready = list[tuple[selectors.SelectorKey, int]]  # type: ignore[explicit-any]  # the key's `data`, of typeshed
+
+
+class WatchingSelector(selectors.DefaultSelector):
+    """Counts how often the listening socket was ready; may refuse to watch a client."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = 0
+        self.refuses = 0  # clients, still to come
+        self.asked_more = threading.Event()  # since the listening socket was first ready
+        self._asked = 0
+
+    def select(self, timeout: float | None = None) -> Ready:  # type: ignore[explicit-any]
+        found = super().select(timeout)
+        self.ready += sum(is_listening(key.fileobj) for key, _ in found)
+        self._asked += bool(self.ready)
+        if self._asked > ASKED:
+            self.asked_more.set()
+        return found
+
+    def register(  # type: ignore[explicit-any]
+        self, fileobj: "FileDescriptorLike", events: int, data: object = None
+    ) -> selectors.SelectorKey:
+        if self.refuses and not is_listening(fileobj):
+            self.refuses -= 1
+            raise OSError(errno.ENOSPC, "no more watches")
+        return super().register(fileobj, events, data)
+
+
+def is_listening(file: object) -> bool:
+    return isinstance(file, socket.socket) and bool(file.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def test_a_process_without_descriptors_looks_for_clients_now_and_then_and_not_without_a_pause(
+    folder: StateFolder,
+) -> None:
+    path, clock, selector = folder.socket("sidecar"), SetClock(), WatchingSelector()
+    served = ControlServer(path, {"echo": lambda _: {}}, clock=clock, make_selector=lambda: selector)
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        client = stack.enter_context(socket.socket(socket.AF_UNIX))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no new ones; those that are open stay
+        try:
+            client.connect(str(path))
+            assert selector.asked_more.wait(60)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert selector.ready == 1
+        clock.now_s = EXHAUSTED_PAUSE_S
+        client.sendall(b'{"command": "echo"}\n')
+        assert json.loads(client.makefile().readline()) == {"ok": True}
+
+
+def test_a_client_that_cannot_be_watched_is_closed_and_the_next_one_is_served(folder: StateFolder) -> None:
+    path, selector = folder.socket("sidecar"), WatchingSelector()
+    selector.refuses = 1
+    served = ControlServer(path, {"echo": lambda _: {}}, make_selector=lambda: selector)
+    with ExitStack() as stack:
+        stack.callback(served.close)
+        client = stack.enter_context(socket.socket(socket.AF_UNIX))
+        client.connect(str(path))
+        assert client.recv(1) == b""
+        assert request(path, {"command": "echo"}) == {"ok": True}
 
 
 def test_a_bug_in_a_command_is_told_by_its_class_alone(folder: StateFolder) -> None:

@@ -5,6 +5,7 @@ at once, so that a client that sends nothing delays nobody; a few others run com
 handler's business, and must be short.
 """
 
+import errno
 import os
 import selectors
 import socket
@@ -23,6 +24,8 @@ from tidemark.wire.control import LINE_BYTES_MAX, BadRequest, Json, decode_line,
 DEADLINE_S = 5.0
 CONNECTIONS_MAX = 64  # at once; of those that have sent no whole line yet, the oldest makes room for the next
 HANDLERS_MAX = 4  # commands that run at once, each for at most DEADLINE_S
+EXHAUSTED_PAUSE_S = 1.0  # before the next look if the process has no descriptor left for a client
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BACKLOG = 256  # a connection that does not fit is refused by the kernel
 _ACCEPT_S = 0.5  # how soon a stop is noticed
 _RECEIVED_BYTES_MAX = 1 << 16
@@ -60,6 +63,7 @@ class ControlServer:
         handlers: Mapping[str, Handler],
         file_mode: int = 0o600,
         clock: Callable[[], float] = time.monotonic,
+        make_selector: Callable[[], selectors.BaseSelector] = selectors.DefaultSelector,
     ) -> None:
         self._path = path
         self._handlers = handlers
@@ -79,8 +83,9 @@ class ControlServer:
             os.umask(before)
         self._socket.listen(_BACKLOG)
         self._socket.setblocking(False)
-        self._selector = selectors.DefaultSelector()
+        self._selector = make_selector()
         self._selector.register(self._socket, selectors.EVENT_READ)
+        self._paused_until_s: float | None = None  # there were no descriptors: nobody is accepted
         targets = [self._serve, *[self._run_commands] * HANDLERS_MAX]
         self._threads = [threading.Thread(target=target, name="control", daemon=True) for target in targets]
         for thread in self._threads:
@@ -103,6 +108,7 @@ class ControlServer:
                 elif isinstance(key.fileobj, socket.socket) and key.fileobj in self._reading:
                     self._read(self._reading[key.fileobj])
             now_s = self._clock()
+            self._resume(now_s)
             for late in [one for one in self._reading.values() if one.deadline_s <= now_s]:
                 self._forget(late).close()
         for left in list(self._reading.values()):
@@ -114,13 +120,40 @@ class ControlServer:
             self._commands.put(None)
 
     def _accept(self) -> None:
-        with suppress(OSError):  # it went away meanwhile, or there are no descriptors: the next one may do
+        try:
             accepted, _ = self._socket.accept()
-            if len(self._reading) >= CONNECTIONS_MAX:
-                self._forget(next(iter(self._reading.values()))).close()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self._pause()
+            return  # else it went away meanwhile
+        if len(self._reading) >= CONNECTIONS_MAX:
+            self._forget(self._oldest()).close()
+        try:
             accepted.setblocking(False)
-            self._reading[accepted] = _Connection(accepted, self._clock() + DEADLINE_S)
             self._selector.register(accepted, selectors.EVENT_READ)
+        except OSError:  # the kernel watches no more descriptors: the client asks again
+            accepted.close()
+            return
+        self._reading[accepted] = _Connection(accepted, self._clock() + DEADLINE_S)
+
+    def _pause(self) -> None:
+        """Make room where descriptors are exhausted; where there is none to be made, accept nobody for a while.
+
+        The connection that waits would end each `select` at once.
+        """
+        if self._reading:
+            self._forget(self._oldest()).close()
+            return
+        self._selector.unregister(self._socket)
+        self._paused_until_s = self._clock() + EXHAUSTED_PAUSE_S
+
+    def _resume(self, now_s: float) -> None:
+        if self._paused_until_s is not None and now_s >= self._paused_until_s:
+            self._paused_until_s = None
+            self._selector.register(self._socket, selectors.EVENT_READ)
+
+    def _oldest(self) -> _Connection:
+        return next(iter(self._reading.values()))
 
     def _read(self, connection: _Connection) -> None:
         try:
