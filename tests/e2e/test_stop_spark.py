@@ -18,6 +18,14 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.io.systemd import ALIVE, READY, STOPPING
 from tidemark.pipeline.failpoints import Failpoint
 
+# A Java that starts for as long as it is let; its second start fails at once.
+JAVA = """#!/bin/bash
+[ "$1" = -version ] && echo 'openjdk version "21"' >&2 && exit 0
+[ -e {started} ] && exit 1
+touch {started}
+exec sleep 600
+"""
+
 
 @contextmanager
 def listening(path: Path) -> Iterator[list[str]]:
@@ -65,3 +73,22 @@ def test_a_stop_of_all_processes_at_once_is_a_stop_that_finishes_the_batch_in_ha
     assert Failpoint.POSITIONS_WRITTEN.value in passed.read_text()  # the batch in hand was finished
     feed_by_hand(StateFolder(campaign.state), campaign.lake, "spark")
     campaign.check()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.feature("N22")
+def test_a_stop_while_the_jvm_starts_is_a_stop(tmp_path: Path) -> None:
+    campaign, started = Campaign(tmp_path, seed=6, groups=1), tmp_path / "started"
+    make_state(campaign.state)
+    java = tmp_path / "home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA.format(started=started))
+    java.chmod(0o700)
+    spark = campaign.spark
+    spark.start(JAVA_HOME=str(java.parent.parent))
+    try:
+        wait_for(lambda: started.exists() or not spark.running, "a JVM", spark.log)
+        spark.stop_group()
+    finally:
+        spark.end_all()
+    assert "pipeline stopped" in spark.log_path.read_text()

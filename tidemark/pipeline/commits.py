@@ -14,11 +14,19 @@ from pathlib import Path
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.model.errors import ConfigError
+
 MARK = "tidemark.commit"
 TOKEN = "commit"  # noqa: S105 - the name of an application transaction
 TOKEN_BITS = 62  # a transaction's version is a signed number of 64 bits
 _FILES = ("add", "remove", "cdc")
 _RESTORE = "RESTORE"
+
+
+class CommitUnreadable(ConfigError):
+    """A file of a Delta log that is there and that the file system does not give out: nothing is known of the table."""
+
+    hint = "the pipeline's user has to read and write the whole lake: see owner and mode of the file and its folders"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,13 @@ def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool =
 
 
 def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> Commit | None:
-    """Read one commit; None where its file is gone or damaged."""
+    """Read one commit; None where its file is gone or damaged. Raises `CommitUnreadable`."""
     try:
         text = _file(uri, version).read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
+    except OSError as error:
+        raise CommitUnreadable(f"{_file(uri, version)} cannot be read: {error.strerror}") from error
     try:
         actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
     except ValueError:

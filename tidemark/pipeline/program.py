@@ -34,7 +34,7 @@ from tidemark.pipeline.log_cleanup import KEEP_S
 from tidemark.pipeline.metrics import PipelineMetrics
 from tidemark.pipeline.progress import Progress
 from tidemark.pipeline.runner import BATCH_BYTES, Pipeline, Settings
-from tidemark.pipeline.session import SparkGone, end_session, make_session
+from tidemark.pipeline.session import SparkGone, SparkRefused, end_session, make_session
 
 REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
 REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
@@ -122,7 +122,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
                 pipeline.run(spark, stop)
             finally:
                 end_session(spark)
-        except SparkGone:
+        except (SparkGone, SparkRefused):  # refused: a JVM that a signal ended while it started, twice
             if not stop.wait(SIGNAL_S):
                 raise
         run.reason = _reason(stop)

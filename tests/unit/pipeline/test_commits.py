@@ -1,0 +1,18 @@
+"""A commit of a Delta table as its file has it: gone, damaged, or not to be read."""
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.pipeline.commits import CommitUnreadable, read_commit
+
+
+def test_a_commit_that_is_there_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    (log / f"{1:020}.json").mkdir(parents=True)  # as for a file without permission, the file system refuses
+    (log / f"{2:020}.json").write_text("{")
+    with pytest.raises(CommitUnreadable, match=f"{1:020}.json cannot be read: Is a directory") as found:
+        read_commit(str(tmp_path), "app", 1)
+    assert "owner and mode" in found.value.hint
+    assert read_commit(str(tmp_path), "app", 2) is None
+    assert read_commit(str(tmp_path), "app", 3) is None
