@@ -20,6 +20,7 @@ from ctl.processes import Process, ask, start_hint
 from ctl.realtime_switch import slow_archiving
 from ctl.realtime_tree import WAY_OUT, Seen, missing_text, see
 from ctl.render import Tree
+from ctl.waiting import Say, Told
 from tidemark.io.archive_progress import is_filled_by_nothing, unrecorded
 from tidemark.io.archive_state import ArchiveState
 from tidemark.io.clock import NS_PER_S, boot_ns
@@ -78,11 +79,12 @@ class _Written(NamedTuple):
 class EndToEndCheck:
     """One check."""
 
-    def __init__(self, around: Surroundings, errands: NodeErrands, *, deadline_s: float) -> None:
+    def __init__(self, around: Surroundings, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
         self._around = around
         self._errands = errands
         self._deadline_s = deadline_s
         self._archiving = Asking(errands.ask_archiving)
+        self._told = Told(say)
         self._legs = dict.fromkeys(LegName, Leg(Verdict.PENDING))
         self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker
 
@@ -93,7 +95,9 @@ class EndToEndCheck:
         written = self._write(seen)
         if written is not None:
             self._judge(seen, written)
-            while self._is_pending() and time.monotonic() < end_s:
+            while (leg := self._pending()) is not None and time.monotonic() < end_s:
+                told = self._legs[leg].told or "the marker has not come there"
+                self._told.tell(leg.value, f"waiting for leg {leg.value}, for at most {self._deadline_s:g} s: {told}")
                 time.sleep(POLL_S)
                 seen = self._see()
                 self._judge(seen, written)
@@ -103,8 +107,9 @@ class EndToEndCheck:
     def _see(self) -> Seen:
         return see(self._around.store, self._around.config)
 
-    def _is_pending(self) -> bool:
-        return any(leg.verdict is Verdict.PENDING for leg in self._legs.values())
+    def _pending(self) -> LegName | None:
+        """Return the first leg that may still pass."""
+        return next((name for name, leg in self._legs.items() if leg.verdict is Verdict.PENDING), None)
 
     def _write(self, seen: Seen) -> _Written | None:
         """Have the marker in the WAL, and its segment archived soon where that is granted."""

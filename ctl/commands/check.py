@@ -1,6 +1,7 @@
 """`cdcctl check`: does everything work, from the node to the readers, and if not, which leg is broken (I44)."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
@@ -37,7 +38,7 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
     first of them. Works in every mode; the archive's leg asks for a segment switch, where that is granted.
     """
     with surrounded(state, config) as (around, errands):
-        legs = EndToEndCheck(around, errands, deadline_s=deadline_s).run()
+        legs = EndToEndCheck(around, errands, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
         seen = see(around.store, around.config)
     broken = _broken(legs)
     tree = {
