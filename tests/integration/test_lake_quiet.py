@@ -2,25 +2,33 @@
 
 import math
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.test_lake_changes import OTHER, Fed, delete, new_lake, optimize, remove, restore
+from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, delete, new_lake, optimize, remove, restore
 from tests.support.aged_logs import commit_path
-from tests.support.lakes import batch
+from tests.support.lakes import Crash, batch, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tidemark.io.failpoints import arm
 from tidemark.io.logs import get_log
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Sequence
+from tidemark.pipeline.failpoints import Failpoint
 from tidemark.pipeline.positions import TableState
 from tidemark.pipeline.reporting import report_changes
 from tidemark.pipeline.sinks import LOOKED_AT, Lake, delta_tables
 from tidemark.pipeline.steps import Delivered
 
 QUIET = 2 * LOOKED_AT + 10
+
+
+def crash_behind_tables(point: Enum) -> None:
+    if point is Failpoint.TABLES_DONE:
+        raise Crash(point)
 
 
 class Beside:
@@ -73,6 +81,26 @@ def test_maintenance_of_a_quiet_table_is_recorded_and_not_looked_at_again(tmp_pa
     before = lake.positions.tables[DATABASE, RELATION]
     beside.bring_up(lake)
     assert lake.positions.tables[DATABASE, RELATION] is before
+
+
+@pytest.mark.feature("L01")
+def test_a_table_that_a_crash_left_ahead_is_recorded_with_its_own_changes_alone(tmp_path: Path) -> None:
+    fed, beside = Fed(tmp_path), Beside()
+    before = fed.position()
+    fed.table.commit()
+    fed.table.update((3,), {2: "ahead"})
+    arm(crash_behind_tables)
+    try:
+        with pytest.raises(Crash):
+            new_lake(tmp_path).apply(batch(fed.pending()))
+    finally:
+        arm(None)
+    beside.bring_up(new_lake(tmp_path))
+    assert fed.position() == before
+    fed.bring_up()
+    assert fed.position().position > before.position
+    assert replica_rows(tmp_path, FOLDER) == fed.table.expected()
+    assert fed.notes[-1] == "ahead"
 
 
 @pytest.mark.feature("L01")

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from tidemark.pipeline.commits import has_commit
 from tidemark.pipeline.failures import first_reason
 
 LOG_FOLDER = "_delta_log"
@@ -37,7 +38,9 @@ def damage_of(uri: str) -> str:
         except (DeltaError, OSError) as error:
             _read_bytes(*log.iterdir())
             return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
-        return next(_damaged_files(uri, table), "")
+        found = next(_damaged_files(uri, table), "")
+        # NB: a file may have been removed by maintenance that was committed meanwhile.
+        return "" if has_commit(uri, table.version() + 1) else found
     except OSError:
         return ""
 

@@ -134,6 +134,15 @@ class Lake:
         held = replace(self.positions.held, sequence=batch.end, position=batch.position)
         if held.position < self.positions.held.position:
             held = replace(held, position=self.positions.held.position)
+        # NB: one that was only looked at may be ahead, after a crash: it is recorded when its changes come again. What
+        # is recorded together belongs to one moment of the source.
+        looked_at = {of for of, items in split.tables.items() if not items}
+        looked_at |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
+        touched = [
+            table
+            for table in touched
+            if (table.database, table.relation) not in looked_at or table.position <= held.position
+        ]
         self.positions.write(batch.outbox, touched, held)
         self._touched = touched
         self._beside = [(str(Path(uri).relative_to(self.root)), v) for uri, v in filter(None, (d.beside for d in done))]

@@ -1,0 +1,53 @@
+"""The replica of a partitioned table without a key, whose partitions have keys: rows come with these."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.lakes import IDENTITY, batch, replica_rows
+from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, column
+from tidemark.model.relation import TABLEOID_NUMBER
+from tidemark.pipeline.positions import TableState
+from tidemark.pipeline.sinks import PARTITIONED, Lake
+from tidemark.pipeline.types import constants_of, shape_of
+
+FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
+LEAF = 20100
+
+
+@pytest.mark.feature("P23")
+def test_a_new_copy_and_a_truncate_of_a_root_without_a_key_keep_its_replica_live(tmp_path: Path) -> None:
+    table = ScriptedTable()
+    columns = (*table.relation.columns, column(TABLEOID_NUMBER, "tableoid", "int8"))
+    key = (1, TABLEOID_NUMBER)
+    of_leaf = replace(table.relation, kind=PARTITIONED, columns=columns, identity_columns=key, primary_key=key)
+    own = replace(of_leaf, identity_columns=(), primary_key=())
+    applied = 0
+
+    def bring_up() -> TableState:
+        nonlocal applied
+        lake = Lake(str(tmp_path), IDENTITY, shape_of, constants_of)
+        lake.apply(batch(table.delivered()[applied:]))
+        applied = len(table.delivered())
+        assert replica_rows(tmp_path, FOLDER) == table.expected()
+        return lake.positions.tables[DATABASE, RELATION].state
+
+    def change(number: int) -> None:
+        table.cut()
+        table.relation = of_leaf
+        table.insert({1: number, 2: "new", 3: None, TABLEOID_NUMBER: LEAF})
+        table.commit()
+        table.update((number,), {2: "changed"})
+        table.commit()
+        table.cut()
+        table.relation = own
+
+    change(1)
+    assert bring_up() is TableState.LIVE
+    table.copy(2, [*table.rows.values(), {1: 2, 2: "copied", 3: None, TABLEOID_NUMBER: LEAF}])
+    change(3)
+    assert bring_up() is TableState.LIVE
+    table.truncate()
+    change(4)
+    assert bring_up() is TableState.LIVE
