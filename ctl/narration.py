@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 import click
@@ -21,12 +22,38 @@ ADVICE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """WAL that is read before anything is printed, and what the operator can do about it."""
+
+    what: str
+    advice: str
+
+
+SINCE_CHECKPOINT = Reading("WAL since the last checkpoint", ADVICE)
+OF_BACKUP = Reading(
+    "WAL of the backup",
+    "the catalogs are exact where the backup ends, so the WAL that the server wrote while the backup ran is read; to "
+    "shorten this, interrupt it and name a backup that took less time",
+)
+BEFORE_FROM = Reading(
+    "WAL before --from",
+    "transactions that are open at --from began before it, so WAL is read from an earlier catalog base on; to shorten "
+    "this, interrupt it and give a later --from, or none",
+)
+
+
 class Narrator:
     """Says what a seed does (`tidemark.runtime.seeding.SeedObserver`), and when the node is away."""
 
-    def __init__(self, output: TextIO | None = None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        output: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+        reading: Reading = SINCE_CHECKPOINT,
+    ) -> None:
         self._told: tuple[FullXid, ...] | None = None
-        self._replay = _ReplayLine(output or sys.stderr, now)
+        self._replay = _ReplayLine(output or sys.stderr, now, reading)
 
     def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
         """Name the transactions that are waited for, whenever they are others than before."""
@@ -38,7 +65,7 @@ class Narrator:
             self._say(f"waiting for older transactions to end: {names}")
 
     def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
-        """Show how much of the WAL since the checkpoint is read."""
+        """Show how much is read of the WAL that precedes what is wanted."""
         self._replay.show(lsn - start_lsn, end_lsn - start_lsn)
 
     def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
@@ -56,10 +83,11 @@ class Narrator:
 
 
 class _ReplayLine:
-    """How far the WAL since the checkpoint is read: a line updated in place on a terminal, else lines now and then."""
+    """How far WAL is read: a line updated in place on a terminal, else lines now and then."""
 
-    def __init__(self, output: TextIO, now: Callable[[], float]) -> None:
+    def __init__(self, output: TextIO, now: Callable[[], float], reading: Reading) -> None:
         self._output = output
+        self._reading = reading
         self._now = now
         self._in_place = output.isatty()
         self._advised = False
@@ -99,12 +127,12 @@ class _ReplayLine:
         rate = (read_bytes - self._start_bytes) / taken_s
         left = f", {(total_bytes - read_bytes) / rate:.0f} s left" if rate > 0 else ""
         done = f"{read_bytes // BYTES_PER_MB} of {total_bytes // BYTES_PER_MB} MB"
-        return f"reading WAL since the last checkpoint: {done}, {rate / BYTES_PER_MB:.0f} MB/s{left}"
+        return f"reading {self._reading.what}: {done}, {rate / BYTES_PER_MB:.0f} MB/s{left}"
 
     def _write(self, line: str) -> None:
         if not self._advised:
             self._advised = True
-            self._output.write(f"{ADVICE}\n")
+            self._output.write(f"{self._reading.advice}\n")
         self._output.write(f"\r{line}\033[K" if self._in_place else f"{line}\n")
         self._output.flush()
         self._shown = self._in_place

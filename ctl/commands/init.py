@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ctl import settings
-from ctl.narration import Narrator
+from ctl.narration import OF_BACKUP, Narrator
 from ctl.options import PATH, config_option, state_option
 from tidemark.engine.selection import Selection
 from tidemark.io.archive import ArchiveFolder
@@ -186,7 +186,8 @@ def _init_from_backup(
             hint = "give --archive: WAL since the backup began is needed, and the backup has none"
             raise ConfigError("no archive is named", hint=hint)
         segments = ArchiveFolder(where, of=opened.control.system_identifier)
-        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows)
+        narrator = Narrator(reading=OF_BACKUP)
+        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, narrator)
     names = sorted(seed.databases.values())
     if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
         raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="see --database")

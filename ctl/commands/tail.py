@@ -9,7 +9,7 @@ import click
 
 from ctl import settings
 from ctl.damaged_base import tell_of_damaged_base
-from ctl.narration import Narrator
+from ctl.narration import BEFORE_FROM, Narrator
 from ctl.options import (
     PATH,
     config_option,
@@ -156,12 +156,15 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
         shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types))
         keep_what_is_printed(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
-        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, Narrator().away))
+        narrator = Narrator(reading=BEFORE_FROM)
+        stream = stack.enter_context(SteadyStream(dsn, identifier, start.lsn, start.timeline, narrator.away))
         while wanted.to_lsn is None or start.decoded_lsn < wanted.to_lsn:
             segment = stream.read(READ_WAIT_S)
             for decoded in start.decoding.feed_runs(segment) if segment is not None else ():
                 part = wanted.part_of(decoded)
                 if part is not None:
                     shown.take(part, start.decoding.decoder.restart_lsn)
+            if wanted.from_lsn is not None:
+                narrator.replaying(start.lsn, start.decoded_lsn, wanted.from_lsn)
             shown.flush()
     return shown.counts.as_dict(start.decoded_lsn - start.lsn)

@@ -17,9 +17,10 @@ from tidemark.io.backup import open_backup
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, TidemarkError
-from tidemark.model.lsn import parse_lsn
+from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.backup_seeding import seed_from_backup
+from tidemark.runtime.seeding import SilentObserver
 
 SEGMENT = 1 << 20
 PAGE = 8192
@@ -195,6 +196,33 @@ def test_what_is_no_backup_or_has_not_the_wal_of_it_is_refused_by_name(
         seed_from_backup(opened, ArchiveFolder(given.archive), lambda name: name == given.database)
     assert caught.value.exit_code == code
     assert caught.value.hint
+
+
+class Heard(SilentObserver):
+    """Keeps what it hears of a replay."""
+
+    def __init__(self) -> None:
+        self.replays: list[tuple[Lsn, Lsn, Lsn]] = []
+
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        self.replays.append((start_lsn, lsn, end_lsn))
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_how_far_the_wal_of_a_backup_is_read_is_told_up_to_its_end(
+    sound: Given, tmp_path: Path, *, has_manifest: bool
+) -> None:
+    shutil.copytree(sound.backup, tmp_path / "backup")
+    if not has_manifest:
+        (tmp_path / "backup" / "backup_manifest").unlink(missing_ok=True)
+    heard, archive = Heard(), ArchiveFolder(sound.archive)
+    with open_backup(tmp_path / "backup") as opened:
+        seed = seed_from_backup(opened, archive, lambda name: name == sound.database, observer=heard)
+        assert {start for start, _, _ in heard.replays} == {opened.label.start_lsn}
+    assert [lsn for _, lsn, _ in heard.replays] == sorted(lsn for _, lsn, _ in heard.replays)
+    _, lsn, end_lsn = heard.replays[-1]
+    assert lsn == seed.lsn
+    assert lsn <= end_lsn <= archive.last_lsn()
 
 
 def test_nothing_is_made_where_a_backup_is_refused(sound: Given, tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ class ArchiveFolder:
         numbers = (number for timeline, number in self._files if timeline in self.history)
         return segment_start(min(numbers), self.segment_bytes)
 
+    def last_lsn(self) -> Lsn:
+        """Return where the last segment of the history followed ends that the folder holds."""
+        numbers = (number for timeline, number in self._files if timeline in self.history)
+        return segment_start(max(numbers) + 1, self.segment_bytes)
+
     def read(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
         """Yield WAL from `start_lsn` to the end of what there is; raise `Hole` or `BadSegment` where it breaks."""
         lsn = start_lsn

@@ -34,7 +34,14 @@ from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.archive_blocks import archived_blocks
 from tidemark.runtime.backup_reading import BackupSource, CatalogFiles, open_source
 from tidemark.runtime.offline import ArchiveEndsEarly, ForeignArchive
-from tidemark.runtime.seeding import FollowsDatabase, Seed, next_xid_after, nothing_else
+from tidemark.runtime.seeding import (
+    FollowsDatabase,
+    Seed,
+    SeedObserver,
+    SilentObserver,
+    next_xid_after,
+    nothing_else,
+)
 from tidemark.wal.data_directory import BackupUnusable
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.record import INFO_MASK, Record
@@ -62,14 +69,16 @@ def seed_from_backup(
     archive: ArchiveFolder,
     selects: Callable[[str], bool],
     follows: FollowsDatabase = nothing_else,
+    observer: SeedObserver | None = None,
 ) -> Seed:
     """Return mirrors of the databases that `selects` names, exact where the backup ends.
 
-    Those of the templates, and of what `follows` names, are there beside them, as in `take_seed`.
+    Those of the templates, and of what `follows` names, are there beside them, as in `take_seed`. `observer` is told
+    how far the backup's WAL is read, anew for each reading.
     """
     source, files = open_source(backup, archive, selects, follows)
     for _ in range(REPLAYS_MAX):
-        replay = _Replay(source, files)
+        replay = _Replay(source, files, observer or SilentObserver())
         try:
             replay.run()
         except (SeedOvertaken, CatalogDiverged) as error:
@@ -84,8 +93,9 @@ def seed_from_backup(
 class _Replay:
     """The WAL of the backup, followed by mirrors of which it is assumed in which files they are."""
 
-    def __init__(self, source: BackupSource, files: CatalogFiles) -> None:
+    def __init__(self, source: BackupSource, files: CatalogFiles, observer: SeedObserver) -> None:
         self._source = source
+        self._observer = observer
         self._backup = backup = source.backup
         self._older_than = Xid(source.checkpoint.next_xid & 0xFFFFFFFF)
         self._mirrors = self._begin(files)
@@ -206,6 +216,7 @@ class _Replay:
 
     def _follow(self) -> bool:
         """Take the records of the backup; tell if its end was met."""
+        end_lsn = self._told_end()
         for block in archived_blocks(self._source.archive, self._lsn):
             stop, is_over = self._stop(block)
             for index in _of_rmgr(block, stop, RM_MULTIXACT):
@@ -219,9 +230,16 @@ class _Replay:
             self._next_xid = next_xid_after(self._next_xid, block, stop)
             if stop:
                 self._lsn = Lsn(block.ends[stop - 1])
+            self._observer.replaying(self._backup.label.start_lsn, self._lsn, max(self._lsn, end_lsn))
             if is_over:
                 return True
         return False
+
+    def _told_end(self) -> Lsn:
+        """Return where the backup ends, by its files; where they do not say, where the archive does."""
+        if self._backup.label.from_standby:
+            return self._backup.control.min_recovery_lsn
+        return self._backup.end_lsn or self._source.archive.last_lsn()
 
     def _stop(self, block: RecordBlock) -> tuple[int, bool]:
         """Return how many records of the block belong to the backup, and if it ends with them."""

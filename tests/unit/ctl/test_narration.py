@@ -4,6 +4,7 @@ from io import StringIO
 
 import pytest
 
+from ctl import narration
 from ctl.narration import ADVICE, LOG_S, QUIET_S, Narrator
 from tidemark.io.node_errors import WalRemoved
 from tidemark.model.lsn import Lsn
@@ -27,10 +28,10 @@ class Screen(StringIO):
 class Reading:
     """A narrator that is told of a replay, a second at a time by a clock of ours."""
 
-    def __init__(self, *, is_terminal: bool) -> None:
+    def __init__(self, *, is_terminal: bool, reading: narration.Reading = narration.SINCE_CHECKPOINT) -> None:
         self.screen = Screen(is_terminal=is_terminal)
         self.now_s = 100.0
-        self.narrator = Narrator(self.screen, lambda: self.now_s)
+        self.narrator = Narrator(self.screen, lambda: self.now_s, reading)
 
     def second(self, read_mb: int) -> None:
         self.narrator.replaying(START, Lsn(START + read_mb * MB), Lsn(START + TOTAL_MB * MB))
@@ -53,6 +54,15 @@ def test_a_replay_that_takes_long_is_told_in_bytes_with_what_the_operator_can_do
     ]
     assert "CHECKPOINT" in ADVICE
     assert (QUIET_S, LOG_S) == (2.0, 5.0)
+
+
+@pytest.mark.parametrize("what", [narration.OF_BACKUP, narration.BEFORE_FROM])
+def test_other_wal_that_takes_long_is_told_as_what_it_is(what: narration.Reading) -> None:
+    reading = Reading(is_terminal=False, reading=what)
+    for second in range(4):
+        reading.second(second * 100)
+    assert reading.lines == [what.advice, f"reading {what.what}: 200 of 1600 MB, 100 MB/s, 14 s left"]
+    assert "interrupt it" in what.advice
 
 
 def test_a_replay_that_is_quick_is_not_told() -> None:
