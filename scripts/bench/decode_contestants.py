@@ -103,11 +103,14 @@ def _other_ways(
         "--database": ("--database", recording.database),
         "--table": ("--table", "public.*"),
         "--exclude-origin": ("--exclude-origin", "any"),
+        "--transactions": ("--transactions",),
     }
     for name, option in options.items():
         yield Contestant(f"tidemark {name}", partial(_our_turn, [*counted, *option], recording, recording.rows))
     for form in FORMATS:
         yield Contestant(f"tidemark, {form}", partial(timed, [*printed, "--format", form]))
+    with_bounds = [*printed, "--format", "jsonl", "--transactions"]
+    yield Contestant("tidemark, jsonl --transactions", partial(timed, with_bounds))
     tail = [*CDCCTL, "tail", cluster.dsn(recording.database), "--state", str(recording.state), "--format", "null"]
     tail += ["--from", format_lsn(recording.begin), "--until", format_lsn(recording.end)]
     yield Contestant("tidemark tail --state", partial(timed, tail))

@@ -33,6 +33,7 @@ RUNS = 3  # of what waits for a server: each wait adds lines, so the fewest coun
 LINES_A_TRANSACTION = 2.5  # of Python, outside the kernels, for one more of two rows; 0.5 to 1.4 at the time of writing
 LINES_TAILED = 10.0  # the same for tail, which prints after each message of 128 kB at most: 2 to 5
 LINES_FOR_TEXT = 5.0  # the same for --format test_decoding, which prints block by block: 2.1
+LINES_WITH_BOUNDS = 8.0  # the same with a line for its begin and one for its end: 4.7
 TRANSACTIONS = """
     DO $$ BEGIN
         FOR n IN {first}..{last} LOOP
@@ -124,6 +125,7 @@ def lines_a_transaction(way: Way, span: Span, *, runs: int = 1) -> float:
         ("--exclude-origin", "any"),
         ("--message", "none"),
         ("--partition-root", "no.such"),
+        ("--transactions",),
     ],
     ids=" ".join,
 )
@@ -136,6 +138,12 @@ def test_no_option_of_decode_takes_small_transactions_one_by_one(recorded: Recor
 def test_no_columnar_format_takes_small_transactions_one_by_one(recorded: Recorded, form: str) -> None:
     way = partial(recorded.decoded, "--format", form, "--database", DATABASE)
     assert lines_a_transaction(way, recorded.archived) < LINES_A_TRANSACTION
+
+
+@pytest.mark.parametrize("form", ["jsonl", "debezium", "arrow"])
+def test_no_format_takes_small_transactions_one_by_one_to_tell_of_them(recorded: Recorded, form: str) -> None:
+    way = partial(recorded.decoded, "--format", form, "--transactions")
+    assert lines_a_transaction(way, recorded.archived) < LINES_WITH_BOUNDS
 
 
 def test_the_text_of_test_decoding_takes_no_small_transactions_one_by_one(recorded: Recorded) -> None:

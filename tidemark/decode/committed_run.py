@@ -5,7 +5,7 @@ That is what most of WAL comes to. Who has something to do for each of them take
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -134,11 +134,19 @@ class CommittedRun:
         )
 
 
-class EndsInGroup:
-    """What is said of the transactions that end in a group, small ones as columns still."""
+EndsPart = SmallTransactions | tuple[TransactionEnd]
 
-    def __init__(self) -> None:
-        self._parts: list[TransactionEnds] = []
+
+class EndsInGroup:
+    """What is said of the transactions that end in a group, or begin there, small ones as columns still."""
+
+    def __init__(self, parts: Sequence[EndsPart] = ()) -> None:
+        self._parts = list(parts)
+
+    @property
+    def parts(self) -> Sequence[EndsPart]:
+        """Small transactions that came together, and others one by one."""
+        return self._parts
 
     def append(self, end: TransactionEnd) -> None:
         """Take one."""

@@ -138,7 +138,7 @@ class Grouper:
         self._items: list[GroupItem] = []
         self._gathered: GatheredRows | None = None
         self._transactions = EndsInGroup()
-        self._begun: list[TransactionEnd] = []
+        self._begun = EndsInGroup()  # where that counts
         self._row_count = 0
         self._byte_count = 0
 
@@ -232,7 +232,7 @@ class Grouper:
     def _takes_all_of(self, run: CommittedRun) -> bool:
         """Tell if nothing of a run was delivered or copied already, or is looked at one by one."""
         after, ends = self._after, run.ends
-        if self._counts is not None or self._asks_always or has_excluded(run.entries, self._excluded):
+        if self._asks_always or has_excluded(run.entries, self._excluded):
             return False
         if after is not None and ends.timeline != after.timeline:
             return False
@@ -279,6 +279,8 @@ class Grouper:
         self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
         gathered.take_transactions(run, start, stop)
         self._transactions.extend(ends.part(start, stop))
+        if self._counts is not None:
+            self._begun.extend(ends.part(start, stop))
 
     def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
         position = item.position
@@ -411,7 +413,7 @@ class Grouper:
             self._first.position,
             self._last.pointer,
             self._items,
-            ends if counts is None else [counts.told(end) for end in ends],
+            ends if counts is None else counts.told(ends),
             self._row_count,
             self._byte_count,
             self._begun,

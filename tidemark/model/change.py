@@ -262,5 +262,5 @@ class ChangeGroup:
     transactions: TransactionEnds
     row_count: int
     byte_count: int
-    begun: Sequence[TransactionEnd] = ()  # transactions whose first item is here, where they are counted
+    begun: TransactionEnds = ()  # transactions whose first item is here, where they are counted
     databases: Mapping[Oid, KnownDatabase] = field(default_factory=dict)  # all captured ones, where some are news

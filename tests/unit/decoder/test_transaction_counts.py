@@ -1,15 +1,38 @@
 """Counts and numbers of changes (P11): the same wherever groups are cut, and wherever a restart goes on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
+import pytest
+
+from tests.support.forged_records import Wal, block_of, packed_row
+from tests.support.groups import DATABASE, end, relation
 from tests.support.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_grouping_restart import places, stream
+from tests.unit.decoder.test_small_transactions import (
+    ACCOUNT,
+    BLOCK_RECORDS,
+    LEDGER,
+    gathered,
+    lines_outside_kernels,
+    new_wal,
+    tellers,
+)
+from tidemark.decode.committed_run import CommittedRun, EndsInGroup
+from tidemark.decode.decoder import DecodedRun
 from tidemark.decode.grouping import Grouper
+from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
+from tidemark.decode.transaction_counts import TransactionCounts
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
+from tidemark.model.lsn import Lsn
+from tidemark.model.relation import Relation
+from tidemark.wal.page import RecordBlock
 
+LINES_A_TRANSACTION = 8.0  # of Python, outside the kernels, for one more of three rows; 3.3 at the time of writing
 Numbers = dict[tuple[int, int], int]  # by commit LSN and ordinal
 Counts = dict[int, dict[str, int]]  # by xid
 
@@ -77,3 +100,136 @@ def test_nothing_is_counted_unless_it_is_asked_for() -> None:
     (group,) = groups_of(stream(), Grouper(DIALECTS))
     assert {end.tables for end in group.transactions} == {None}
     assert not any(TABLE_ORDINAL in item.rows.schema.names for item in group.items if isinstance(item, ChangeBatch))
+
+
+def new_ledgers() -> Wal:
+    return Wal(relation(), relation("ledger", LEDGER))
+
+
+def several(stream: Wal, xids: Sequence[int]) -> None:
+    """Make small transactions over tables that take turns, among others: a TRUNCATE, messages."""
+    for xid in xids:
+        tables = (ACCOUNT, LEDGER) if xid % 2 else (LEDGER, ACCOUNT)
+        for number in range(xid % 3 + 1):
+            stream.insert(xid, tables[0], packed_row(number))
+        if xid % 5:
+            stream.insert(xid, tables[1], packed_row(xid))
+        if xid % 20 == 13:
+            stream.truncate(xid, LEDGER)
+        if xid % 20 == 17:
+            stream.message(b"note", b"hello", xid=xid)
+        stream.commit(xid)
+
+
+def altered(lsn: int, xid: int) -> Wal:
+    """Make a transaction that changes a table's schema between its rows."""
+    stream = new_ledgers()
+    stream.lsn = lsn
+    stream.insert(xid, LEDGER, packed_row(1))
+    stream.change_catalog(xid, LEDGER, replace(relation("ledger", LEDGER), primary_key=()))
+    stream.insert(xid, ACCOUNT, packed_row(2))
+    stream.insert(xid, LEDGER, packed_row(3))
+    stream.commit(xid)
+    return stream
+
+
+def selects_all(_: Relation) -> bool:
+    return True
+
+
+def selects_ledger(table: Relation) -> bool:
+    return table.name == "ledger"
+
+
+RENDERINGS: dict[str, Callable[[], JsonLines | DebeziumLines]] = {
+    "jsonl": lambda: JsonLines({}),
+    "debezium": lambda: DebeziumLines({}, version="1", now_ns=lambda: 0),
+}
+
+
+def rendered(groups: Sequence[ChangeGroup], form: str) -> list[bytes]:
+    lines = RENDERINGS[form]()
+    return [bytes(line) for group in groups for line in lines_in(lines.lines(group))]
+
+
+def in_runs(stream: Wal) -> list[DecodedRun]:
+    decoder = new_ledgers().decoder
+    blocks = [block_of(stream.raws[at : at + BLOCK_RECORDS]) for at in range(0, len(stream.raws), BLOCK_RECORDS)]
+    found = [each for block in blocks for each in decoder.decode_runs(block)]
+    assert sum(len(each) for each in found if isinstance(each, CommittedRun)) > 0.7 * len(stream.committed)
+    return found
+
+
+def grouped(grouper: Grouper, decoded: Sequence[DecodedRun]) -> list[ChangeGroup]:
+    made = [group for each in decoded for group in gathered(grouper, each)]
+    last = grouper.flush()
+    return made if last is None else [*made, last]
+
+
+@pytest.mark.parametrize("form", RENDERINGS)
+@pytest.mark.parametrize("selected", [selects_all, selects_ledger])
+@pytest.mark.parametrize("rows_max", [7, 40, 100_000])
+def test_small_transactions_together_have_the_bounds_that_they_have_one_by_one(
+    form: str, selected: Callable[[Relation], bool], rows_max: int
+) -> None:
+    before, behind = new_ledgers(), new_ledgers()
+    several(before, range(801, 861))
+    between, again = (altered(before.lsn, 861) for _ in range(2))
+    behind.lsn = between.lsn
+    several(behind, range(862, 922))
+
+    def grouper() -> Grouper:
+        return Grouper(DIALECTS, counting=True, selected=selected, rows_max=rows_max)
+
+    expected = grouped(grouper(), [*before.committed, *between.committed, *behind.committed])
+    found = grouped(grouper(), [*in_runs(before), *again.committed, *in_runs(behind)])
+    assert counts(found) == counts(expected)
+    assert numbers(found) == numbers(expected)
+    assert [end.xid for group in found for end in group.begun] == [end.xid for group in expected for end in group.begun]
+    assert rendered(found, form) == rendered(expected, form)
+
+
+def test_a_table_is_told_by_its_last_name_and_where_it_was_first_counted() -> None:
+    stream = new_ledgers()
+    stream.insert(801, LEDGER, packed_row(1))
+    stream.change_catalog(801, LEDGER, relation("book", LEDGER))
+    stream.insert(801, ACCOUNT, packed_row(2))
+    stream.insert(801, LEDGER, packed_row(3))
+    stream.commit(801)
+    (group,) = groups_of(stream, Grouper(DIALECTS, counting=True))
+    (end,) = group.transactions
+    assert [(table.name, table.count) for table in end.tables or ()] == [("book", 2), ("account", 1)]
+
+
+def test_small_transactions_are_counted_without_a_line_of_python_each() -> None:
+    for form in RENDERINGS:
+        taken = []
+        for count in (500, 1500):
+            stream = tellers(count)
+            size = -(-len(stream.raws) // 2)
+            blocks = [block_of(stream.raws[begin : begin + size]) for begin in range(0, len(stream.raws), size)]
+            taken.append(lines_outside_kernels(partial(print_counted, blocks, form)))
+        assert taken[1] - taken[0] < LINES_A_TRANSACTION * 1000, (form, taken)
+
+
+def print_counted(blocks: Sequence[RecordBlock], form: str) -> None:
+    decoder, grouper, lines = new_wal().decoder, Grouper(DIALECTS, counting=True), RENDERINGS[form]()
+    made = grouped(grouper, [found for block in blocks for found in decoder.decode_runs(block)])
+    assert sum(len(block) for group in made for block in lines.lines(group)) > 10_000
+
+
+def test_a_transaction_that_stays_open_costs_each_group_the_same() -> None:
+    few, many = (lines_outside_kernels(partial(counted_by_groups, groups)) for groups in (100, 400))
+    assert many < 5 * few, (few, many)
+
+
+def counted_by_groups(groups: int) -> None:
+    counts = TransactionCounts()
+    for _ in range(groups):
+        counts.count(Lsn(1000), DATABASE, relation(), 2)
+        counts.count(Lsn(1000), DATABASE, relation("ledger", LEDGER), 1)
+        assert len(counts.told(EndsInGroup())) == 0
+    last = EndsInGroup()
+    last.append(end(1000))
+    (told,) = counts.told(last)
+    assert [(table.name, table.count) for table in told.tables or ()] == [("account", 2 * groups), ("ledger", groups)]

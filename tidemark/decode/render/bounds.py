@@ -1,62 +1,173 @@
-"""Begins and ends of transactions as JSON lines around those of their changes, with counts (P11).
+"""Begins and ends of transactions as lines around those of their changes, with counts (P11).
 
 A transaction is told of if something of it is given out. Its begin stands before the first of that, its end behind the
-last; one that goes on over several groups, or over a restart, has one of each all the same.
+last; one that goes on over several groups, or over a restart, has one of each all the same. Small transactions, which
+are whole in their group, have theirs as columns.
 """
 
 import json
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import numpy as np
 
 from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.render.placed_lines import Placed
+from tidemark.decode.committed_run import EndsInGroup, SmallTransactions
+from tidemark.decode.render.column_texts import Column, Integers
+from tidemark.decode.render.json_columns import instants_of, lsns, whole_numbers
+from tidemark.decode.render.placed_lines import Lines, Piece, Placed, lines_of
+from tidemark.decode.transaction_counts import CountedEnds, TableCounts
 from tidemark.model.change import ChangeGroup, TransactionEnd
 from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.relation import Relation
 
-BEFORE_ALL, BEHIND_ALL = -1, 1 << 40  # in place of ordinals
+BEGIN, END = "begin", "end"
+BEFORE_ALL = -1  # in place of an ordinal
+USECS_PER_SECOND = 1_000_000
+NO_TABLE = -1
+XID_MASK = (1 << 32) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def is_counted(group: ChangeGroup) -> bool:
-    """Tell if the group comes with its transactions' counts: all of them or none."""
-    first = next(iter(group.transactions), None)
-    return bool(group.begun) or (first is not None and first.tables is not None)
+    """Tell if the group comes with its transactions' counts."""
+    return isinstance(group.transactions, CountedEnds)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallEnds:
+    """Small transactions of which a bound is told: all of `ends` whose numbers are `chosen`."""
+
+    ends: SmallTransactions
+    counts: TableCounts  # of all of `ends`
+    chosen: Integers
+
+    def column(self, name: str) -> Integers:
+        """Return an attribute of `ends`."""
+        values: Integers = np.frombuffer(getattr(self.ends, name), np.int64)[self.chosen]
+        return values
+
+    def xids(self) -> Integers:
+        """Return the xids, of 32 bits."""
+        return self.column("full_xids") & XID_MASK
+
+    def totals(self) -> Integers:
+        """Return how many changes each has."""
+        up_to = np.concatenate([[0], np.cumsum(self.counts.counts)])
+        begins = self.counts.begins
+        totals: Integers = (up_to[begins[1:]] - up_to[begins[:-1]])[self.chosen]
+        return totals
+
+    def table_sets(self) -> tuple[Integers, Mapping[int, Sequence[tuple[Relation, Column]]]]:
+        """Return the number of each transaction's set of tables, and the tables of each set with their counts."""
+        counts = self.counts
+        begins, sizes = counts.begins[:-1][self.chosen], np.diff(counts.begins)[self.chosen]
+        width = max(1, int(sizes.max()))
+        tables = np.full((len(begins), width), NO_TABLE, np.int64)
+        columns = []
+        for place in range(width):
+            is_there = sizes > place
+            at = begins[is_there] + place
+            values = np.zeros(len(begins), np.int64)
+            values[is_there] = counts.counts[at]
+            tables[is_there, place] = counts.tables[at]
+            columns.append(whole_numbers(values))
+        present, numbers = np.unique(tables, axis=0, return_inverse=True)
+        sets = {
+            number: [(counts.relations[table], columns[place]) for place, table in enumerate(row) if table != NO_TABLE]
+            for number, row in enumerate(present.tolist())
+        }
+        return numbers.reshape(-1), sets
+
+
+class BoundForm(Protocol):
+    """How begins and ends are written."""
+
+    def line(self, op: str, end: TransactionEnd) -> bytes:
+        """Return the line of one, with its newline; `op` is BEGIN or END."""
+
+    def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+        """Return the variant of the line of each small transaction, and the pieces of each variant."""
+
+
+class _Small:
+    """Small transactions of the group at hand, and which bounds of theirs were told."""
+
+    __slots__ = ("begun", "commit_lsns", "counts", "ended", "ends")
+
+    def __init__(self, ends: SmallTransactions, counts: TableCounts) -> None:
+        self.ends = ends
+        self.counts = counts
+        self.commit_lsns: Integers = np.frombuffer(ends.commit_lsns, np.int64)
+        self.begun, self.ended = (np.zeros(len(ends), np.bool_) for _ in range(2))
+
+    def begin(self, shown: Integers) -> Integers:
+        """Return the numbers of those that begin with a line of theirs."""
+        is_new = np.isin(self.commit_lsns, shown) & ~self.begun
+        self.begun |= is_new
+        return np.flatnonzero(is_new)
+
+    def end(self, before_lsn: int | None) -> Integers:
+        """Return the numbers of those that begun, and of which no line comes from an LSN on, or at all."""
+        is_over = self.begun & ~self.ended
+        if before_lsn is not None:
+            is_over &= self.commit_lsns < before_lsn
+        self.ended |= is_over
+        return np.flatnonzero(is_over)
 
 
 class TransactionBounds:
-    """Puts begins and ends around lines, as `bound` writes them."""
+    """Puts begins and ends around lines, as `form` writes them."""
 
-    def __init__(self, bound: Callable[[str, TransactionEnd], bytes]) -> None:
-        """`bound` is told which of the two it is, begin or end."""
-        self._bound = bound
+    def __init__(self, form: BoundForm) -> None:
+        self._form = form
         self._waiting: dict[int, TransactionEnd] = {}  # begun, and nothing of them given out so far
         self._open: set[int] = set()  # told of
         self._ending: deque[TransactionEnd] = deque()  # of the group at hand, in commit order
+        self._small: list[_Small] = []  # of the group at hand: they begin and end in it
 
     def begin(self, group: ChangeGroup) -> None:
         """Take the transactions of a group."""
-        self._waiting.update((end.commit_lsn, end) for end in group.begun)
-        self._ending.extend(group.transactions)
+        assert isinstance(group.begun, EndsInGroup), group
+        assert isinstance(group.transactions, CountedEnds), group
+        for part in group.begun.parts:
+            if not isinstance(part, SmallTransactions):
+                self._waiting.update((end.commit_lsn, end) for end in part)
+        for part, counts in group.transactions.counted_parts():
+            if isinstance(part, SmallTransactions):
+                self._small.append(_Small(part, counts))
+            else:
+                self._ending.extend(replace(end, tables=counts.of(number)) for number, end in enumerate(part))
 
-    def of(self, commit_lsns: Sequence[int]) -> list[Placed]:
-        """Return the bounds that stand before the last of the group's next lines, whose commit LSNs are given."""
+    def of(self, commit_lsns: Integers) -> Iterator[Lines]:
+        """Give out the bounds that stand before the last of the group's next lines, whose commit LSNs are given."""
+        if not len(commit_lsns):
+            return
+        last = int(commit_lsns[-1])
         found: list[Placed] = []
-        for commit_lsn in commit_lsns:
-            begun = self._waiting.pop(commit_lsn, None)
-            if begun is not None:
-                self._open.add(commit_lsn)
-                found.append((commit_lsn, BEFORE_ALL, self._bound("begin", begun)))
-        while commit_lsns and self._ending and self._ending[0].commit_lsn < commit_lsns[-1]:
+        for commit_lsn in np.intersect1d(np.array(list(self._waiting), np.int64), commit_lsns).tolist():
+            begun = self._waiting.pop(commit_lsn)
+            self._open.add(commit_lsn)
+            found.append((commit_lsn, BEFORE_ALL, self._form.line(BEGIN, begun)))
+        while self._ending and self._ending[0].commit_lsn < last:
             found += self._end()
-        return found
+        yield from _made(found)
+        for small in self._small:
+            yield from self._lines(BEGIN, small, small.begin(commit_lsns))
+            yield from self._lines(END, small, small.end(last))
 
-    def ends(self) -> list[Placed]:
-        """Return what stands behind the group's last line."""
+    def ends(self) -> Iterator[Lines]:
+        """Give out what stands behind the group's last line."""
         found: list[Placed] = []
         while self._ending:
             found += self._end()
-        return found
+        yield from _made(found)
+        for small in self._small:
+            yield from self._lines(END, small, small.end(None))
+        self._small = []
 
     def _end(self) -> list[Placed]:
         end = self._ending.popleft()
@@ -64,7 +175,18 @@ class TransactionBounds:
         if end.commit_lsn not in self._open and (not end.tables or is_new):
             return []
         self._open.discard(end.commit_lsn)
-        return [(end.commit_lsn, BEHIND_ALL, self._bound("end", end))]
+        return [(end.commit_lsn, end.item_count, self._form.line(END, end))]
+
+    def _lines(self, op: str, small: _Small, chosen: Integers) -> Iterator[Lines]:
+        if len(chosen):
+            ends = SmallEnds(small.ends, small.counts, chosen)
+            ordinals = np.full(len(chosen), BEFORE_ALL, np.int64) if op == BEGIN else ends.column("row_counts")
+            yield Lines(small.commit_lsns[chosen], ordinals, *self._form.pieces(op, ends))
+
+
+def _made(found: Sequence[Placed]) -> Iterator[Lines]:
+    if found:
+        yield lines_of(found)
 
 
 def json_line(told: object) -> bytes:
@@ -77,23 +199,59 @@ def dumped(told: object) -> str:
     return without_escapes(json.dumps(told, ensure_ascii=False, separators=(",", ":")))  # JSON is UTF-8
 
 
-def bound_line(databases: Mapping[Oid, str], op: str, end: TransactionEnd) -> bytes:
-    """Return begin or end as a JSON line; `databases` are the names of the databases, by OID."""
-    told: dict[str, object] = {
-        "op": op,
-        "database": databases.get(end.database, str(end.database)),
-        "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == 'begin' else end.item_count}",
-        "xid": end.xid,
-        "full_xid": end.full_xid,
-        "commit_time": (_EPOCH + timedelta(microseconds=end.commit_time_us)).isoformat().replace("+00:00", "Z"),
-        "items": end.item_count,
-    }
-    if end.origin:
-        told["origin"] = end.origin
-    if end.gid is not None:
-        told["gid"] = end.gid
-    if op == "end":
-        told["tables"] = [
-            {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
-        ]
-    return json_line(told)
+class JsonBounds:
+    """Begins and ends as JSON lines; `databases` are the names of the databases, by OID."""
+
+    def __init__(self, databases: Mapping[Oid, str]) -> None:
+        self._databases = databases
+
+    def line(self, op: str, end: TransactionEnd) -> bytes:
+        """Return the line of one."""
+        told: dict[str, object] = {
+            "op": op,
+            "database": self._databases.get(end.database, str(end.database)),
+            "position": f"{end.timeline}:{format_lsn(end.commit_lsn)}:{0 if op == BEGIN else end.item_count}",
+            "xid": end.xid,
+            "full_xid": end.full_xid,
+            "commit_time": (_EPOCH + timedelta(microseconds=end.commit_time_us)).isoformat().replace("+00:00", "Z"),
+            "items": end.item_count,
+        }
+        if end.origin:
+            told["origin"] = end.origin
+        if end.gid is not None:
+            told["gid"] = end.gid
+        if op == END:
+            told["tables"] = [
+                {"schema": table.namespace, "table": table.name, "count": table.count} for table in end.tables or ()
+            ]
+        return json_line(told)
+
+    def pieces(self, op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+        """Return the lines of small transactions, which have neither an origin nor a gid."""
+        usecs, items = ends.column("times_us"), whole_numbers(ends.column("row_counts"))
+        place: list[Piece] = [f'"position":"{ends.ends.timeline}:'.encode(), lsns(ends.column("commit_lsns")), b":"]
+        place += [b"0" if op == BEGIN else items, b'","xid":', whole_numbers(ends.xids())]
+        place += [b',"full_xid":', whole_numbers(ends.column("full_xids")), b',"commit_time":']
+        moments = (instants_of(usecs, digits=0), instants_of(usecs, digits=6))
+        databases, which = np.unique(ends.column("databases"), return_inverse=True)
+        numbers, sets = ends.table_sets() if op == END else (np.zeros_like(usecs), {})
+        codes = (numbers * len(databases) + which) * 2 + (usecs % USECS_PER_SECOND != 0)
+        present, variants = np.unique(codes, return_inverse=True)
+        pieces: dict[int, Sequence[Piece]] = {}
+        for variant, code in enumerate(present.tolist()):
+            database = int(databases[code // 2 % len(databases)])
+            name = dumped(self._databases.get(Oid(database), str(database)))
+            head = f'{{"op":"{op}","database":{name},'.encode()
+            tables = self._tables(sets[code // 2 // len(databases)]) if op == END else ()
+            pieces[variant] = [head, *place, moments[code % 2], b',"items":', items, *tables, b"}\n"]
+        return variants, pieces
+
+    @staticmethod
+    def _tables(tables: Sequence[tuple[Relation, Column]]) -> Iterator[Piece]:
+        yield b',"tables":['
+        for number, (table, count) in enumerate(tables):
+            names = f'"schema":{dumped(table.namespace)},"table":{dumped(table.name)}'
+            yield f'{"," if number else ""}{{{names},"count":'.encode()
+            yield count
+            yield b"}"
+        yield b"]"

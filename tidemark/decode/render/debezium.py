@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.render.bounds import is_counted, json_line
-from tidemark.decode.render.column_texts import Column
+from tidemark.decode.render.bounds import BEGIN, END, SmallEnds, dumped, is_counted, json_line
+from tidemark.decode.render.column_texts import Column, Integers
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.json_columns import NULL, fixed, integers, whole_numbers
 from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
@@ -53,7 +53,7 @@ class DebeziumLines:
         self._program = json.dumps(told, separators=(",", ":"))[1:-1]
         self._now_ns = now_ns
         self._times: CommitTimes | None = None
-        self._lines = StreamLines(self._of_batch, self._of_item, _bound)
+        self._lines = StreamLines(self._of_batch, self._of_item, DebeziumBounds())
 
     def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
         """Give out the lines of the group in stream order, many at once, each with its newline.
@@ -195,22 +195,46 @@ class CommitTimes:
         return self._by_lsn.get(int(commit_lsn))
 
 
-def _bound(op: str, end: TransactionEnd) -> bytes:
-    """Return the event of a transaction's begin or end."""
-    told: dict[str, object] = {
-        "status": op.upper(),
-        "id": f"{end.xid}:{int(end.commit_lsn)}",
-        "ts_ms": end.commit_time_us // USECS_PER_MILLISECOND,
-        "event_count": None,
-        "data_collections": None,
-    }
-    if op == "end":
-        tables = end.tables or ()
-        told["event_count"] = sum(table.count for table in tables)
-        told["data_collections"] = [
-            {"data_collection": f"{table.namespace}.{table.name}", "event_count": table.count} for table in tables
-        ]
-    return json_line(told)
+class DebeziumBounds:
+    """The events of transactions' begins and ends."""
+
+    @staticmethod
+    def line(op: str, end: TransactionEnd) -> bytes:
+        """Return the event of one."""
+        told: dict[str, object] = {
+            "status": op.upper(),
+            "id": f"{end.xid}:{int(end.commit_lsn)}",
+            "ts_ms": end.commit_time_us // USECS_PER_MILLISECOND,
+            "event_count": None,
+            "data_collections": None,
+        }
+        if op == END:
+            tables = end.tables or ()
+            told["event_count"] = sum(table.count for table in tables)
+            told["data_collections"] = [
+                {"data_collection": f"{table.namespace}.{table.name}", "event_count": table.count} for table in tables
+            ]
+        return json_line(told)
+
+    @staticmethod
+    def pieces(op: str, ends: SmallEnds) -> tuple[Integers, Mapping[int, Sequence[Piece]]]:
+        """Return the events of small transactions."""
+        xids, commit_lsns = whole_numbers(ends.xids()), whole_numbers(ends.column("commit_lsns"))
+        msecs = whole_numbers(ends.column("times_us") // USECS_PER_MILLISECOND)
+        head: list[Piece] = [f'{{"status":"{op.upper()}","id":"'.encode(), xids, b":", commit_lsns]
+        head += [b'","ts_ms":', msecs, b',"event_count":']
+        if op == BEGIN:
+            return np.zeros_like(ends.chosen), {0: [*head, b'null,"data_collections":null}\n']}
+        variants, sets = ends.table_sets()
+        total = whole_numbers(ends.totals())
+        pieces: dict[int, Sequence[Piece]] = {}
+        for variant, tables in sets.items():
+            told: list[Piece] = []
+            for table, count in tables:
+                name = dumped(f"{table.namespace}.{table.name}")
+                told += [f'{"," if told else ""}{{"data_collection":{name},"event_count":'.encode(), count, b"}"]
+            pieces[variant] = [*head, total, b',"data_collections":[', *told, b"]}\n"]
+        return variants, pieces
 
 
 def _made_at(now_ns: int) -> str:

@@ -138,6 +138,12 @@ def instants(column: pa.Array) -> Column:
     return Written(partial(value_text.write_instants, values.data, second, digits, zoned, *validity(column)))
 
 
+def instants_of(usecs: Integers, digits: int) -> Column:
+    """Return microseconds since 1970 as UTC in ISO form, with so many digits of a second's parts: 6, or none."""
+    second = SECOND_UNITS["us"][0]
+    return Written(partial(value_text.write_instants, usecs.data, second, digits, True, memoryview(b""), 0))
+
+
 def dates(column: pa.Array) -> Column:
     """Return dates in ISO form."""
     values = fixed(column, np.int32).astype(np.int64)

@@ -10,13 +10,12 @@ Columns are turned into text whole, and rows put together from them: no dictiona
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from json.encoder import encode_basestring
 
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.render.bounds import bound_line, dumped
+from tidemark.decode.render.bounds import JsonBounds, dumped
 from tidemark.decode.render.column_texts import Column
 from tidemark.decode.render.json_columns import (
     Form,
@@ -64,7 +63,7 @@ class JsonLines:
 
     def __init__(self, databases: Mapping[Oid, str]) -> None:
         self._databases = databases
-        self._lines = StreamLines(self._of_batch, self._of_item, partial(bound_line, databases))
+        self._lines = StreamLines(self._of_batch, self._of_item, JsonBounds(databases))
 
     def lines(self, group: ChangeGroup) -> Iterator[memoryview]:
         """Give out the group's items in stream order, many at once, and their transactions' bounds if counted.

@@ -8,24 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from tidemark.decode.render.bounds import TransactionBounds, is_counted
+from tidemark.decode.render.bounds import BoundForm, TransactionBounds, is_counted
+from tidemark.decode.render.column_texts import Integers
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Placed, lines_of
-from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, LogicalMessage, TransactionEnd, Truncation
+from tidemark.model.change import ChangeBatch, ChangeGroup, GroupItem, LogicalMessage, Truncation
 
 
 class StreamLines:
-    """Turns groups to lines, as `of_batch`, `of_item` and `bound` write them; each ends with a newline."""
+    """Turns groups to lines, as `of_batch`, `of_item` and `bounds` write them; each ends with a newline."""
 
     def __init__(
         self,
         of_batch: Callable[[ChangeBatch], Lines | None],
         of_item: Callable[[GroupItem, ChangeGroup], bytes],
-        bound: Callable[[str, TransactionEnd], bytes],
+        bounds: BoundForm,
     ) -> None:
-        """`of_item` gives no text to what has no line; `bound` is told which of the two it is, begin or end."""
+        """`of_item` gives no text to what has no line."""
         self._of_batch = of_batch
         self._of_item = of_item
-        self._bounds = TransactionBounds(bound)
+        self._bounds = TransactionBounds(bounds)
         self._writer = LineWriter()
 
     def blocks(self, group: ChangeGroup) -> Iterator[memoryview]:
@@ -50,18 +51,16 @@ class StreamLines:
             items = []
         yield from self._in_order(rows, items, counted=counted)
         if counted:
-            yield from self._in_order([], self._bounds.ends(), counted=False)
+            yield from self._writer.blocks([*self._bounds.ends()])
 
     def _in_order(self, rows: Sequence[Lines], items: Sequence[Placed], *, counted: bool) -> Iterator[memoryview]:
         """Give out what stands between two barriers."""
+        parts = [*rows, lines_of(items)] if items else [*rows]
         if counted:
-            items = [*items, *self._bounds.of(_commit_lsns(rows, items))]
-        yield from self._writer.blocks([*rows, lines_of(items)] if items else rows)
+            parts += self._bounds.of(_commit_lsns(parts))
+        yield from self._writer.blocks(parts)
 
 
-def _commit_lsns(rows: Sequence[Lines], items: Sequence[Placed]) -> list[int]:
+def _commit_lsns(parts: Sequence[Lines]) -> Integers:
     """Return the commit LSNs of all lines, in order."""
-    found = [np.array([commit_lsn for commit_lsn, _, _ in items], np.int64)]
-    found += [part.shown_commit_lsns() for part in rows]
-    lsns: list[int] = np.unique(np.concatenate(found)).tolist()
-    return lsns
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(part.shown_commit_lsns() for part in parts)]))
