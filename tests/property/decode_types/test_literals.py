@@ -1,5 +1,6 @@
 """Lines of test_decoding that kernels make of any rows, beside those made value by value; compiled or not."""
 
+import math
 import struct
 from array import array
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.itemlog import ItemLog
 from tidemark.decode.render import column_texts, datum_text, literals, value_text
 from tidemark.decode.render import test_decoding as renderer
+from tidemark.decode.render.json_columns import powers
 from tidemark.decode.rowlog import RelationVersions, RowLog
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import CorruptWal, InternalError
@@ -29,9 +31,18 @@ from tidemark.model.relation import Relation, TypeDescription, TypeKind
 DATABASE = Oid(16384)
 XID = 701
 slow_value_text = interpreted("tidemark.decode.render.value_text")
-slow_datum_text = interpreted(
-    "tidemark.decode.render.datum_text", stand_in={"tidemark.decode.render.value_text": slow_value_text}
+slow_line_text = interpreted(
+    "tidemark.decode.render.line_text", stand_in={"tidemark.decode.render.value_text": slow_value_text}
 )
+slow_datum_text = interpreted(
+    "tidemark.decode.render.datum_text",
+    stand_in={
+        "tidemark.decode.render.value_text": slow_value_text,
+        "tidemark.decode.render.line_text": slow_line_text,
+    },
+)
+DOUBLES = [0.0, 1.0, 0.1, 1e15, 1e14, 123456789012345.0, 1e-4, 1e-5, 5e-324, 1.7976931348623157e308, 9007199254740993.0]
+SINGLES = [0.0, 1.0, 0.1, 1e6, 99999.9, 123456.7, 1e-4, 1e-5, 1e-45, 3.4028234e38, 16777216.0]
 # Of each kind of value that a kernel writes, those at the edges.
 EDGES = {
     "int2": [struct.pack("<h", number) for number in (0, -1, 32767, -32768)],
@@ -44,6 +55,9 @@ EDGES = {
         for usecs in (0, -1, 1, 10, 500_000, 999_999, -63_082_281_600_000_000, -63_082_281_600_000_001, 2**63 - 1)
     ],
     "timestamptz": [struct.pack("<q", usecs) for usecs in (-(2**63), -(2**63) + 1, 2**63 - 2, 86_399_999_999)],
+    "float8": [struct.pack("<d", sign * number) for number in (*DOUBLES, math.inf, math.nan) for sign in (1, -1)],
+    "float4": [struct.pack("<f", sign * number) for number in (*SINGLES, math.inf, math.nan) for sign in (1, -1)],
+    "time": [struct.pack("<q", usecs) for usecs in (0, 1, 100_000, 86_399_999_999, 86_400_000_000)],
     "text": [b"", b"'", b"it''s", b"cut\0off", b"\xff\xfe", "é€😀".encode(), b"\\"],
     "numeric": [
         *map(forms.numeric_payload, map(Decimal, ("0", "-0.001", "10000", "1e131", "-1e-130", "0.00010000"))),
@@ -177,9 +191,15 @@ def test_damaged_tuples_give_lines_or_say_that_wal_is_corrupt(
         assert printed(relation, rows) == expected
 
 
+# Doubles that lie half way between decimals of 17 digits, and such as have many zeros.
+BOUNDARIES = st.builds(
+    lambda n, power: struct.pack("<d", math.ldexp(n, power)), st.integers(1, 1 << 53), st.integers(-60, 60)
+)
 WAYS = {
     datum_text.TextWay.SIGNED: (I4, 4),
     datum_text.TextWay.TIMESTAMP: (I8, 8),
+    datum_text.TextWay.SINGLE: (st.binary(min_size=4, max_size=4), 4),
+    datum_text.TextWay.DOUBLE: (st.binary(min_size=8, max_size=8) | BOUNDARIES, 8),
     datum_text.TextWay.NUMERIC: (NUMERICS | st.binary(max_size=12), 0),
     datum_text.TextWay.TEXT: (TEXTS, 0),
 }
@@ -196,10 +216,35 @@ def test_both_builds_write_and_stop_alike(way: datum_text.TextWay, data: st.Data
     found = []
     for module in (datum_text, slow_datum_text):
         out, offsets = np.zeros(room, np.uint8), np.zeros(len(sizes) + 1, np.int64)
-        told = (arena, places, sizes, 0, width, way, 1, 1, b" a[b]:", 0, len(sizes), out.data, offsets.data, 0)
+        told = (
+            arena,
+            places,
+            sizes,
+            0,
+            width,
+            way,
+            1,
+            1,
+            b" a[b]:",
+            powers(),
+            0,
+            len(sizes),
+            out.data,
+            offsets.data,
+            0,
+        )
         stopped = module.write_datums(*told)
         found.append((stopped, offsets.tolist(), out[: offsets.max()].tobytes()))
     assert found[0] == found[1]
+
+
+@settings(max_examples=300)
+@given(st.lists(BOUNDARIES | st.binary(min_size=8, max_size=8), min_size=1, max_size=20))
+def test_floats_are_printed_as_by_their_codecs(payloads: list[bytes]) -> None:
+    relation = forms.relation_of(forms.FLOAT8, forms.FLOAT4)
+    values = [[payload, payload[4:]] for payload in payloads]
+    rows = [ChangedRow("i", None, forms.form_tuple(relation.columns, value)) for value in values]
+    assert printed(relation, rows) == [value_line(relation, row) for row in rows]
 
 
 class Refusing:

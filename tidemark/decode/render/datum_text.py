@@ -21,8 +21,10 @@ except ImportError:
     from tidemark.wal import cython_stub as cython
 
 if not cython.compiled:
+    from tidemark.decode.render.line_text import write_float
     from tidemark.decode.render.value_text import write_padded, write_unsigned, write_word
 else:
+    from cython.cimports.tidemark.decode.render.line_text import write_float  # type: ignore[no-redef] # the same one
     from cython.cimports.tidemark.decode.render.value_text import (  # type: ignore[no-redef] # the same ones
         write_padded,
         write_unsigned,
@@ -55,6 +57,8 @@ class TextWay(IntEnum):
     NUMERIC = 8
     UUID = 9
     HEX = 10
+    SINGLE = 11
+    DOUBLE = 12
 
 
 # The same as C integers, which the loop can read without the interpreter.
@@ -70,6 +74,8 @@ AS_TIMESTAMP = int(TextWay.TIMESTAMP)
 AS_TIMESTAMP_ZONED = int(TextWay.TIMESTAMP_ZONED)
 AS_NUMERIC = int(TextWay.NUMERIC)
 AS_UUID = int(TextWay.UUID)
+AS_SINGLE = int(TextWay.SINGLE)
+AS_DOUBLE = int(TextWay.DOUBLE)
 AT_EXTERNAL = -3  # places.Place
 
 FULL = -2
@@ -84,6 +90,14 @@ EPOCH_DAYS = 10957  # from 1970-01-01 to 2000-01-01
 FIRST_DAY = -719162  # 0001-01-01
 USECS_A_DAY = 86_400_000_000
 USECS_A_SECOND = 1_000_000
+
+FIXED_FROM = -4  # decimal exponents from here on print without `e`, up to those below
+SINGLE_FIXED_BELOW = 6
+DOUBLE_FIXED_BELOW = 15
+SINGLE_MANTISSA = 23  # bits
+DOUBLE_MANTISSA = 52
+SINGLE_EXPONENT = 255  # the greatest: of infinities and NaN
+DOUBLE_EXPONENT = 2047
 
 NUMERIC_SPECIAL = 0xC000
 NUMERIC_KIND = 0xF000
@@ -173,20 +187,11 @@ def write_date(value: int, out: Integers, at: int) -> int:
     return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
 
 
-def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
-    """Write microseconds since 2000-01-01; return where they end."""
-    if value == INSTANT_END:
-        return write_word(WORD_END, out, at)
-    if value == INSTANT_BEGIN:
-        return write_word(WORD_BEGIN, out, at)
-    days = value // USECS_A_DAY if value >= 0 else -1 - (-1 - value) // USECS_A_DAY
-    usecs = value - days * USECS_A_DAY
-    days += EPOCH_DAYS
-    at = write_day(days, out, at)
+def write_clock(usecs: int, out: Integers, at: int) -> int:
+    """Write microseconds since midnight, without zeros at the end of a fraction; return where they end."""
     seconds = usecs // USECS_A_SECOND
     usecs -= seconds * USECS_A_SECOND
-    out[at] = 32
-    at = write_padded(seconds // 3600, 2, out, at + 1)
+    at = write_padded(seconds // 3600, 2, out, at)
     out[at] = 58  # :
     at = write_padded(seconds // 60 % 60, 2, out, at + 1)
     out[at] = 58
@@ -197,6 +202,21 @@ def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
         while usecs % 10 == 0:
             usecs = usecs // 10
             at -= 1
+    return at
+
+
+def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
+    """Write microseconds since 2000-01-01; return where they end."""
+    if value == INSTANT_END:
+        return write_word(WORD_END, out, at)
+    if value == INSTANT_BEGIN:
+        return write_word(WORD_BEGIN, out, at)
+    days = value // USECS_A_DAY if value >= 0 else -1 - (-1 - value) // USECS_A_DAY
+    usecs = value - days * USECS_A_DAY
+    days += EPOCH_DAYS
+    at = write_day(days, out, at)
+    out[at] = 32
+    at = write_clock(usecs, out, at + 1)
     if zoned:
         at = write_word(WORD_UTC, out, at)
     return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
@@ -262,6 +282,22 @@ def write_numeric(data: Data, place: int, size: int, out: Integers, at: int) -> 
     return at
 
 
+def write_number(
+    bits: int, mantissa_bits: int, exponent_max: int, fixed_below: int, powers: Integers, out: Integers, at: int
+) -> int:
+    """Write a float as PostgreSQL does (`float8out`), without a point where it is whole; return where it ends."""
+    if (bits >> mantissa_bits) & exponent_max == exponent_max:
+        if bits & ((WORD_ONE << mantissa_bits) - 1):
+            return write_word(WORD_NAN, out, at)
+        if bits >> mantissa_bits > exponent_max:
+            return write_word(WORD_MINUS_INFINITY, out, at)
+        return write_word(WORD_INFINITY, out, at)
+    end = write_float(bits, mantissa_bits, exponent_max, FIXED_FROM, fixed_below, 2, 1, powers, out, at)
+    if out[end - 2] == 46 and out[end - 1] == 48:  # .0
+        end -= 2
+    return end
+
+
 def write_hex(data: Data, place: int, size: int, out: Integers, at: int) -> int:
     """Write bytes as hex digits; return where they end."""
     for index in range(size):
@@ -296,7 +332,9 @@ def write_text(data: Data, place: int, size: int, out: Integers, at: int) -> int
     return at
 
 
-def write_datum(data: Data, place: int, size: int, width: int, way: int, out: Integers, at: int) -> int:
+def write_datum(
+    data: Data, place: int, size: int, width: int, way: int, powers: Integers, out: Integers, at: int
+) -> int:
     """Write a value; return where it ends, FULL or BAD."""
     if width > 0 and size != width:
         return BAD
@@ -323,6 +361,12 @@ def write_datum(data: Data, place: int, size: int, width: int, way: int, out: In
         return write_unsigned(read_unsigned(data, place, size), out, at)
     if way == AS_DATE:
         return write_date(read_signed(data, place, size), out, at)
+    if way == AS_DOUBLE:
+        bits = read_unsigned(data, place, size)
+        return write_number(bits, DOUBLE_MANTISSA, DOUBLE_EXPONENT, DOUBLE_FIXED_BELOW, powers, out, at)
+    if way == AS_SINGLE:
+        bits = read_unsigned(data, place, size)
+        return write_number(bits, SINGLE_MANTISSA, SINGLE_EXPONENT, SINGLE_FIXED_BELOW, powers, out, at)
     if way == AS_UUID:
         return write_uuid(data, place, out, at)
     out[at] = 92  # a backslash
@@ -332,9 +376,9 @@ def write_datum(data: Data, place: int, size: int, width: int, way: int, out: In
 
 def write_datums(
     data: Data, places: Integers, sizes: Integers, column_at: int, width: int, way: int, quoted: int,
-    shows_nulls: int, label: bytes, row: int, rows: int, out: Integers, offsets: Integers, base: int,
+    shows_nulls: int, label: bytes, powers: Integers, row: int, rows: int, out: Integers, offsets: Integers, base: int,
 ) -> int:  # fmt: skip
-    """Write values, each behind the column's label; `width` is what all are long, or 0.
+    """Write values, each behind the column's label; `width` is what all are long, or 0; `powers` are those of ten.
 
     What is NULL is written so, or not at all.
     """
@@ -350,7 +394,7 @@ def write_datums(
                 if quoted:
                     out[at] = 39  # '
                     at += 1
-                at = write_datum(data, place, size, width, way, out, at)
+                at = write_datum(data, place, size, width, way, powers, out, at)
                 if at == FULL:
                     return row
                 if at < 0:

@@ -156,7 +156,8 @@ def days(column: pa.Array) -> Column:
 
 
 @cache
-def _powers() -> View:
+def powers() -> View:
+    """Return the powers of ten that floats are written by."""
     return np.frombuffer(line_text.powers_of_ten(), np.uint64).data
 
 
@@ -164,7 +165,7 @@ def _floats(
     bits: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], about: tuple[int, int, int, int, int], column: pa.Array
 ) -> Column:
     values = bits.astype(np.uint64, copy=False)
-    return Written(partial(line_text.write_floats, values.data, *about, _powers(), *validity(column)))
+    return Written(partial(line_text.write_floats, values.data, *about, powers(), *validity(column)))
 
 
 def floats(column: pa.Array) -> Column:

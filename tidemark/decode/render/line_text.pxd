@@ -24,7 +24,7 @@ cdef unsigned long long rounded_to_odd(unsigned long long low, unsigned long lon
                least="unsigned long long", most="unsigned long long", digits="unsigned long long",
                shorter="unsigned long long", below="int", above="int", half="unsigned long long")
 cdef long long write_float(unsigned long long bits, long long mantissa_bits, unsigned long long exponent_max,
-                           long long fixed_from, long long fixed_below, long long exponent_digits,
+                           long long fixed_from, long long fixed_below, long long exponent_digits, int inside,
                            const unsigned long long[::1] powers, unsigned char[::1] out,
                            long long at) except? -9 nogil
 

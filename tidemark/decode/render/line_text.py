@@ -88,9 +88,12 @@ def rounded_to_odd(low: int, high: int, number: int) -> int:
 
 def write_float(
     bits: int, mantissa_bits: int, exponent_max: int, fixed_from: int, fixed_below: int, exponent_digits: int,
-    powers: Integers, out: Integers, at: int,
+    inside: int, powers: Integers, out: Integers, at: int,
 ) -> int:  # fmt: skip
-    """Write a float, for which there is room; return where it ends."""
+    """Write a float, for which there is room; return where it ends.
+
+    `inside`: what lies half way to a neighbour does not read back as the number.
+    """
     mantissa = bits & ((WORD_ONE << mantissa_bits) - 1)
     biased = (bits >> mantissa_bits) & exponent_max
     negative = (bits >> mantissa_bits) > exponent_max
@@ -112,7 +115,7 @@ def write_float(
     power = (biased if biased > 0 else 1) - (exponent_max >> 1) - mantissa_bits
     if biased > 0:
         mantissa |= WORD_ONE << mantissa_bits
-    odd = mantissa & 1
+    odd = 1 if inside else mantissa & 1
     exponent = power * 1262611 - (524031 if closer else 0) >> 22
     shift = power + log2_of_power(-exponent) + 1
     index = 2 * (-exponent - POWER_LEAST)
@@ -197,8 +200,8 @@ def write_floats(
                 at = write_word(WORD_NULL, out, at)
             else:
                 at = write_float(
-                    bits[first + row], mantissa_bits, exponent_max, fixed_from, fixed_below, exponent_digits, powers,
-                    out, at,
+                    bits[first + row], mantissa_bits, exponent_max, fixed_from, fixed_below, exponent_digits, 0,
+                    powers, out, at,
                 )  # fmt: skip
             row += 1
             offsets[base + row] = at

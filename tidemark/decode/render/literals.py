@@ -7,10 +7,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect
 from tidemark.decode.codecs.datetimes import DateCodec, TimestampCodec
-from tidemark.decode.codecs.numbers import BoolCodec, IntegerCodec
+from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec
 from tidemark.decode.codecs.numeric import DecimalCodec, NumericCodec
 from tidemark.decode.codecs.registry import column_codec, prints_names
 from tidemark.decode.codecs.strings import ByteaCodec, StringCodec, UuidCodec
@@ -21,7 +22,7 @@ from tidemark.decode.places import Place
 from tidemark.decode.render import datum_text
 from tidemark.decode.render.column_texts import ColumnTexts
 from tidemark.decode.render.datum_text import ODD, TextWay
-from tidemark.decode.render.json_columns import View
+from tidemark.decode.render.json_columns import View, powers
 from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.relation import Column
@@ -39,6 +40,7 @@ _WAYS: dict[type[Codec], TextWay] = {
     DecimalCodec: TextWay.NUMERIC,
     IntegerCodec: TextWay.SIGNED,
     NumericCodec: TextWay.NUMERIC,
+    FloatCodec: TextWay.DOUBLE,
     StringCodec: TextWay.TEXT,
     TimestampCodec: TextWay.TIMESTAMP,
     UuidCodec: TextWay.UUID,
@@ -50,6 +52,8 @@ def _way(codec: Codec) -> TextWay | None:
     way = _WAYS.get(type(codec))
     if way is TextWay.SIGNED and codec.kind is ColumnKind.UNSIGNED4:
         return TextWay.UNSIGNED
+    if way is TextWay.DOUBLE and pa.types.is_float32(codec.arrow_type):
+        return TextWay.SINGLE
     if way is TextWay.TEXT and codec.kind is not ColumnKind.TEXT:
         return None  # only what is UTF-8 comes out as it is
     if isinstance(codec, TimestampCodec) and codec.zoned:
@@ -116,6 +120,7 @@ class Literals:
             self._quoted,
             shows_nulls,
             self._label,
+            powers(),
         )
 
         def write(row: int, count: int, out: View, offsets: View, base: int) -> int:
