@@ -92,3 +92,5 @@ def test_a_stop_ends_the_wait_of_a_pipeline_that_starts_on_a_full_disk(tmp_path:
             spark.stop()
         finally:
             spark.end_all()
+    with StateStore.open(StateFolder(tmp_path / "state")) as store:
+        assert store.processes().ends["pipeline-spark"].exit_code == 0

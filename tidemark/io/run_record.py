@@ -40,6 +40,9 @@ def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
         code, fields = describe_ending(error)
         _record(store, log, lambda known: _with_end(known, owner, code, f"{fields['kind']}: {fields['error']}"))
         raise
+    except SystemExit:  # a stop, told while the process waited for room before its work began
+        _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
+        raise
     _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
 
 
