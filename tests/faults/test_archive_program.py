@@ -263,9 +263,7 @@ def test_a_copy_is_hurried_by_its_size_only_where_files_queue_up(server: Server)
     assert copy_s(HURRIED_BYTES_PER_S, hold_bytes=1 << 40) == COPY_S_DEFAULT
 
 
-def test_a_clock_that_was_set_back_by_more_than_a_step_tells_nothing(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_was_set_back_by_a_step_is_not_believed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.age(0)
     ready_s = (server.data / "pg_wal" / "archive_status" / f"{NAME}.ready").stat().st_mtime
     found = []
@@ -275,7 +273,7 @@ def test_a_clock_that_was_set_back_by_more_than_a_step_tells_nothing(
     assert found == [5, -CLOCK_STEP_S / 2, math.inf]
 
 
-def test_a_probe_archives_nothing_and_tells_if_the_spool_can_be_written(server: Server) -> None:
+def test_a_probe_archives_nothing_and_reports_if_the_spool_can_be_written(server: Server) -> None:
     before = sorted(server.spool.folder.iterdir())
     assert server.run("--probe") == (0, "")
     assert sorted(server.spool.folder.iterdir()) == before
@@ -322,7 +320,7 @@ main()
 
 
 def hang(server: Server) -> None:
-    """Have whoever copies into the spool wait for ever."""
+    """Have every copy into the spool wait for ever."""
     sentinel = server.spool.folder / ".tidemark"
     sentinel.unlink()
     os.mkfifo(sentinel)

@@ -143,7 +143,7 @@ def test_a_table_that_another_writer_made_is_taken_as_it_is(lake: Path, tmp_path
 @pytest.mark.feature("X11")
 @pytest.mark.parametrize("other", [{"capture": "other"}, {"system_identifier": SystemIdentifier(78)}])
 @pytest.mark.parametrize("open_second", [True, False])
-def test_a_lake_is_its_first_capture_s_whoever_opened_it_before(
+def test_a_lake_belongs_to_its_first_capture_also_if_another_opened_it_before(
     tmp_path: Path,
     other: dict[str, object],
     *,

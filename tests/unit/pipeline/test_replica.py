@@ -319,7 +319,7 @@ def test_a_replica_whose_table_lost_its_key_is_kept_as_it_was(fed: Fed) -> None:
     assert (fed.rows, fed.delta.schema().to_arrow()) == (there, columns)
 
 
-def test_a_replica_whose_table_lost_its_key_says_up_to_where_it_holds_changes(fed: Fed) -> None:
+def test_a_replica_whose_table_lost_its_key_records_the_position_of_the_last_change(fed: Fed) -> None:
     set_key(fed, key=False)
     fed.table.insert({1: 9, 2: "unseen", 3: None})
     fed.table.insert({1: 9, 2: "unseen", 3: None})
@@ -351,7 +351,7 @@ def test_a_truncate_makes_the_replica_of_a_table_that_got_a_key_too_late(tmp_pat
     assert fed.rows == []
 
 
-# Values that are told otherwise behind DDL of their type
+# Values that print differently after DDL of their type
 
 
 def enum(label: str) -> Column:
@@ -378,7 +378,7 @@ def notes(fed: Fed) -> list[Value]:
     return [row["note"] for row in fed.rows]
 
 
-def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_told_in_its_old_form(tmp_path: Path) -> None:
+def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_decoded_in_its_old_form(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     schema_event(fed, was, now)
     fed.feed()
@@ -388,7 +388,7 @@ def test_a_renamed_label_is_renamed_in_rows_that_are_there_and_in_those_told_in_
     assert notes(fed) == ["new", "other", "new"]
 
 
-def test_events_told_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path: Path) -> None:
+def test_events_decoded_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     schema_event(fed, was, now)
     fed.happens(Truncation(fed.table._position(), AT, DATABASE, XID, was, False, False))
@@ -397,7 +397,7 @@ def test_events_told_in_the_old_form_of_a_type_do_not_bring_it_back(tmp_path: Pa
     assert notes(fed) == ["new"]
 
 
-def test_rows_behind_a_copy_are_told_as_the_copied_ones_are(tmp_path: Path) -> None:
+def test_rows_behind_a_copy_have_the_labels_of_the_copied_ones(tmp_path: Path) -> None:
     fed, was, now = moody(tmp_path)
     fed.table.relation = now
     fed.table.copy(2, [{1: 1, 2: "new", 3: None}])
