@@ -15,6 +15,10 @@ to deliver: then the state was copied, or restored from a backup, and its rival 
 where this state is confirmed to be the one that delivers, it is further if its epoch is later; of two that are equal
 the greater incarnation is. So of two rivals that read each other's markers exactly one stops. The one that goes on
 answers a rival that is behind by another marker, since the rival may not have read one that is later than its epoch.
+
+Of copies that start at one moment, with equal epochs, the one goes on whose start marker comes first in the WAL. The
+others read that marker before their own, and stop. So it does not compare incarnations with their first start markers:
+by that all of them could stop. A start marker of a state that is confirmed does not count as one of these.
 """
 
 from collections.abc import Iterable, Sequence
@@ -49,6 +53,7 @@ class Claim:
     incarnation: Incarnation | None
     epoch: Epoch
     position: Position | None
+    is_first: bool = False  # the first start marker of a process whose state was not confirmed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class Reader:
     now: Extent  # how far its state is
     began: Extent | None  # what its state had when it began to deliver; None: its own start marker precedes
     is_confirmed: bool = False  # by an operator, or made anew or promoted: rivals' positions may be ahead
+    start_epoch: Epoch | None = None  # of its own start marker, once that was read
 
 
 def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: Reader) -> Verdict:
@@ -71,6 +77,8 @@ def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: Reader) -> 
     if reader.began is not None and not reader.is_confirmed:
         return Verdict.OVERTAKEN if _is_beyond(claim, reader.began) else Verdict.PASSED
     now = reader.now.epoch
+    if claim.is_first and reader.began is None and claim.epoch == now == reader.start_epoch:
+        return Verdict.BEHIND
     if now is None or (claim.epoch, claim.incarnation) > (now, reader.incarnation):
         return Verdict.OVERTAKEN
     return Verdict.BEHIND if reader.began is None else Verdict.PASSED

@@ -27,6 +27,7 @@ from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import Overtaken
 
 TRY_AGAIN_S = 5.0  # a node that did not answer, or took no marker
+FIRST_START = 1  # a start marker's sequence, where it is the first of a process whose state is not confirmed
 ANSWERED_MAX = 16  # rivals; each costs one marker
 
 
@@ -41,6 +42,7 @@ class Fence:
         self._clock = SystemClock()
         self._began = self._store.marks().extent  # before this process took its first epoch
         self._start_lsn: Lsn | None = None  # of the own start marker, once that was read
+        self._start: Marker | None = None
         self._is_noted = False  # that all before it is delivered
         self._lock = threading.Lock()
         self._unanswered = False
@@ -57,7 +59,7 @@ class Fence:
         if marker.kind is MarkerKind.CHECK:
             return False
         if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
-            self._start_lsn = lsn
+            self._start_lsn, self._start = lsn, marker
             return True
         has_started = self._start_lsn is not None and lsn > self._start_lsn
         return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
@@ -74,8 +76,11 @@ class Fence:
         known, now = self._store.incarnations()
         began = None if has_started else self._began
         position = marker.pointer.position if marker.pointer is not None else None
-        claim = Claim(marker.incarnation, marker.epoch, position)
-        verdict = judge(claim, known.kept, Reader(self._incarnation, now, began, known.is_confirmed))
+        is_first = marker.kind is MarkerKind.START and marker.sequence == FIRST_START
+        claim = Claim(marker.incarnation, marker.epoch, position, is_first)
+        start_epoch = self._start.epoch if delivers and self._start is not None else None
+        reader = Reader(self._incarnation, now, began, known.is_confirmed, start_epoch)
+        verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
             assert marker.incarnation is not None, "others claim nothing"
             met = Overtaken(
@@ -158,6 +163,8 @@ class Fence:
         if term is None:
             return
         with self._lock:
-            self._unanswered = False
+            is_answer, self._unanswered = self._unanswered, False
+        is_first = not is_answer and self._start_lsn is None and not self._store.incarnations()[0].is_confirmed
         pointer = horizon.pointer if horizon is not None else None
-        self._written = self._errands.write(MarkerKind.START, term.epoch, pointer)
+        sequence = FIRST_START if is_first else 0
+        self._written = self._errands.write(MarkerKind.START, term.epoch, pointer, sequence=sequence)

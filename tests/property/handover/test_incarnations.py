@@ -40,6 +40,7 @@ class Process:
     next: int
     flush: int  # where the WAL ended when it began
     start: int | None = None  # of its own start marker, once read
+    start_epoch: Epoch | None = None
     is_written: bool = False
     wants_to_answer: bool = False
     answered: set[Incarnation] = field(default_factory=set)
@@ -86,10 +87,11 @@ class World:
         state.epoch += 1
         state.process = Process(name, began, max(0, state.delivered + 1 - back), len(self.wal))
 
-    def mark(self, state: State) -> None:
+    def mark(self, state: State, *, is_first: bool = False) -> None:
         """Write down how far it is confirmed."""
         if state.process is not None:
-            self.wal.append(Claim(state.process.incarnation, Epoch(FIRST, state.epoch), position(state.delivered + 1)))
+            epoch, reached = Epoch(FIRST, state.epoch), position(state.delivered + 1)
+            self.wal.append(Claim(state.process.incarnation, epoch, reached, is_first))
 
     def read(self, state: State, times: int) -> None:
         """Read on, deliver what commits, judge what is a marker; write the start marker when it is due."""
@@ -107,15 +109,16 @@ class World:
         if process is None or (process.is_written and not process.wants_to_answer):
             return
         if process.is_written or state.is_confirmed or process.next >= process.flush:
+            is_first = not process.is_written and not process.wants_to_answer and not state.is_confirmed
             process.is_written, process.wants_to_answer = True, False
-            self.mark(state)
+            self.mark(state, is_first=is_first)
 
     def _meet(self, state: State, process: Process, at: int, claim: Claim) -> None:
         if claim.incarnation == process.incarnation and process.is_written and process.start is None:
-            process.start, state.is_confirmed = at, False
+            process.start, state.is_confirmed, process.start_epoch = at, False, claim.epoch
             return
         began = None if process.start is not None and at > process.start else process.began
-        reader = Reader(process.incarnation, state.extent, began, state.is_confirmed)
+        reader = Reader(process.incarnation, state.extent, began, state.is_confirmed, process.start_epoch)
         match judge(claim, state.history, reader):
             case Verdict.OVERTAKEN:
                 assert state.delivered < at, "it has delivered what commits behind the marker that fences it"
@@ -214,6 +217,29 @@ def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_goes_on(
     world.settle()
     assert len(world.running) == 1
     assert world.running == [world.states[1]] or world.states[1].overtaken is not None
+
+
+@pytest.mark.feature("I21")
+@settings(max_examples=300)
+@given(
+    names=NAMES, before=STEPS, count=st.integers(2, 3), reads=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)))
+)
+def test_of_copies_that_start_at_one_moment_exactly_one_goes_on(
+    names: list[int], before: list[tuple[str, int]], count: int, reads: list[tuple[int, int]]
+) -> None:
+    world = World(names)
+    (state,) = world.states
+    for what, size in before:
+        step(world, state, what, size)
+    state.process = None
+    while len(world.states) < count:
+        step(world, state, "copy", 0)
+    for each in world.states:
+        world.start(each)
+    for which, size in reads:
+        world.read(world.states[which % count], size)
+    world.settle()
+    assert len(world.running) == 1
 
 
 @pytest.mark.feature("I21")
