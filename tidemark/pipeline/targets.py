@@ -20,10 +20,19 @@ from tidemark.model.change import CopyBoundary
 from tidemark.model.position import Position
 from tidemark.pipeline.commits import changed_columns, read_commit
 from tidemark.pipeline.damage import damage_of
-from tidemark.pipeline.failures import error_numbers
+from tidemark.pipeline.failures import error_numbers, first_reason, says_full
 from tidemark.pipeline.faults import UNTOUCHED, Break, Fault, FaultKind, Target
 from tidemark.pipeline.held import NOTHING, Held
-from tidemark.pipeline.lake import REOPENED_MAX, LakeFailed, LakeTable, TableMoved, check_writable, table_id
+from tidemark.pipeline.lake import (
+    REASON_MAX,
+    REOPENED_MAX,
+    LakeFailed,
+    LakeFull,
+    LakeTable,
+    TableMoved,
+    check_writable,
+    table_id,
+)
 from tidemark.pipeline.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
 from tidemark.pipeline.waiting import StoredItem, Waiting
 
@@ -75,9 +84,12 @@ def bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
         return _bring_up(aim, items)
     except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
         damage = "" if _is_of_disk(error) else _damage(aim)
-        if not damage:
+        if damage:
+            return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
+        if isinstance(error, LakeFailed) or is_full(error):
             raise
-        return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
+        kind = LakeFull if says_full(str(error)) else LakeFailed
+        raise kind(f"{aim.uri}: {first_reason(str(error))[:REASON_MAX]}") from error
 
 
 def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
