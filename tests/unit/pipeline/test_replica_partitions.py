@@ -62,12 +62,14 @@ def truncation(fed: Fed, relation: Relation, partition: Oid = INVALID_OID) -> Tr
 
 
 def block(fed: Fed) -> None:
-    """Change a row that the root's version does not identify."""
+    """Change a row that the root's version does not identify: the replica is kept as it was."""
+    there = fed.rows
     keyed, fed.table.relation = fed.table.relation, as_root(fed)
     fed.table.update((1,), {2: "which?"})
     fed.table.cut()
     fed.table.relation = keyed
     assert fed.feed().held.blocked
+    assert fed.rows == there
 
 
 def test_what_happens_to_all_rows_of_a_partition_needs_no_key_of_the_root(tmp_path: Path) -> None:
