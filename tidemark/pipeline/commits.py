@@ -65,7 +65,7 @@ def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> 
         text = _file(uri, version).read_text(encoding="utf-8")
     except (FileNotFoundError, UnicodeDecodeError):
         return None
-    except OSError as error:
+    except (PermissionError, IsADirectoryError) as error:  # other errors of the disk may pass
         raise CommitUnreadable(f"{_file(uri, version)} cannot be read: {error.strerror}") from error
     try:
         actions = [_object(json.loads(line)) for line in text.splitlines() if line.strip()]
