@@ -27,6 +27,7 @@ def test_a_passive_archiver_meets_the_markers_and_delivers_nothing_though_nobody
     node: Archiving, tmp_path: Path
 ) -> None:
     with paired(node, tmp_path, options=PATIENT) as pair, OutboxReader.open(pair.sidecar.folder) as reader:
+        pair.wait_for(lambda: parse_lsn(str(pair.archiver.status()["read_lsn"])) > 0, "the begin of its scan")
         for number in range(1, 4):
             pair.insert(number)
             pair.catch_up()
