@@ -7,8 +7,8 @@ from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.archiving_watch import ArchivingWatch
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.spool_tending import SpoolTender
 
 TEND_S = 10.0

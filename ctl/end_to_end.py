@@ -30,8 +30,8 @@ from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 

@@ -29,8 +29,8 @@ from tidemark.io.watchdog import Condition, Watch
 from tidemark.model.errors import ConfigError, Fenced, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.wire.marker import MarkerKind
 
 ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it

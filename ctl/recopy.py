@@ -23,8 +23,8 @@ from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.table_name import TableName
 from tidemark.runtime.capture import NotInitialised
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.copy_plan import TableKey, database_names
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.recopying import request_recopies
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy

@@ -13,7 +13,7 @@ from tidemark.io.locks import AlreadyRunning, RoleLock
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
-from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
 

@@ -14,9 +14,9 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.io.write_guard import WriteGuard
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.effects import HandoverPoint
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 
 
 @contextmanager

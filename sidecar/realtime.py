@@ -23,7 +23,7 @@ from tidemark.engine.handover import Effect, Event
 from tidemark.engine.marking import Confirmed, ConfirmPacing
 from tidemark.io.clock import SystemClock
 from tidemark.io.control import Handler
-from tidemark.io.heartbeat import Slot
+from tidemark.io.heartbeat import START_S_MAX, Slot
 from tidemark.io.logs import describe_error
 from tidemark.io.state_views import StateMarks
 from tidemark.model.errors import Fenced
@@ -33,7 +33,6 @@ from tidemark.model.position import Epoch
 from tidemark.runtime.archive_report import ArchiveReport
 from tidemark.runtime.archiving_watch import ArchivingWatch
 from tidemark.runtime.capture import Capture
-from tidemark.runtime.daemon import START_S_MAX
 from tidemark.runtime.effects import Perform
 from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.lake_stock import ASKED_S

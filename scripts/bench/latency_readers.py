@@ -37,7 +37,8 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
-from tidemark.runtime.inflow import Surroundings, from_node
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.inflow import from_node
 from tidemark.runtime.interpreter import put_latency_first
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT

@@ -34,8 +34,8 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.runtime.archiving_watch import ArchivingWatch
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.initialise import initialise
 
 DEADLINE_S = 120.0

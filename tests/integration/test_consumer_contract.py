@@ -42,7 +42,8 @@ from tidemark.model.errors import ConsumerFailed, NodeUnreachable
 from tidemark.model.position import Epoch, Partition
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
-from tidemark.runtime.inflow import Surroundings, from_node
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.inflow import from_node
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.state import Owner
 

@@ -20,7 +20,8 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.runtime.capture import Capture
 from tidemark.runtime.consumers import NullConsumer
-from tidemark.runtime.inflow import Surroundings, from_node
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.inflow import from_node
 from tidemark.runtime.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
 

@@ -25,7 +25,8 @@ from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
 from tidemark.runtime.consumer_target import ConsumerTarget
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
-from tidemark.runtime.delivery import ApplicationThread, OutboxTarget, Stopped
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery import ApplicationThread, OutboxTarget
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.signal import Signal

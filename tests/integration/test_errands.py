@@ -12,8 +12,8 @@ from tidemark.io.marker_key import load_marker_key
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.initialise import initialise
 
 DEADLINE_S = 120.0

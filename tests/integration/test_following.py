@@ -17,8 +17,8 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.following import FollowTarget, Met
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (

@@ -13,7 +13,7 @@ from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, write_marker
 from tidemark.wire.state import Identity

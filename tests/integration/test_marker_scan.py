@@ -13,7 +13,7 @@ from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import MARKER_PREFIX
-from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_scan import MarkerScan
 from tidemark.wal.segments import parse_segment_name, segment_start

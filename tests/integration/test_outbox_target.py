@@ -29,6 +29,7 @@ from tidemark.io.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
+from tidemark.runtime.context import Stopped
 from tidemark.runtime.delivery import (
     ROOM_FIRST_S,
     ROOM_MAX_S,
@@ -36,7 +37,6 @@ from tidemark.runtime.delivery import (
     ApplicationThread,
     CopyKeep,
     OutboxTarget,
-    Stopped,
 )
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.signal import Signal

@@ -14,7 +14,8 @@ from tidemark.io.logs import get_log
 from tidemark.io.metrics import Metrics
 from tidemark.io.state import StateStore
 from tidemark.model.mode import Stage
-from tidemark.runtime.inflow import Surroundings, streams_from, where_the_node_is
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.inflow import streams_from, where_the_node_is
 
 BROKEN = "false"
 WAIT_S = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}

@@ -24,9 +24,9 @@ from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.fencing import Fence
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.initialise import initialise_from_backup
 from tidemark.runtime.seeding import take_seed
 from tidemark.wire.marker import Instance, Marker, MarkerKind

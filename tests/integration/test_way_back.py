@@ -31,9 +31,10 @@ from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture import Capture, DecodingStuck
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.fencing import Fence
-from tidemark.runtime.inflow import Surroundings, where_the_node_is
+from tidemark.runtime.inflow import where_the_node_is
 from tidemark.runtime.initialise import initialise
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.runtime.service import Means

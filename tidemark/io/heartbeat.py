@@ -29,6 +29,8 @@ _SLOT = struct.Struct("<IIQQ16s")
 _COUNTER = struct.Struct("<I")
 WATCHDOG_S_DEFAULT = 15.0  # a sign of life that is older is the last one
 WATCHDOG_S_MIN = 3.0  # two thirds of it are a write transaction's: two syncs of a full group, on a disk that is busy
+START_S_MAX = 60.0  # loading the catalog history of a hundred thousand tables
+STOP_S_MAX = 60.0  # the batch in hand, the threads, the journal
 _READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
 
 

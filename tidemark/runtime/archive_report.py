@@ -13,7 +13,7 @@ from tidemark.io.node import NodeArchiving
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.archiving_watch import ArchivingWatch
-from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.context import Surroundings
 
 LOOK_S = 5.0
 SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more

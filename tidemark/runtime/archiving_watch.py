@@ -32,8 +32,8 @@ from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
 from tidemark.io.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.state import Archiving
 

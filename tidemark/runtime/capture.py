@@ -31,6 +31,7 @@ from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Epoch, Pointer
 from tidemark.model.snapshot import parse_visibility
 from tidemark.runtime.archive_damage import in_archive
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.copies import Copies
 from tidemark.runtime.copy_plan import is_due, takes_time, waits_for
 from tidemark.runtime.decoding import DecodeThread, WalReader
@@ -40,7 +41,7 @@ from tidemark.runtime.fixed_types import check_types
 from tidemark.runtime.following import AskLeader
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.history_start import enter_open
-from tidemark.runtime.inflow import MakeInflow, Surroundings
+from tidemark.runtime.inflow import MakeInflow
 from tidemark.runtime.role_holding import RoleHolding
 from tidemark.runtime.source_thread import Link
 from tidemark.runtime.targets import TargetMaker

@@ -31,7 +31,8 @@ from tidemark.model.lsn import Oid, Xid
 from tidemark.model.position import Epoch, Partition
 from tidemark.model.relation import Relation
 from tidemark.runtime.confirming import Confirming
-from tidemark.runtime.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep, Stopped
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep
 from tidemark.runtime.liveness import ConsumerRaised, Liveness
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.state import CONFIRMED

@@ -13,7 +13,7 @@ from tidemark.io.copy_source import CopySource, TableSnapshot
 from tidemark.io.copy_spool import CopySpool
 from tidemark.io.copy_stream import BlockBounds
 from tidemark.io.logs import Log
-from tidemark.runtime.delivery import Stopped
+from tidemark.runtime.context import Stopped
 
 Item = TypeVar("Item")
 

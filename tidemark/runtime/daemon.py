@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tidemark.io.control import DEADLINE_S, Handler
 from tidemark.io.disk import StateFull, is_full
-from tidemark.io.heartbeat import HeartbeatFile, Slot
+from tidemark.io.heartbeat import START_S_MAX, STOP_S_MAX, HeartbeatFile, Slot
 from tidemark.io.logs import Log, describe_error
 from tidemark.io.metrics import NO_HEARTBEAT_S, Metrics
 from tidemark.io.room import Room
@@ -27,8 +27,6 @@ from tidemark.model.mode import Role
 from tidemark.wire.control import Json
 
 STEP_S = 0.2
-START_S_MAX = 60.0  # loading the catalog history of a hundred thousand tables
-STOP_S_MAX = 60.0  # the batch in hand, the threads, the journal
 COMMANDS_MAX = 8
 
 

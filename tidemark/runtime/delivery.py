@@ -23,6 +23,7 @@ from tidemark.io.state_transaction import StateTransaction
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
+from tidemark.runtime.context import Stopped
 from tidemark.runtime.handoff import Handoff
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.outbox import encode_group
@@ -60,10 +61,6 @@ class Target(Protocol):
 
     def abandon(self) -> None:
         """Let nothing move any more: the capture has stopped while a call into the target went on. By any thread."""
-
-
-class Stopped(Exception):
-    """The capture stops: what was to be delivered comes again after the restart."""
 
 
 class OutboxTarget:

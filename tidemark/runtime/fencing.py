@@ -19,8 +19,8 @@ from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture import Capture
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.errands import MarkersLeftOut, NodeErrands
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.taking_over import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
 from tidemark.wire.marker import Marker, MarkerKind

@@ -42,10 +42,10 @@ from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
+from tidemark.runtime.context import Stopped
 from tidemark.runtime.copy_plan import CopyTask, TableKey, database_names, plan_copies, selection_told
 from tidemark.runtime.copy_reading import CopyReading, until_stopped
 from tidemark.runtime.copy_sessions import CopySessions
-from tidemark.runtime.delivery import Stopped
 from tidemark.runtime.recopying import OLDER_WAIT_S, fail, not_begun, put_off
 from tidemark.runtime.seeding import OlderTransactions, Waiting
 from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint

@@ -17,8 +17,8 @@ from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import InternalError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.delivery import CopyKeep
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.whole_tables import WholeTables
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark

@@ -16,16 +16,13 @@ from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
 from tidemark.io.archive import ArchiveFolder, Hole
-from tidemark.io.config import Config
-from tidemark.io.logs import Log
-from tidemark.io.metrics import Metrics
 from tidemark.io.replication import NodeIdentity, WalStream
-from tidemark.io.state import StateStore
 from tidemark.io.wal_spool import WalSpool
 from tidemark.model.errors import NodeUnreachable, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
 from tidemark.model.position import Position
 from tidemark.runtime.archive_input import ArchiveInput
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.inputs import SpooledInput, WalInput
 from tidemark.runtime.network import MayOverflow, NetworkThread, WalSink, always
 from tidemark.runtime.signal import Signal
@@ -54,16 +51,6 @@ class Inflow:
     progress: Progress
     input: WalInput
     archive: Path | None = None  # that the WAL comes from, or the first of it
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every capture of one process is made with."""
-
-    config: Config
-    store: StateStore
-    metrics: Metrics
-    log: Log
 
 
 class MakeInflow(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidemark.io.clock import boot_ns
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence
-from tidemark.runtime.inflow import Surroundings
+from tidemark.runtime.context import Surroundings
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
 
 

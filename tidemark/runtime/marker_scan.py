@@ -14,8 +14,8 @@ from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.runtime.archive_damage import in_archive
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.decode_run import InvalidWal
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.offline import check_same_cluster
 from tidemark.runtime.signal import Signal
 from tidemark.runtime.source_thread import Link, SourceThread

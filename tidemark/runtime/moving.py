@@ -8,8 +8,8 @@ from tidemark.io.clock import SystemClock
 from tidemark.io.logs import describe_error
 from tidemark.io.switching import Switched, Terms, switch
 from tidemark.model.errors import Fenced
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.effects import Perform, perform
-from tidemark.runtime.inflow import Surroundings
 
 Effects = Callable[[str], Perform]  # of the reason, how this process performs what a move asks for
 

@@ -8,12 +8,11 @@ import os
 import threading
 
 from tidemark.io.clock import boot_id, host_name, own_start_ticks
-from tidemark.io.heartbeat import Slot
+from tidemark.io.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.io.locks import RoleLock
 from tidemark.io.state import StateStore
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch
-from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
 from tidemark.wire.state import Owner
 
 BEATS = 10  # within `watchdog.watchdog_s`

@@ -35,11 +35,11 @@ from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role
 from tidemark.runtime.archiving_watch import check_archiving
 from tidemark.runtime.capture import kernels_are_compiled
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.daemon import Daemon, Work
 from tidemark.runtime.effects import HandoverPoint
 from tidemark.runtime.errands import NodeErrands
 from tidemark.runtime.fencing import Fence
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.marker_reading import MarkerReader
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name

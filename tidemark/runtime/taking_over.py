@@ -19,9 +19,9 @@ from tidemark.io.state_transaction import StateTransaction
 from tidemark.io.state_views import StateMarks, StateView
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, format_lsn
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.copy_plan import TableKey
 from tidemark.runtime.diverged import WalDiverged
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.lake_stock import lake_stock
 from tidemark.runtime.network import Reached, check_delivered
 from tidemark.runtime.rebuild import EPOCHS_MAX, LakeStock, numbers_behind

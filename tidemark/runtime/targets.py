@@ -12,9 +12,9 @@ from tidemark.model.lsn import Oid
 from tidemark.model.position import Epoch
 from tidemark.runtime.consumer_target import ConsumerTarget
 from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.delivery import OutboxTarget, Target
 from tidemark.runtime.following import AskLeader, FollowTarget
-from tidemark.runtime.inflow import Surroundings
 from tidemark.runtime.liveness import Liveness
 from tidemark.runtime.whole_tables import WholeTables
 

@@ -3,14 +3,14 @@
 import gc
 
 from tidemark.decode.decoder import OnMarker
-from tidemark.io.heartbeat import Slot
+from tidemark.io.heartbeat import START_S_MAX, STOP_S_MAX, Slot
 from tidemark.io.logs import describe_error
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture import Capture, DecodingStuck
-from tidemark.runtime.daemon import START_S_MAX, STOP_S_MAX
+from tidemark.runtime.context import Surroundings
 from tidemark.runtime.diverged import WalDiverged
 from tidemark.runtime.following import AskLeader
-from tidemark.runtime.inflow import MakeInflow, Surroundings, cut_spool
+from tidemark.runtime.inflow import MakeInflow, cut_spool
 from tidemark.runtime.interpreter import put_latency_first
 
 

@@ -1,0 +1,22 @@
+"""What every part of a capture is made with, and how a stop of it is passed on."""
+
+from dataclasses import dataclass
+
+from tidemark.io.config import Config
+from tidemark.io.logs import Log
+from tidemark.io.metrics import Metrics
+from tidemark.io.state import StateStore
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every capture of one process is made with."""
+
+    config: Config
+    store: StateStore
+    metrics: Metrics
+    log: Log
+
+
+class Stopped(Exception):
+    """The capture stops: what was to be delivered comes again after the restart."""
