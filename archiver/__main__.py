@@ -2,7 +2,7 @@
 
 from archiver.archive import Archive
 from tidemark.model.mode import Role
-from tidemark.runtime.service import daemon_command
+from tidemark.runtime.daemon.service import daemon_command
 
 main = daemon_command(Role.ARCHIVER, "Read archived WAL: deliver while the sidecar does not.", Archive)
 

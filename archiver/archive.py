@@ -16,24 +16,24 @@ from functools import partial
 from archiver.upkeep import Upkeep
 from tidemark.engine.handover import Event
 from tidemark.engine.retry import Backoff
-from tidemark.io.clock import boot_ns
-from tidemark.io.control import Handler
-from tidemark.io.heartbeat import Slot
-from tidemark.io.logs import describe_error
-from tidemark.io.state_views import StateMarks
-from tidemark.io.watchdog import Condition, Watch
+from tidemark.io.host.clock import boot_ns
+from tidemark.io.host.logs import describe_error
+from tidemark.io.process.control import Handler
+from tidemark.io.process.watchdog import Condition, Watch
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
-from tidemark.runtime.effects import Perform
-from tidemark.runtime.hastening import Hastening
-from tidemark.runtime.inflow import from_archive
-from tidemark.runtime.marker_scan import MarkerScan
-from tidemark.runtime.moving import Mover
-from tidemark.runtime.service import Means
-from tidemark.runtime.taking_over import is_waited_for
-from tidemark.runtime.turn import Turn
+from tidemark.runtime.capture.inflow import from_archive
+from tidemark.runtime.daemon.effects import Perform
+from tidemark.runtime.daemon.hastening import Hastening
+from tidemark.runtime.daemon.marker_scan import MarkerScan
+from tidemark.runtime.daemon.moving import Mover
+from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.turn import Turn
+from tidemark.runtime.recovery.taking_over import is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver

@@ -30,9 +30,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.io.held_wal import held_bytes
-from tidemark.io.hole_ledger import ATTEMPTS_APART_S, GivenUp, HoleLedger, boot_clock_ns
-from tidemark.io.spool import Spool
+from tidemark.io.archive.held_wal import held_bytes
+from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, GivenUp, HoleLedger, boot_clock_ns
+from tidemark.io.archive.spool import Spool
 from tidemark.model.errors import TidemarkError
 
 HOLD_S_DEFAULT = 60.0

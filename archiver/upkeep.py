@@ -2,14 +2,14 @@
 
 import time
 
-from tidemark.io.logs import describe_error
+from tidemark.io.host.logs import describe_error
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.archive_report import ArchiveReport
-from tidemark.runtime.archiving_watch import ArchivingWatch
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.spool_tending import SpoolTender
+from tidemark.runtime.daemon.archive_report import ArchiveReport
+from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.spool_tending import SpoolTender
 
 TEND_S = 10.0
 

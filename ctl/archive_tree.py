@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ctl.render import Tree
-from tidemark.io.archive_state import ArchiveState, NoArchive, Stretch, archive_state
-from tidemark.io.config import Config
-from tidemark.io.state_views import StateView
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, Stretch, archive_state
+from tidemark.io.process.config import Config
+from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.wire.state import Loss
 

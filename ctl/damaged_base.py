@@ -2,7 +2,7 @@
 
 import click
 
-from tidemark.io.history_files import DamagedBase
+from tidemark.io.state.history_files import DamagedBase
 from tidemark.model.lsn import format_lsn
 
 

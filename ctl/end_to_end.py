@@ -21,17 +21,17 @@ from ctl.realtime_switch import slow_archiving
 from ctl.realtime_tree import WAY_OUT, Seen, missing_text, see
 from ctl.render import Tree
 from ctl.waiting import Say, Told
-from tidemark.io.archive_progress import is_filled_by_nothing, unrecorded
-from tidemark.io.archive_state import ArchiveState
-from tidemark.io.clock import NS_PER_S, boot_ns
-from tidemark.io.node import NodeArchiving
-from tidemark.io.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.archive.archive_progress import is_filled_by_nothing, unrecorded
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.host.clock import NS_PER_S, boot_ns
+from tidemark.io.node.node import NodeArchiving
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 

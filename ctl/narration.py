@@ -8,7 +8,7 @@ from typing import TextIO
 
 import click
 
-from tidemark.io.node import Blocker
+from tidemark.io.node.node import Blocker
 from tidemark.model.errors import NodeUnreachable, TidemarkError
 from tidemark.model.lsn import FullXid, Lsn
 
@@ -44,7 +44,7 @@ BEFORE_FROM = Reading(
 
 
 class Narrator:
-    """Says what a seed does (`tidemark.runtime.seeding.SeedObserver`), and when the node is away."""
+    """Says what a seed does (`tidemark.runtime.seed.seeding.SeedObserver`), and when the node is away."""
 
     def __init__(
         self,

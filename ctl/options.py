@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from tidemark.engine.selection import EVERY_ORIGIN
-from tidemark.io.local_path import local_path
+from tidemark.io.host.local_path import local_path
 from tidemark.model.commit_time import CommitTime, parse_commit_time
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, parse_lsn

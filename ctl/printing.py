@@ -20,13 +20,13 @@ from typing import BinaryIO, Protocol, Self
 import pyarrow as pa
 
 from tidemark.decode.catalog.databases import DatabaseMirrors, MappedDialects
-from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.committed_run import CommittedRun
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import DecodedRun, Decoder
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import DecodedRun, Decoder
+from tidemark.decode.types.codec import without_escapes
 from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn, Oid

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from ctl.archive_tree import US_PER_S, clock_text
 from ctl.render import Tree
-from tidemark.io.config import Config
-from tidemark.io.control import DEADLINE_S, DaemonAway, request
-from tidemark.io.heartbeat import Slot
-from tidemark.io.locks import RoleLock
-from tidemark.io.process_ends import last_ends
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_transaction import FREE_BYTES_MIN
+from tidemark.io.process.config import Config
+from tidemark.io.process.control import DEADLINE_S, DaemonAway, request
+from tidemark.io.process.process_ends import last_ends
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_transaction import FREE_BYTES_MIN
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.wire.control import BadRequest, Json

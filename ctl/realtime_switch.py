@@ -17,20 +17,20 @@ from ctl.realtime_tree import WAY_OUT, missing_text
 from ctl.waiting import POLL_S, NotComplete, Say, Told
 from ctl.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark.engine.handover import Effect, Event, move
-from tidemark.io.archive_look import ArchiveLook
-from tidemark.io.clock import SystemClock, boot_ns
-from tidemark.io.locks import RoleLock
-from tidemark.io.marker_key import KeysDiffer
-from tidemark.io.node import NodeArchiving
-from tidemark.io.overtaken import OvertakenState
-from tidemark.io.state_views import StateMarks
-from tidemark.io.switching import Switched, switch
-from tidemark.io.watchdog import Condition, Watch
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.host.clock import SystemClock, boot_ns
+from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.marker_key import KeysDiffer
+from tidemark.io.process.watchdog import Condition, Watch
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.overtaken import OvertakenState
+from tidemark.io.state.state_views import StateMarks
+from tidemark.io.state.switching import Switched, switch
 from tidemark.model.errors import ConfigError, Fenced, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wire.marker import MarkerKind
 
 ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it

@@ -6,14 +6,14 @@ from pathlib import Path
 from ctl.archive_tree import clock_text
 from ctl.processes import Process, look_at, process_tree
 from ctl.render import Tree
-from tidemark.io.archive_look import ArchiveLook
-from tidemark.io.archive_state import ArchiveState, NoArchive
-from tidemark.io.config import Config
-from tidemark.io.marker_key import KeysDiffer
-from tidemark.io.overtaken import OvertakenState
-from tidemark.io.spool_access import known_user, spool_obstacle
-from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive
+from tidemark.io.archive.spool_access import known_user, spool_obstacle
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import KeysDiffer
+from tidemark.io.state.overtaken import OvertakenState
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.wire.state import Archiving, MarkerKeys, Switch

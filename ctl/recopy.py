@@ -12,20 +12,20 @@ from ctl.processes import ask, look_at, start_hint
 from ctl.render import Tree
 from ctl.waiting import POLL_S, NotComplete, Say, Told
 from tidemark.engine.selection import Selection
-from tidemark.io.clock import SystemClock
-from tidemark.io.copy_source import CopyDenied
-from tidemark.io.locks import AlreadyRunning, RoleLock
-from tidemark.io.node import Node
-from tidemark.io.source_tables import NamedRelation, named_relations
-from tidemark.io.state_views import StateMarks
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.node.copy_source import CopyDenied
+from tidemark.io.node.node import Node
+from tidemark.io.node.source_tables import NamedRelation, named_relations
+from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.table_name import TableName
-from tidemark.runtime.capture import NotInitialised
+from tidemark.runtime.capture.capture import NotInitialised
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.copy_plan import TableKey, database_names
-from tidemark.runtime.recopying import request_recopies
+from tidemark.runtime.first_copy.recopying import request_recopies
+from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
 from tidemark.wire.state import Recopy
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from ctl.processes import ask, look_at
 from ctl.waiting import POLL_S, NotComplete, Say, Told
-from tidemark.io.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.locks import AlreadyRunning, RoleLock
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.recopying import cancel_recopies
+from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from tidemark.io.config import Config, load_config
-from tidemark.io.disk import writing
-from tidemark.io.ports import assigned_ports
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.disk import writing
+from tidemark.io.process.config import Config, load_config
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.state.state_folder import StateFolder
 
 WRITTEN_BY_INIT = "tidemark.toml"
 

@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tidemark.io.clock import process_start_ticks
-from tidemark.io.spill import SpillFolder
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.clock import process_start_ticks
+from tidemark.io.host.spill import SpillFolder
+from tidemark.io.state.state_folder import StateFolder
 
 _PREFIX = "command-"
 

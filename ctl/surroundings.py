@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 
 from ctl import settings
-from tidemark.io.environment import WritePoint
-from tidemark.io.failpoints import arm_from_environment
-from tidemark.io.logs import get_log
-from tidemark.io.marker_key import load_marker_key
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.write_guard import WriteGuard
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import WriteGuard
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.effects import HandoverPoint
-from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.errands import NodeErrands
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from concurrent.futures import TimeoutError as NotInTime
 from pathlib import Path
 
-from tidemark.io.archive_look import ArchiveLook
-from tidemark.io.archive_progress import is_filled_by_nothing
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_progress import is_filled_by_nothing
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.daemon.errands import NodeErrands
 
 ANSWER_S = 10.0
 NOTHING_ARCHIVES = (

@@ -1,5 +1,5 @@
-"""Where Spark looks for `spark.readStream.format("tidemark")`; the source itself is `tidemark.pipeline.source`."""
+"""Where Spark looks for `spark.readStream.format("tidemark")`; the source is `tidemark.pipeline.driver.source`."""
 
-from tidemark.pipeline.source import OutboxSource as DefaultSource
+from tidemark.pipeline.driver.source import OutboxSource as DefaultSource
 
 __all__ = ["DefaultSource"]

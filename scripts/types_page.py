@@ -8,14 +8,14 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tidemark.decode.codecs.arrays import ArrayCodec  # noqa: E402 - found by the line above
-from tidemark.decode.codecs.codec import Dialect  # noqa: E402
-from tidemark.decode.codecs.composites import CompositeCodec  # noqa: E402
-from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS  # noqa: E402
-from tidemark.decode.codecs.numeric import DecimalCodec  # noqa: E402
-from tidemark.decode.codecs.ranges import MultirangeCodec, RangeCodec  # noqa: E402
-from tidemark.decode.codecs.registry import BUILT_IN, NUMERIC, OF_EXTENSIONS  # noqa: E402
-from tidemark.decode.codecs.strings import EnumCodec, RawCodec  # noqa: E402
+from tidemark.decode.types.arrays import ArrayCodec  # noqa: E402 - found by the line above
+from tidemark.decode.types.codec import Dialect  # noqa: E402
+from tidemark.decode.types.composites import CompositeCodec  # noqa: E402
+from tidemark.decode.types.encodings import PYTHON_ENCODINGS  # noqa: E402
+from tidemark.decode.types.numeric import DecimalCodec  # noqa: E402
+from tidemark.decode.types.ranges import MultirangeCodec, RangeCodec  # noqa: E402
+from tidemark.decode.types.registry import BUILT_IN, NUMERIC, OF_EXTENSIONS  # noqa: E402
+from tidemark.decode.types.strings import EnumCodec, RawCodec  # noqa: E402
 
 PAGE = ROOT / "docs" / "types.md"
 

@@ -2,7 +2,7 @@
 
 from sidecar.realtime import Realtime
 from tidemark.model.mode import Role
-from tidemark.runtime.service import daemon_command
+from tidemark.runtime.daemon.service import daemon_command
 
 main = daemon_command(Role.SIDECAR, "Capture changes of a PostgreSQL node in realtime.", Realtime)
 

@@ -9,20 +9,20 @@ from concurrent.futures import Future
 from functools import partial
 
 from tidemark.engine.handover import Event
-from tidemark.io.clock import SystemClock
-from tidemark.io.heartbeat import Slot
-from tidemark.io.logs import describe_error
-from tidemark.io.state_views import StateMarks
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.following import Met
-from tidemark.runtime.inflow import followed_from_node
-from tidemark.runtime.moving import Mover
-from tidemark.runtime.service import Means
-from tidemark.runtime.taking_over import check_start
-from tidemark.runtime.turn import Turn
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.following import Met
+from tidemark.runtime.capture.inflow import followed_from_node
+from tidemark.runtime.daemon.moving import Mover
+from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.turn import Turn
+from tidemark.runtime.recovery.taking_over import check_start
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 

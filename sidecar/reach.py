@@ -4,8 +4,8 @@ A node that is down archives nothing: there the sidecar has received all, or the
 """
 
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.source_thread import Link
-from tidemark.runtime.stops import NodeOutOfReach
+from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.daemon.stops import NodeOutOfReach
 
 
 class Reach:

@@ -21,28 +21,28 @@ from sidecar.stalled import StalledArchive
 from sidecar.way_back import WayBack
 from tidemark.engine.handover import Effect, Event
 from tidemark.engine.marking import Confirmed, ConfirmPacing
-from tidemark.io.clock import SystemClock
-from tidemark.io.control import Handler
-from tidemark.io.heartbeat import START_S_MAX, Slot
-from tidemark.io.logs import describe_error
-from tidemark.io.state_views import StateMarks
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
+from tidemark.io.process.control import Handler
+from tidemark.io.state.heartbeat import START_S_MAX, Slot
+from tidemark.io.state.state_views import StateMarks
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch
-from tidemark.runtime.archive_report import ArchiveReport
-from tidemark.runtime.archiving_watch import ArchivingWatch
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.effects import Perform
-from tidemark.runtime.inflow import LiveBuffer, MakeInflow, from_node
-from tidemark.runtime.lake_stock import ASKED_S
-from tidemark.runtime.moving import Mover
-from tidemark.runtime.recopying import cancel_recopies, request_recopies
-from tidemark.runtime.service import Means
-from tidemark.runtime.source_thread import Link
-from tidemark.runtime.stops import NodeOutOfReach, event_of
-from tidemark.runtime.taking_over import find_start, is_waited_for
-from tidemark.runtime.turn import Turn
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.inflow import LiveBuffer, MakeInflow, from_node
+from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.daemon.archive_report import ArchiveReport
+from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+from tidemark.runtime.daemon.effects import Perform
+from tidemark.runtime.daemon.moving import Mover
+from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
+from tidemark.runtime.daemon.turn import Turn
+from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
+from tidemark.runtime.recovery.lake_stock import ASKED_S
+from tidemark.runtime.recovery.taking_over import find_start, is_waited_for
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations

@@ -1,4 +1,4 @@
-"""When the sidecar restarts its capture for requested copies: once that loses nothing (`tidemark.runtime.recopying`).
+"""When the sidecar restarts its capture for requested copies: once that loses nothing (`first_copy.recopying`).
 
 A restart reads WAL from the restart LSN on. Where a transaction has been open for long, the node may have removed that:
 without an archive the restart would then be the capture's end. And the copy waits for transactions that are older than
@@ -8,15 +8,15 @@ stopped the node is asked for the WAL, and the transactions that are open by the
 
 from concurrent.futures import Future
 
-from tidemark.io.clock import SystemClock
-from tidemark.io.logs import describe_error
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
 from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, format_lsn
 from tidemark.model.position import Epoch
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.errands import OlderOpen
-from tidemark.runtime.recopying import Due, Recopying
-from tidemark.runtime.service import Means
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.daemon.errands import OlderOpen
+from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.first_copy.recopying import Due, Recopying
 
 LOOK_S = 5.0  # how often the node is asked for its WAL again
 OLDER_LOOK_S = 1.0  # how often it is asked for older transactions again

@@ -6,12 +6,12 @@ How long it waits is `tidemark.engine.archive_wait`; what it moves to is a row o
 from concurrent.futures import Future
 
 from tidemark.engine.archive_wait import ArchiveProgress, ArchiveWait
-from tidemark.io.clock import NS_PER_S, boot_ns
-from tidemark.io.heartbeat import Slot
-from tidemark.io.logs import describe_error
-from tidemark.io.state_views import StateMarks
+from tidemark.io.host.clock import NS_PER_S, boot_ns
+from tidemark.io.host.logs import describe_error
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.service import Means
+from tidemark.runtime.daemon.service import Means
 
 
 class StalledArchive:

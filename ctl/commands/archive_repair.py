@@ -10,15 +10,15 @@ from ctl import settings
 from ctl.archive_tree import US_PER_S, archive_of, clock_text, loss_text, names_text
 from ctl.narration import Narrator
 from ctl.options import config_option, state_option
-from tidemark.io.archive_state import ArchiveState
-from tidemark.io.environment import WritePoint
-from tidemark.io.failpoints import arm_from_environment
-from tidemark.io.locks import RoleLock
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_views import StateView
-from tidemark.io.write_guard import told_of_stuck_writers
-from tidemark.runtime.archive_repair import Break, RepairPoint, find_break, give_up
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.runtime.recovery.archive_repair import Break, RepairPoint, find_break, give_up
 
 
 @click.command()

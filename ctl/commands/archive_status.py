@@ -8,11 +8,11 @@ from ctl import settings
 from ctl.archive_tree import US_PER_S, archive_of, archive_tree, clock_text, loss_text
 from ctl.options import config_option, json_option, state_option
 from ctl.render import show
-from tidemark.io.archive_state import ArchiveState
-from tidemark.io.history_copy import NoHistoryCopy, read_manifest
-from tidemark.io.spool import Spool
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.archive.history_copy import NoHistoryCopy, read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 
 
 @click.command()

@@ -24,17 +24,17 @@ from ctl.render import show
 from ctl.spill import spill_of_command
 from tidemark.decode.catalog.databases import only
 from tidemark.engine.selection import Selection
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.memory import keep_freed_memory
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.memory import keep_freed_memory
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
-from tidemark.runtime.commit_times import TimeRange, TransactionEnd, begin_lsn
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
-from tidemark.runtime.history_start import HistoryStart, LsnRange, begin_from_history
-from tidemark.runtime.offline import check_same_cluster, decode_archive
+from tidemark.runtime.replay.commit_times import TimeRange, TransactionEnd, begin_lsn
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
+from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
 
 
 @click.command()

@@ -10,8 +10,8 @@ from ctl import settings
 from ctl.narration import OF_BACKUP, Narrator
 from ctl.options import PATH, config_option, state_option
 from tidemark.engine.selection import Selection
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.archive_setup import (
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.archive.archive_setup import (
     ArchiveKind,
     adopt_archive,
     archive_kind,
@@ -20,26 +20,26 @@ from tidemark.io.archive_setup import (
     probe_line,
     try_program,
 )
-from tidemark.io.backup import open_backup
-from tidemark.io.config import Config
-from tidemark.io.history_copy import read_manifest
-from tidemark.io.marker_key import make_marker_key
-from tidemark.io.node import Node
-from tidemark.io.ports import assign_ports
-from tidemark.io.spool import Spool
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.archive.history_copy import read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.backup.backup import open_backup
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.process.ports import assign_ports
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, NodeUnreachable
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.archiving_watch import note_user
-from tidemark.runtime.backup_seeding import seed_from_backup
-from tidemark.runtime.copy_rights import lacking_rights
-from tidemark.runtime.errands import MarkersLeftOut
-from tidemark.runtime.initialise import archiving_user, initialise, initialise_from_backup
-from tidemark.runtime.lake_stock import lake_stock
-from tidemark.runtime.rebuild import rebuild
-from tidemark.runtime.steady_stream import check_stream
+from tidemark.runtime.daemon.archiving_watch import note_user
+from tidemark.runtime.daemon.errands import MarkersLeftOut
+from tidemark.runtime.recovery.lake_stock import lake_stock
+from tidemark.runtime.recovery.rebuild import rebuild
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.copy_rights import lacking_rights
+from tidemark.runtime.seed.initialise import archiving_user, initialise, initialise_from_backup
+from tidemark.runtime.seed.steady_stream import check_stream
 
 ALL_TABLES = ("*.*",)
 

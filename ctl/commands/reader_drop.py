@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from ctl.options import state_option
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.write_guard import told_of_stuck_writers
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
 
 
 @click.command("drop")

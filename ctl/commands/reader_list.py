@@ -6,8 +6,8 @@ import click
 
 from ctl.options import json_option, state_option
 from ctl.render import show
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 
 
 @click.command("list")

@@ -8,8 +8,8 @@ from ctl import settings
 from ctl.options import config_option, json_option, state_option
 from ctl.realtime_tree import realtime_tree, see
 from ctl.render import show
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 
 SWITCHES_DEFAULT = 10
 

@@ -11,16 +11,16 @@ from ctl.archive_tree import loss_text
 from ctl.narration import Narrator
 from ctl.options import PATH, config_option, state_option
 from ctl.rewind_text import rewind_text
-from tidemark.io.environment import WritePoint
-from tidemark.io.failpoints import arm_from_environment
-from tidemark.io.locks import RoleLock
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.write_guard import told_of_stuck_writers
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
 from tidemark.model.lsn import format_lsn
-from tidemark.runtime.rewind_plan import RewindPlan, plan_rewind
-from tidemark.runtime.rewinding import RewindPoint
-from tidemark.runtime.rewinding import rewind as go_back
+from tidemark.runtime.recovery.rewind_plan import RewindPlan, plan_rewind
+from tidemark.runtime.recovery.rewinding import RewindPoint
+from tidemark.runtime.recovery.rewinding import rewind as go_back
 
 
 @click.command()

@@ -7,7 +7,7 @@ import click
 from ctl.confirming import confirm_losses
 from ctl.lake_tree import diverged_logs
 from ctl.options import state_option
-from tidemark.io.accepted_breaks import accept_breaks
+from tidemark.io.state.accepted_breaks import accept_breaks
 
 
 @click.command("accept-break")

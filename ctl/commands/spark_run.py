@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ctl.options import PATH, state_option
-from tidemark.io.extras import SPARK
+from tidemark.io.host.extras import SPARK
 
 
 @click.command("run", context_settings={"ignore_unknown_options": True})

@@ -13,13 +13,13 @@ from ctl.processes import ends_tree, process_tree, waits_for_room
 from ctl.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
 from ctl.render import Tree, show
 from ctl.rewind_text import rewind_text
-from tidemark.io.archive_state import ArchiveState
-from tidemark.io.clock import SystemClock
-from tidemark.io.config import Config
-from tidemark.io.ports import assigned_ports
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_views import StateView
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.process.config import Config
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.mode import Role
 from tidemark.model.relation import Relation

@@ -22,16 +22,16 @@ from ctl.options import (
 from ctl.printing import FORMATS, Databases, Format, Printer, keep_what_is_printed, printer
 from ctl.spill import spill_of_command
 from tidemark.engine.selection import Selection
-from tidemark.io.node_errors import WalRemoved
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.node.node_errors import WalRemoved
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
-from tidemark.runtime.history_start import LsnRange, begin_from_history
-from tidemark.runtime.live_changes import LiveChanges
-from tidemark.runtime.seeding import REMOVED_ATTEMPTS_MAX, WAIT_S_DEFAULT, take_seed
-from tidemark.runtime.steady_stream import SteadyStream
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
+from tidemark.runtime.seed.live_changes import LiveChanges
+from tidemark.runtime.seed.seeding import REMOVED_ATTEMPTS_MAX, WAIT_S_DEFAULT, take_seed
+from tidemark.runtime.seed.steady_stream import SteadyStream
 
 READ_WAIT_S = 0.2
 FELL_BEHIND_HINT = (

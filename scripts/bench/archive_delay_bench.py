@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar
 from tests.support.failover import Pair, archiving_node, paired
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE
 

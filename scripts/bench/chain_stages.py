@@ -20,29 +20,29 @@ from scripts.bench.decode_workloads import Recording
 from tests.support.captures import config_for
 from tests.support.feeder import make_state
 from tests.support.postgres import SUPERUSER, Cluster
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.grouping import Grouper
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
-from tidemark.pipeline.lake import LakeTable
-from tidemark.pipeline.metrics import PipelineMetrics
-from tidemark.pipeline.positions import TableId
-from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.runner import BATCH_BYTES, Pipeline, Settings
-from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.steps import Delivered
-from tidemark.pipeline.types import constants_of, shape_of
-from tidemark.runtime.first_copy import FirstCopy
-from tidemark.runtime.history_start import LsnRange, begin_from_history
-from tidemark.runtime.initialise import initialise
-from tidemark.runtime.offline import decode_archive
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.positions import TableId
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.steps import Delivered
+from tidemark.runtime.first_copy.first_copy import FirstCopy
+from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
+from tidemark.runtime.replay.offline import decode_archive
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.items import decode_item
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import CopyProgress, Owner

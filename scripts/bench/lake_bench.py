@@ -23,13 +23,13 @@ from scripts.bench.machine import machine
 from tests.support.aged_logs import age, lengthen, versions
 from tests.support.lakes import IDENTITY, batch
 from tests.support.scripted_table import RELATION, ScriptedTable
-from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.host.logs import configure_logs, get_log
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.log_cleanup import KEEP_S, LogCleanup
-from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.steps import Delivered
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.steps import Delivered
 
 AGE, QUICK_AGE = 100_000, 10_000
 BATCHES, QUICK_BATCHES = 100, 40  # several checkpoints long

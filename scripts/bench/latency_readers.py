@@ -27,19 +27,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig
-from tidemark.io.locks import RoleLock
-from tidemark.io.logs import configure_logs, get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.replication import WalStream
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.node.replication import WalStream
+from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import META_FIELDS, ChangeBatch, ChangeGroup, RowsMessage, batch_schema
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.consumers import NullConsumer
+from tidemark.runtime.capture.inflow import from_node
+from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.inflow import from_node
-from tidemark.runtime.interpreter import put_latency_first
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT
 from tidemark.wal.segments import ReadSegment, first_page_lsn

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from scripts.bench.machine import machine
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.wire.state import Identity
 

@@ -16,10 +16,10 @@ from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.lag import Arrivals, LagWatch, quantile
 from scripts.demo_run.processes import CTL, Process, run, tail
-from tidemark.io.ports import assigned_ports
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_views import StateMarks
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
 

@@ -15,12 +15,12 @@ import psycopg
 import pyarrow as pa
 
 from scripts.demo_run.workload import JOURNAL
-from tidemark.io.state_views import StateView
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import Op
 from tidemark.model.lsn import INVALID_OID, FullXid
 from tidemark.model.snapshot import Snapshot, parse_snapshot
-from tidemark.pipeline.lake import LakeTable
-from tidemark.pipeline.positions import Positions, TablePosition
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.positions import Positions, TablePosition
 
 META = ["_op", "_xid", "_tli", "_commit_lsn", "_ordinal"]
 STREAMED = {Op.INSERT.value, Op.UPDATE.value, Op.DELETE.value}

@@ -12,7 +12,7 @@ from scripts.demo_run.lag import Arrivals, During, quantile
 from scripts.demo_run.processes import run
 from tidemark.model.mode import Stage
 
-COMPARE = "tidemark.pipeline.compare"
+COMPARE = "tidemark.pipeline.lake.compare"
 SETTLE_S_MAX = 90  # for the lake to catch up after the workload
 US_PER_S = 1_000_000
 

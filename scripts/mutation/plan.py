@@ -37,33 +37,41 @@ PLANS = {
     "tidemark/engine/marking.py": Plan(("tests/unit/engine/test_marking.py",)),
     "tidemark/engine/dead_branch.py": Plan(("tests/unit/engine/test_dead_branch.py",)),
     "tidemark/engine/ring.py": Plan(("tests/property/state/test_ring.py",)),
-    "tidemark/decode/held.py": Plan(
+    "tidemark/decode/transactions/held.py": Plan(
         ("tests/property/decoder/test_held_rows.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/held_children.py": Plan(
+    "tidemark/decode/transactions/held_children.py": Plan(
         ("tests/property/decoder/test_held_children.py",), _SMALL_TRANSACTIONS, interpreted=True
     ),
-    "tidemark/decode/committed_run.py": Plan(("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS),
-    "tidemark/decode/stream_order.py": Plan(("tests/unit/decoder/test_stream_order.py",), ("tests/unit/decoder",)),
+    "tidemark/decode/transactions/committed_run.py": Plan(
+        ("tests/unit/decoder/test_committed_run.py",), _SMALL_TRANSACTIONS
+    ),
+    "tidemark/decode/groups/stream_order.py": Plan(
+        ("tests/unit/decoder/test_stream_order.py",), ("tests/unit/decoder",)
+    ),
     "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
-    "tidemark/io/trimming.py": Plan(("tests/unit/archive/test_trimming.py", "tests/integration/test_trimming.py")),
-    "tidemark/io/hole_ledger.py": Plan(
+    "tidemark/io/archive/trimming.py": Plan(
+        ("tests/unit/archive/test_trimming.py", "tests/integration/test_trimming.py")
+    ),
+    "tidemark/io/archive/hole_ledger.py": Plan(
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
-    "tidemark/io/switching.py": Plan(("tests/integration/test_switching.py",)),
-    "tidemark/io/state_transaction.py": Plan(_STATE),
-    "tidemark/runtime/delivery.py": Plan(
+    "tidemark/io/state/switching.py": Plan(("tests/integration/test_switching.py",)),
+    "tidemark/io/state/state_transaction.py": Plan(_STATE),
+    "tidemark/runtime/capture/delivery.py": Plan(
         ("tests/integration/test_outbox_target.py", "tests/integration/test_idle_time.py"),
         ("tests/integration/test_delivery.py",),
     ),
-    "tidemark/runtime/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
-    "tidemark/runtime/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
-    "tidemark/runtime/copies.py": Plan(("tests/integration/test_copies_shown.py",)),
-    "tidemark/pipeline/fold.py": Plan(("tests/unit/pipeline/test_fold_keys.py", "tests/unit/pipeline/test_fold.py")),
-    "tidemark/pipeline/positions.py": Plan(
+    "tidemark/runtime/capture/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
+    "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
+    "tidemark/runtime/first_copy/copies.py": Plan(("tests/integration/test_copies_shown.py",)),
+    "tidemark/pipeline/sinks/fold.py": Plan(
+        ("tests/unit/pipeline/test_fold_keys.py", "tests/unit/pipeline/test_fold.py")
+    ),
+    "tidemark/pipeline/lake/positions.py": Plan(
         ("tests/unit/pipeline/test_positions.py",), ("tests/integration/test_sinks.py",)
     ),
-    "tidemark/pipeline/replica.py": Plan(
+    "tidemark/pipeline/sinks/replica.py": Plan(
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
         ("tests/integration/test_sinks.py",),
     ),

@@ -20,8 +20,8 @@ from scripts.demo_run import workload as shop
 from scripts.demo_run.archiving import archive_line, archive_program
 from scripts.demo_run.processes import CTL, Process, run, tail
 from scripts.soak_run.jvm import NATIVE_MEMORY_TRACKING
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
 
 ROLE = "cdc"
 SPARK_STANDS = '"query starts"'  # an event of its log

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from tests.support.feeder import World, feed, make_state
 from tests.support.guide import programs
 from tests.support.lakes import feed_by_hand, replica_rows
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.wire.values import ValueKind
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.feeder import World, feed, make_state
 from tests.support.spark_campaign import Campaign, run
 from tests.support.spark_process import DELETED, wait_for
-from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.failpoints import Failpoint
 
 LOOK_UP = "pyspark.sql.worker.lookup_data_sources"
 # Each batch passes these once a table, so they are met in the first one.

@@ -13,8 +13,8 @@ import pytest
 from tests.support.feeder import World, feed, make_state
 from tests.support.spark_campaign import Campaign
 from tests.support.spark_process import wait_for
-from tidemark.pipeline.executors import NO_EXECUTORS
-from tidemark.pipeline.java import java_home
+from tidemark.pipeline.driver.executors import NO_EXECUTORS
+from tidemark.pipeline.driver.java import java_home
 
 SPARK_HOME = Path(pyspark.__file__).parent
 MASTER = "org.apache.spark.deploy.master.Master"

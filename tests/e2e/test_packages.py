@@ -23,8 +23,8 @@ from tests.support.packages import (
     run,
 )
 from tests.support.postgres import Cluster
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.kernel import COMPILED
@@ -146,7 +146,7 @@ def test_a_package_with_the_extra_brings_changes_into_the_lake(
         arguments = ("spark", "run", "--state", state, "--lake", lake, *LOCAL_SPARK, "--", "--once")
         succeeded(cdcctl(*arguments, program=installed.program))
         asked = ("--dsn", dsn, "--state", str(state), "--lake", str(lake), "--json")
-        told = json.loads(run(installed.python, "-m", "tidemark.pipeline.compare", *asked, cwd=tmp_path))
+        told = json.loads(run(installed.python, "-m", "tidemark.pipeline.lake.compare", *asked, cwd=tmp_path))
     (table,) = told["tables"]
     assert table["identical"], table
     assert table["source_rows"] == ROWS - ROWS // 7 + 1

@@ -15,10 +15,10 @@ from tests.support.captures import Sidecar, running
 from tests.support.postgres import Cluster, database_in
 from tests.support.spark import land
 from tests.support.spark_process import wait_for
-from tidemark.io.state import StateStore
+from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import Lsn, parse_lsn
-from tidemark.pipeline.compare import compare
-from tidemark.pipeline.positions import Positions, TableState
+from tidemark.pipeline.lake.compare import compare
+from tidemark.pipeline.lake.positions import Positions, TableState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 WAIT_S = 120.0

@@ -15,10 +15,10 @@ from tests.support.lakes import CAPTURE
 from tests.support.small_disk import needs_mount, small_disk
 from tests.support.spark import land
 from tests.support.spark_process import SparkProcess, wait_for
-from tidemark.io.metrics import CAPTURE_LABEL, DISK_FULL
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.pipeline.metrics import RESTARTS, PipelineMetrics
+from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.driver.metrics import RESTARTS, PipelineMetrics
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 MB = 1 << 20

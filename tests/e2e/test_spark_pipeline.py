@@ -18,24 +18,24 @@ from tests.support.feeder import World, feed, make_state
 from tests.support.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
 from tests.support.spark import land
-from tidemark.io.failpoints import arm
-from tidemark.io.metrics import CAPTURE_LABEL
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.failpoints import arm
+from tidemark.io.process.metrics import CAPTURE_LABEL
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.position import NO_SEQUENCE, Sequence
-from tidemark.pipeline import runner
-from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake import TableFenced
-from tidemark.pipeline.log_cleanup import KEEP_S, LISTED_MAX
-from tidemark.pipeline.metrics import TABLES_DIVERGED
-from tidemark.pipeline.portions import feeds
-from tidemark.pipeline.positions import FOLDER as POSITIONS
-from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.sinks import Lake, folder_of
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.driver import runner
+from tidemark.pipeline.driver.metrics import TABLES_DIVERGED
+from tidemark.pipeline.driver.portions import feeds
+from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.lake import TableFenced
+from tidemark.pipeline.lake.log_cleanup import KEEP_S, LISTED_MAX
+from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, folder_of
 
 BATCH_BYTES = 200_000
 SEED = 11

@@ -13,10 +13,10 @@ from tests.support.feeder import World, feed, make_state
 from tests.support.lakes import feed_by_hand
 from tests.support.spark_campaign import Campaign
 from tests.support.spark_process import DEADLINE_S, wait_for
-from tidemark.io.failpoints import LOG_VARIABLE
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.systemd import ALIVE, READY, STOPPING
-from tidemark.pipeline.failpoints import Failpoint
+from tidemark.io.host.failpoints import LOG_VARIABLE
+from tidemark.io.host.systemd import ALIVE, READY, STOPPING
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.lake.failpoints import Failpoint
 
 # A Java that starts for as long as it is let; its second start fails at once.
 JAVA = """#!/bin/bash

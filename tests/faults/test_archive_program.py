@@ -20,9 +20,9 @@ from archiver.archive_command import (
     Job,
 )
 from tests.support.archiving import segment_bytes
-from tidemark.io.held_wal import held_bytes
-from tidemark.io.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
-from tidemark.io.spool import Spool
+from tidemark.io.archive.held_wal import held_bytes
+from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
+from tidemark.io.archive.spool import Spool
 
 CLUSTER = 7_123_456_789_012_345_678
 NAME = "000000010000000000000001"

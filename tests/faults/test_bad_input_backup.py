@@ -12,15 +12,15 @@ from tests.support.archiving import segment_bytes
 from tests.support.backups import by_copy
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import new_cluster
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.backup import open_backup
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.backup.backup import open_backup
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.backup_seeding import seed_from_backup
-from tidemark.runtime.seeding import SilentObserver
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.seeding import SilentObserver
 
 SEGMENT = 1 << 20
 PAGE = 8192

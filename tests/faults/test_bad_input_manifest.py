@@ -16,12 +16,12 @@ from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import Cluster
 from tests.support.postgres import new_cluster as cluster_of_major
 from tests.support.standby import standby_of, wait_until_replayed
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.backup import open_backup
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.backup.backup import open_backup
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.model.lsn import format_lsn, parse_lsn
-from tidemark.runtime.backup_seeding import seed_from_backup
-from tidemark.runtime.seeding import Seed
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.seeding import Seed
 
 MAJORS = (15, 18)  # of format 1 and 2
 CATALOG = "base/5/1249"  # pg_attribute of the database postgres

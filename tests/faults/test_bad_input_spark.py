@@ -15,7 +15,7 @@ from tidemark.model.errors import ExitCode
 pytestmark = pytest.mark.timeout(300)
 BROKEN = """
 import sys
-from tidemark.pipeline import program
+from tidemark.pipeline.driver import program
 
 def break_down(*_: object) -> None:
     raise ZeroDivisionError("a row's value")

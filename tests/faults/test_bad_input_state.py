@@ -13,8 +13,8 @@ import pytest
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused
 from tests.support.postgres import Cluster
-from tidemark.io.environment import Environment
-from tidemark.io.state import StateStore
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import format_lsn
 from tidemark.wire.envelope import seal

@@ -11,8 +11,8 @@ import lz4.frame
 import pytest
 import zstandard
 
-from tidemark.io.backup import open_backup
-from tidemark.io.tar_backup import MEMBER_BYTES_MAX, TarBackup, opened_archives
+from tidemark.io.backup.backup import open_backup
+from tidemark.io.backup.tar_backup import MEMBER_BYTES_MAX, TarBackup, opened_archives
 from tidemark.model.errors import ExitCode, TidemarkError
 from tidemark.wal.data_directory import BackupUnusable, NotABackup
 

@@ -14,7 +14,7 @@ from tests.support.chaos.faults import linger_behind_the_move, switch_off_until_
 from tests.support.chaos.prologue import meet_every_failpoint
 from tests.support.chaos.world import Setting, World
 from tests.support.small_disk import needs_mount
-from tidemark.runtime.effects import HandoverPoint
+from tidemark.runtime.daemon.effects import HandoverPoint
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 SECONDS = 90  # of faults by chance; each failpoint once on purpose, healing and comparing take longer

@@ -10,12 +10,12 @@ from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import QUICK, Archiver, archiving_node
-from tidemark.io.state import StateStore
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import LOSS_PREFIX, LogicalMessage
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.archive_damage import find_damage
+from tidemark.runtime.replay.archive_damage import find_damage
 from tidemark.wire.state import STAGE
 
 PAGE = 8192

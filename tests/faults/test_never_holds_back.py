@@ -16,7 +16,7 @@ import pytest
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, new_cluster
-from tidemark.io.replication import WAL_SENDER_TIMEOUT_S
+from tidemark.io.node.replication import WAL_SENDER_TIMEOUT_S
 
 MB = 1 << 20
 MAX_WAL_MB = 32

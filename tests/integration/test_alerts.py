@@ -11,7 +11,7 @@ import pytest
 from tests.integration.test_metrics import NAMES, OF_THE_PIPELINE, served
 from tests.support import prometheus
 from tests.support.failover import Pair, archiving_node, paired
-from tidemark.io import metrics
+from tidemark.io.process import metrics
 from tidemark.model.mode import Stage
 from tidemark.wal.kernel import COMPILED
 

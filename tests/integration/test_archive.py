@@ -11,8 +11,8 @@ import pytest
 import zstandard
 
 from tests.support.postgres import Cluster, new_cluster
-from tidemark.io.archive import ArchiveFolder, BadSegment, Hole, NoWal
-from tidemark.io.segment_file import DamagedFile
+from tidemark.io.archive.archive import ArchiveFolder, BadSegment, Hole, NoWal
+from tidemark.io.archive.segment_file import DamagedFile
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.segments import ReadSegment
 

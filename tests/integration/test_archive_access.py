@@ -19,24 +19,24 @@ from tests.support.captures import config_for
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.waiting import wait_until
-from tidemark.io.archive_setup import adopt_archive, try_program
-from tidemark.io.archive_state import archive_state
-from tidemark.io.config import Config
-from tidemark.io.file_access import READ, ServerUser, obstacle
-from tidemark.io.logs import get_log
-from tidemark.io.marker_key import load_marker_key, make_marker_key
-from tidemark.io.metrics import Metrics
-from tidemark.io.node import Node
-from tidemark.io.spool import Spool
-from tidemark.io.spool_access import ServerCannotArchive, known_user, spool_obstacle
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.archive.archive_setup import adopt_archive, try_program
+from tidemark.io.archive.archive_state import archive_state
+from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.spool_access import ServerCannotArchive, known_user, spool_obstacle
+from tidemark.io.host.file_access import READ, ServerUser, obstacle
+from tidemark.io.host.logs import get_log
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import load_marker_key, make_marker_key
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
-from tidemark.runtime.archiving_watch import ArchivingWatch
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
 CAPTURE_UID = 54_321  # nobody's: not root's, and not the server's

@@ -14,14 +14,14 @@ from tests.support.archiving import Archiving, archiving
 from tests.support.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
-from tidemark.io.archive import ArchiveFolder, Hole
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
+from tidemark.io.archive.archive import ArchiveFolder, Hole
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import Metrics
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
-from tidemark.runtime.archive_input import LOOK_S, ArchiveInput
-from tidemark.runtime.diverged import WalDiverged
-from tidemark.runtime.offline import ForeignArchive
-from tidemark.runtime.signal import Signal
+from tidemark.runtime.capture.archive_input import LOOK_S, ArchiveInput
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.offline import ForeignArchive
 from tidemark.wal.segments import ReadSegment
 
 MB = 1 << 20
@@ -150,7 +150,7 @@ def test_a_folder_that_has_just_changed_is_not_listed_again_and_again(
         listed.append(folder)
         return ArchiveFolder(folder, whole_only=whole_only, of=of)
 
-    monkeypatch.setattr("tidemark.runtime.archive_input.ArchiveFolder", listing)
+    monkeypatch.setattr("tidemark.runtime.capture.archive_input.ArchiveFolder", listing)
     archive, content = ArchiveFolder(copy), whole(copy)
     begun_s = time.monotonic()
     (copy / "some.backup").touch()

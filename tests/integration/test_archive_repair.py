@@ -14,10 +14,10 @@ from tests.support.captures import Sidecar, replayed
 from tests.support.cdcctl import cdcctl, contents, refused, succeeded
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster, new_cluster
-from tidemark.io.locks import RoleLock
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import (
     LOSS_PREFIX,
     ChangeBatch,
@@ -31,7 +31,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE
-from tidemark.pipeline.positions import Positions, TableState
+from tidemark.pipeline.lake.positions import Positions, TableState
 from tidemark.wal.segments import segment_start
 from tidemark.wire.state import STAGE, CopyPhase
 from tidemark.wire.values import ValueKind

@@ -11,9 +11,9 @@ import pytest
 from tests.support.archiving import Archiving, archive_script, segment_bytes
 from tests.support.cdcctl import Done, cdcctl, contents, refused, succeeded
 from tests.support.postgres import Cluster, new_cluster
-from tidemark.io.archive_setup import archive_setting
-from tidemark.io.config import ArchiveConfig, Config
-from tidemark.io.spool import Spool
+from tidemark.io.archive.archive_setup import archive_setting
+from tidemark.io.archive.spool import Spool
+from tidemark.io.process.config import ArchiveConfig, Config
 from tidemark.model.errors import ExitCode
 
 NAME = "000000010000000000000001"

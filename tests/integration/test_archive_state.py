@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.archive_state import ArchiveState, NoArchive, SegmentRun, Stretch, archive_state
-from tidemark.io.hole_ledger import HoleLedger
-from tidemark.io.spool import Spool
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, SegmentRun, Stretch, archive_state
+from tidemark.io.archive.hole_ledger import HoleLedger
+from tidemark.io.archive.spool import Spool
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster
-from tidemark.io.config import SeedConfig
-from tidemark.io.node import Blocker
-from tidemark.io.state import StateStore
-from tidemark.runtime.initialise import initialise
-from tidemark.runtime.seeding import OlderTransactions, SilentObserver
+from tidemark.io.node.node import Blocker
+from tidemark.io.process.config import SeedConfig
+from tidemark.io.state.state import StateStore
+from tidemark.runtime.seed.initialise import initialise
+from tidemark.runtime.seed.seeding import OlderTransactions, SilentObserver
 
 DEADLINE_S = 120.0
 

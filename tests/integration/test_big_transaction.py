@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.big_transaction import DATABASE, MB, Watched
 from tests.support.postgres import new_cluster
-from tidemark.io.metrics import ROWS, SPILLED
+from tidemark.io.process.metrics import ROWS, SPILLED
 from tidemark.model.errors import ExitCode
 
 MEMORY_BYTES = 4 * MB

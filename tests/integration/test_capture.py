@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.captures import Sidecar, change_log, replayed, running
 from tests.support.postgres import Cluster
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import GroupItem, LogicalMessage, SchemaEvent, Truncation
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import parse_lsn

@@ -9,7 +9,7 @@ from tests.support.receiving import Receiver
 from tests.support.waiting import wait_until
 from tests.support.waldump import waldump
 from tidemark.engine.progress import Progress
-from tidemark.io.replication import WalStream
+from tidemark.io.node.replication import WalStream
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.page import Framer, NeedMore
 from tidemark.wal.segments import ReadSegment, first_page_lsn, segment_name

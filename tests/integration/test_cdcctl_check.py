@@ -10,8 +10,8 @@ from tests.support.captures import running
 from tests.support.cdcctl import Done, cdcctl, succeeded, told
 from tests.support.failover import Pair, paired
 from tests.support.postgres import Cluster
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.spool import Spool
+from tidemark.io.archive.spool import Spool
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
 
 SOON_S = "10"

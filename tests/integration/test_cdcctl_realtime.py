@@ -12,7 +12,7 @@ from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import Done, cdcctl, refused, running, succeeded, told
 from tests.support.failover import HANGS_SOON, RING_BYTES, Pair, paired
 from tests.support.postgres import Cluster
-from tidemark.io.state import StateStore
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage

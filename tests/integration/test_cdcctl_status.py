@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import archiving_node, paired
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader
 
 
 @pytest.mark.feature("I41")

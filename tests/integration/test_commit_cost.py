@@ -12,17 +12,17 @@ import pytest
 
 from tests.support.captures import config_for
 from tests.support.postgres import Cluster
-from tidemark.io.locks import RoleLock
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.consumers import NullConsumer
+from tidemark.runtime.capture.inflow import from_node
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.inflow import from_node
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.kernel import COMPILED
 
 DEADLINE_S = 60.0

@@ -28,23 +28,23 @@ from tests.support.captures import config_for
 from tests.support.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
-from tidemark.io.clock import boot_id as this_boot
-from tidemark.io.clock import host_name, own_start_ticks
-from tidemark.io.config import Config
-from tidemark.io.heartbeat import Slot
-from tidemark.io.locks import AlreadyRunning, RoleLock
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.clock import boot_id as this_boot
+from tidemark.io.host.clock import host_name, own_start_ticks
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import Config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import ConsumerFailed, NodeUnreachable
 from tidemark.model.position import Epoch, Partition
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.consumers import NullConsumer
+from tidemark.runtime.capture.inflow import from_node
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.inflow import from_node
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import Owner
 
 __all__ = ["epoch", "progress", "stopping", "store"]  # fixtures

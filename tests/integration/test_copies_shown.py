@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.support import groups
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
-from tidemark.runtime.copies import Copies
-from tidemark.runtime.diverged import WalDiverged
+from tidemark.runtime.first_copy.copies import Copies
+from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.wire.state import FINGERPRINT, CopyPhase, CopyProgress, Fingerprint, Identity
 
 DONE = CopyProgress(CopyPhase.DONE, 1, snapshot="700:710:703", lx=Lsn(90), seen_lsn=Lsn(101), timeline=TimelineId(1))

@@ -14,12 +14,12 @@ from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.postgres import Cluster, Session, database_in
 from tests.support.waiting import wait_until
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.io.config import SelectConfig
-from tidemark.io.copy_source import CopySource, TableChanging
-from tidemark.io.copy_stream import BlockBounds
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.seed import Answers, SeedSession
-from tidemark.io.source_tables import SourceTable
+from tidemark.io.node.copy_source import CopySource, TableChanging
+from tidemark.io.node.copy_stream import BlockBounds
+from tidemark.io.node.seed import Answers, SeedSession
+from tidemark.io.node.source_tables import SourceTable
+from tidemark.io.process.config import SelectConfig
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
 
@@ -140,7 +140,7 @@ def test_no_table_is_held_while_the_catalogs_are_read(
             held.extend(cluster.sql(holders, database))
             return super().read_tables(mirror)
 
-    monkeypatch.setattr("tidemark.io.copy_source.SeedSession", Watched)
+    monkeypatch.setattr("tidemark.io.node.copy_source.SeedSession", Watched)
     with closing(CopySource(cluster.dsn(database), database, wal_format(cluster.major))) as source:
         (table,) = source.tables()
         with source.held(table) as snapshot:

@@ -11,9 +11,9 @@ from tests.integration.test_first_copy import fill, newest_generation, source_ro
 from tests.support.captures import Sidecar, change_log, replayed, running
 from tests.support.middlemen import proxy
 from tests.support.postgres import Cluster
-from tidemark.io import copy_stream
-from tidemark.io.copy_stream import BlockBounds, copied_blocks
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.node import copy_stream
+from tidemark.io.node.copy_stream import BlockBounds, copied_blocks
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 
 DEADLINE_S = 120.0

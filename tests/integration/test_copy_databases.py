@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.captures import Sidecar
 from tests.support.postgres import Cluster
-from tidemark.io.state import StateStore
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid
 from tidemark.wire.state import CopyPhase

@@ -12,11 +12,11 @@ import pytest
 
 from tests.support.postgres import Cluster, Session, sql
 from tidemark.decode.catalog.seed import merge
-from tidemark.io.copy_source import CopySource, TableChanging
-from tidemark.io.copy_stream import BlockBounds
-from tidemark.io.node import Node
-from tidemark.io.seed import SeedSession
-from tidemark.io.source_tables import SourceTable, source_tables
+from tidemark.io.node.copy_source import CopySource, TableChanging
+from tidemark.io.node.copy_stream import BlockBounds
+from tidemark.io.node.node import Node
+from tidemark.io.node.seed import SeedSession
+from tidemark.io.node.source_tables import SourceTable, source_tables
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import Relation
 from tidemark.wal.versions import wal_format

@@ -10,11 +10,11 @@ from tests.integration.test_first_copy import fill, newest_generation, source_ro
 from tests.support.captures import Sidecar, change_log, replayed, running
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster
-from tidemark.io.config import SelectConfig
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.process.config import SelectConfig
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import CopyPhase
 from tidemark.wire.values import ValueKind
 

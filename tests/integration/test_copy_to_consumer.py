@@ -11,18 +11,18 @@ from tests.integration.test_first_copy import fill, newest_generation
 from tests.support.captures import change_log, config_for, replayed
 from tests.support.postgres import Cluster
 from tests.support.waiting import wait_until
-from tidemark.io.config import Config
-from tidemark.io.locks import RoleLock
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import Config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
-from tidemark.runtime.capture import Capture
-from tidemark.runtime.consumers import NullConsumer
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.consumers import NullConsumer
+from tidemark.runtime.capture.inflow import from_node
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.inflow import from_node
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
 
 ROWS = 100

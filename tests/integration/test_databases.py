@@ -11,11 +11,11 @@ import pytest
 from tests.support.captures import Sidecar, Taking, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, StopMode, new_cluster
-from tidemark.decode.codecs.encodings import SERVER_ENCODINGS
-from tidemark.io.config import SeedConfig, SelectConfig
-from tidemark.io.metrics import WAL_BYTES
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.decode.types.encodings import SERVER_ENCODINGS
+from tidemark.io.process.config import SeedConfig, SelectConfig
+from tidemark.io.process.metrics import WAL_BYTES
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem, SchemaChange, SchemaEvent
 from tidemark.model.lsn import Oid, parse_lsn
 from tidemark.wire.state import CopyPhase

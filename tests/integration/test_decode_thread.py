@@ -13,9 +13,9 @@ from tidemark.engine.ring import Ring
 from tidemark.model.change import ChangeGroup
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.model.position import Position
-from tidemark.runtime.decoding import DecodeThread, WalReader
-from tidemark.runtime.handoff import Handoff
-from tidemark.runtime.signal import Signal
+from tidemark.runtime.capture.decoding import DecodeThread, WalReader
+from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.signal import Signal
 from tidemark.wal.segments import ReadSegment
 
 

@@ -20,12 +20,12 @@ from tests.support.captures import config_for
 from tests.support.postgres import Cluster, database_in
 from tests.unit.decoder.test_small_transactions import lines_outside_kernels
 from tidemark.engine.selection import Selection
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import parse_lsn
-from tidemark.runtime.history_start import LsnRange
-from tidemark.runtime.initialise import initialise
-from tidemark.runtime.live_changes import LiveChanges
-from tidemark.runtime.seeding import take_seed
+from tidemark.runtime.replay.history_start import LsnRange
+from tidemark.runtime.seed.initialise import initialise
+from tidemark.runtime.seed.live_changes import LiveChanges
+from tidemark.runtime.seed.seeding import take_seed
 
 DATABASE = "cost"
 FEW, MANY = 500, 2500

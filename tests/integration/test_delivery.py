@@ -14,23 +14,23 @@ from tests.support.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.engine.selection import Selection
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup, SchemaEvent
 from tidemark.model.errors import ConsumerFailed, Fenced
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.position import Epoch, Partition, Pointer, Sequence
-from tidemark.runtime.consumer_target import ConsumerTarget
-from tidemark.runtime.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.capture.consumer_target import ConsumerTarget
+from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.capture.delivery import ApplicationThread, OutboxTarget
+from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Stopped
-from tidemark.runtime.delivery import ApplicationThread, OutboxTarget
-from tidemark.runtime.handoff import Handoff
-from tidemark.runtime.liveness import Liveness
-from tidemark.runtime.signal import Signal
-from tidemark.runtime.whole_tables import WholeTables
+from tidemark.runtime.first_copy.whole_tables import WholeTables
 from tidemark.wire.state import DELIVERED, Identity, Owner, Watermark
 
 BOUND = 4 << 20
@@ -326,7 +326,7 @@ def test_a_consumer_of_an_older_epoch_gets_no_more_once_that_is_known(
 def test_a_consumer_that_takes_nothing_is_found_out(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.consumer_target.ROOM_MAX_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.capture.consumer_target.ROOM_MAX_S", 0.001)
     target = consumer_target(Scripted([False] * 100, take=0), store, epoch, progress, stopping)
     with pytest.raises(ConsumerFailed, match="neither took nor confirmed any"):
         target.deliver(group(100))
@@ -492,7 +492,7 @@ def test_a_consumer_that_hangs_in_its_callback_is_found_out_while_it_is_in_there
 def test_offers_that_are_refused_are_no_hang_and_the_watch_ends_before_the_consumer_is_stopped(
     store: StateStore, epoch: Epoch, progress: Progress, stopping: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.runtime.liveness.ASK_S", 0.001)
+    monkeypatch.setattr("tidemark.runtime.capture.liveness.ASK_S", 0.001)
 
     class Refusing(Gated):
         def on_events(self, groups: Iterator[ChangeGroup]) -> bool:

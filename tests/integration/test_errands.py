@@ -7,14 +7,14 @@ import pytest
 from tests.support.captures import config_for
 from tests.support.failover import archiving_node
 from tests.support.postgres import Cluster
-from tidemark.io.logs import get_log
-from tidemark.io.marker_key import load_marker_key
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.seed.initialise import initialise
 
 DEADLINE_S = 120.0
 COMMITS_BEHIND_THE_SWITCH = """

@@ -13,8 +13,8 @@ from tests.support.captures import Taking, change_log, replayed
 from tests.support.cdcctl import cdcctl
 from tests.support.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
 from tests.support.json_lines import lines_of
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from tests.support.captures import Taking
 from tests.support.failover import archiving_node, paired
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.mode import Stage
 

@@ -8,11 +8,11 @@ from tests.support.captures import change_log, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import HANGS_SOON, Pair, paired
 from tidemark.engine.handover import Event
-from tidemark.io.clock import SystemClock
-from tidemark.io.history_copy import read_manifest
-from tidemark.io.logs import get_log
-from tidemark.io.state import StateStore
-from tidemark.io.switching import switch
+from tidemark.io.archive.history_copy import read_manifest
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import get_log
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.switching import switch
 from tidemark.model.mode import Stage
 from tidemark.wire.state import HandOver
 

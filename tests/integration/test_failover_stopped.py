@@ -11,7 +11,7 @@ from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.cdcctl import cdcctl, environment, running, succeeded
 from tests.support.failover import HANGS_SOON, Pair, paired
-from tidemark.io.failpoints import VARIABLE
+from tidemark.io.host.failpoints import VARIABLE
 from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage
 

@@ -12,7 +12,7 @@ from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.failover import Pair, archiving_node, paired
 from tests.support.postgres import Cluster, cluster_without_data
-from tidemark.io.state import StateStore
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.captures import Sidecar, Taking, change_log, replayed, running
 from tests.support.postgres import Cluster
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.snapshot import parse_snapshot

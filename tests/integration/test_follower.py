@@ -14,10 +14,10 @@ from tests.support.following import two_hosts
 from tests.support.lakes import feed_by_hand, log_rows, rows_by_key
 from tests.support.postgres import Cluster, sql
 from tests.support.standby import wait_until_replayed
-from tidemark.io.failpoints import VARIABLE
+from tidemark.io.host.failpoints import VARIABLE
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.mode import Stage
-from tidemark.runtime.effects import HandoverPoint
+from tidemark.runtime.daemon.effects import HandoverPoint
 
 JOIN_S = 60
 READER = "lake"

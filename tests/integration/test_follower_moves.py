@@ -15,10 +15,10 @@ from tests.support.following import Hosts, two_hosts
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster
 from tests.support.standby import promote, wait_until_replayed
-from tidemark.io.history_copy import HistoryCopy, read_manifest
-from tidemark.io.marker_key import load_marker_key
-from tidemark.io.spool import Spool
-from tidemark.io.state import StateStore
+from tidemark.io.archive.history_copy import HistoryCopy, read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import MARKER_PREFIX, GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId

@@ -9,17 +9,17 @@ from tests.support import groups
 from tests.support.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
-from tidemark.io.config import Config, StandbyConfig
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import Config, StandbyConfig
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
+from tidemark.runtime.capture.following import FollowTarget, Met
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.following import FollowTarget, Met
-from tidemark.runtime.whole_tables import WholeTables
+from tidemark.runtime.first_copy.whole_tables import WholeTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (
     DELIVERED,

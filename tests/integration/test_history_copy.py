@@ -13,10 +13,10 @@ from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster, new_cluster
 from tidemark.decode.catalog.history import DamagedHistory
-from tidemark.io.history_copy import HistoryCopy, history_folder, read_manifest
-from tidemark.io.history_files import load_catalogs
-from tidemark.io.spool import NoSpool, Spool
-from tidemark.io.state import StateStore
+from tidemark.io.archive.history_copy import HistoryCopy, history_folder, read_manifest
+from tidemark.io.archive.spool import NoSpool, Spool
+from tidemark.io.state.history_files import load_catalogs
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError, ExitCode
 from tidemark.model.mode import Stage
 from tidemark.model.position import Epoch

@@ -9,9 +9,9 @@ import pytest
 from tests.integration.test_delivery import IDENTITY, OWNER, START, group, outbox_target
 from tests.support import groups
 from tidemark.engine.progress import Progress
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
 from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Watermark

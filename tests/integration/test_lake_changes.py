@@ -13,17 +13,17 @@ from deltalake.schema import PrimitiveType
 
 from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
-from tidemark.io.failpoints import arm
+from tidemark.io.host.failpoints import arm
 from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake import LakeFailed, LakeTable
-from tidemark.pipeline.positions import FOLDER as POSITIONS
-from tidemark.pipeline.positions import SCHEMA, TablePosition, TableState
-from tidemark.pipeline.sinks import Lake, LakeBatch
-from tidemark.pipeline.steps import Delivered
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.lake import LakeFailed, LakeTable
+from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions import SCHEMA, TablePosition, TableState
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 OTHER = Oid(20001)

@@ -13,11 +13,11 @@ from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, id_of, new_l
 from tests.support.aged_logs import lengthen
 from tests.support.lakes import batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, ScriptedTable
-from tidemark.io.failpoints import arm
-from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.lake import LakeFailed
-from tidemark.pipeline.positions import TableState
-from tidemark.pipeline.sinks import COMPACT_EVERY
+from tidemark.io.host.failpoints import arm
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.lake import LakeFailed
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.sinks.sinks import COMPACT_EVERY
 
 Damage = Callable[[Path], None]
 

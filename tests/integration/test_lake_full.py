@@ -7,8 +7,8 @@ import pytest
 from tests.integration.test_lake_changes import FOLDER, Fed
 from tests.support.lakes import log_rows, replica_rows
 from tests.support.small_disk import needs_mount, small_disk
-from tidemark.pipeline.lake import LakeFull
-from tidemark.pipeline.positions import TableState
+from tidemark.pipeline.lake.lake import LakeFull
+from tidemark.pipeline.lake.positions import TableState
 
 pytestmark = needs_mount
 DISK_BYTES = 4 << 20

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes import IDENTITY
-from tidemark.io.locks import RoleLock
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
-from tidemark.pipeline.lake import LakeFailed
-from tidemark.pipeline.lake_lock import FILE, LakeLock
+from tidemark.pipeline.lake.lake import LakeFailed
+from tidemark.pipeline.lake.lake_lock import FILE, LakeLock
 
 NOBODY = 65534
 

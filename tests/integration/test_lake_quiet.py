@@ -12,16 +12,16 @@ from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, delete, new_
 from tests.support.aged_logs import commit_path
 from tests.support.lakes import Crash, batch, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
-from tidemark.io.failpoints import arm
-from tidemark.io.logs import get_log
+from tidemark.io.host.failpoints import arm
+from tidemark.io.host.logs import get_log
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Lsn, Oid, Xid
 from tidemark.model.position import Sequence
-from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.positions import TableState
-from tidemark.pipeline.reporting import report_changes
-from tidemark.pipeline.sinks import LOOKED_AT, Lake, delta_tables
-from tidemark.pipeline.steps import Delivered
+from tidemark.pipeline.driver.reporting import report_changes
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.sinks.sinks import LOOKED_AT, Lake, delta_tables
+from tidemark.pipeline.sinks.steps import Delivered
 
 QUIET = 2 * LOOKED_AT + 10
 

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from tests.support.aged_logs import lengthen
 from tests.support.scripted_table import ScriptedTable
-from tidemark.pipeline.waiting import COMPACT_EVERY, StoredItem, Waiting
+from tidemark.pipeline.sinks.waiting import COMPACT_EVERY, StoredItem, Waiting
 
 
 @pytest.mark.feature("L02")

@@ -12,10 +12,10 @@ from tests.support.receiving import Receiver
 from tests.support.standby import promote, standby_of
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
-from tidemark.io.replication import StreamEvent, TimelineEnd, WalStream
+from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
-from tidemark.runtime.network import LENT_BYTES_MAX
-from tidemark.runtime.source_thread import Link
+from tidemark.runtime.capture.network import LENT_BYTES_MAX
+from tidemark.runtime.capture.source_thread import Link
 from tidemark.wal.segments import ReadSegment, first_page_lsn
 
 DEADLINE_S = 60.0
@@ -195,7 +195,7 @@ def test_a_timeline_that_ends_while_the_taker_is_at_the_socket_is_followed_by_th
                 followers.append(threading.current_thread().name)
             return event
 
-    monkeypatch.setattr("tidemark.runtime.network.WalStream", Followed)
+    monkeypatch.setattr("tidemark.runtime.capture.network.WalStream", Followed)
     with new_cluster() as primary, standby_of(primary) as standby:
         with WalStream(standby.dsn()) as stream:
             ring = Watched(first_page_lsn(stream.identify().flush_lsn))

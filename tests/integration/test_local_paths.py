@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.cdcctl import cdcctl, refused
-from tidemark.io.config import load_config
-from tidemark.io.local_path import NotLocal, local_path
+from tidemark.io.host.local_path import NotLocal, local_path
+from tidemark.io.process.config import load_config
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline import compare
-from tidemark.pipeline import program as pipeline
+from tidemark.pipeline.driver import program as pipeline
+from tidemark.pipeline.lake import compare
 
 LAKE = "s3://bucket/lake"
 

@@ -12,10 +12,10 @@ from deltalake import DeltaTable
 from tests.support.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
 from tests.support.lakes import IDENTITY, batch
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
-from tidemark.io.logs import get_log
-from tidemark.pipeline.held import NOTHING
-from tidemark.pipeline.lake import LakeTable
-from tidemark.pipeline.log_cleanup import (
+from tidemark.io.host.logs import get_log
+from tidemark.pipeline.lake.held import NOTHING
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.log_cleanup import (
     CHECKPOINT_BEHIND_MAX,
     EVERY_COMMITS,
     LAST_CHECKPOINT,
@@ -25,9 +25,9 @@ from tidemark.pipeline.log_cleanup import (
     LogCleanup,
     keep_hours,
 )
-from tidemark.pipeline.positions import FOLDER as POSITIONS
-from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake
 
 NAME = "table"
 ROWS = pa.table({"id": pa.array([1, 2, 3])})

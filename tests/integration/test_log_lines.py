@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.archiving import Archiving
 from tests.support.failover import RING_BYTES, Pair, archiving_node, paired
-from tidemark.io.outbox import OutboxReader
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.mode import Stage
 from tidemark.wire.control import Json
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.config import Config, MarkersConfig
-from tidemark.io.marker_key import BadMarkerKey, load_marker_key, make_marker_key
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.process.config import Config, MarkersConfig
+from tidemark.io.process.marker_key import BadMarkerKey, load_marker_key, make_marker_key
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.wire.marker import KEY_BYTES_MIN
 
 SECRET = "a secret of the operator's own"

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tidemark.io.config import Config
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import Config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch, Sequence
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.marker_reading import MarkerReader
+from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, write_marker
 from tidemark.wire.state import Identity
 

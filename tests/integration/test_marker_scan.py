@@ -8,14 +8,14 @@ from pathlib import Path
 from tests.support.captures import config_for
 from tests.support.failover import archiving_node
 from tests.support.waiting import wait_until
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.initialise import initialise
-from tidemark.runtime.marker_scan import MarkerScan
+from tidemark.runtime.daemon.marker_scan import MarkerScan
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.segments import parse_segment_name, segment_start
 
 MB = 1 << 20

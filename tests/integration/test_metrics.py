@@ -20,14 +20,14 @@ from tests.support.captures import Sidecar, running
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, database_in
 from tidemark.engine.handover import Event
-from tidemark.io import metrics
-from tidemark.io.metrics import Metrics, MetricsServer
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.ports import assigned_ports
+from tidemark.io.process import metrics
+from tidemark.io.process.metrics import Metrics, MetricsServer
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Stage
-from tidemark.pipeline import metrics as pipeline_metrics
-from tidemark.pipeline.metrics import PipelineMetrics
+from tidemark.pipeline.driver import metrics as pipeline_metrics
+from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.wire.marker import Ignored, MarkerKind
 
 DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana" / "tidemark.json"

@@ -6,8 +6,8 @@ from tests.conftest import NewCluster
 from tests.support.postgres import HBA_REPLICATION, Cluster
 from tests.support.servers import MAJORS
 from tests.support.standby import promote, standby_of, wait_until_replayed
-from tidemark.io.node import FullPageWritesOff, Node, RoleLacksReplication, WalLevelTooLow
-from tidemark.io.node_errors import (
+from tidemark.io.node.node import FullPageWritesOff, Node, RoleLacksReplication, WalLevelTooLow
+from tidemark.io.node.node_errors import (
     AuthenticationFailed,
     DatabaseMissing,
     NoHbaLine,

@@ -9,9 +9,8 @@ import pytest
 from tests.integration.test_delivery import DEADLINE_S, IDENTITY, OWNER, START, WHOLE, group
 from tests.support.histories import empty_history
 from tidemark.engine.progress import Progress
-from tidemark.io.environment import Environment
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import (
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import (
     CAPTURE_LABEL,
     DELIVERY_SECONDS,
     GROUPS,
@@ -23,14 +22,14 @@ from tidemark.io.metrics import (
     TRANSACTIONS,
     Metrics,
 )
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeGroup
 from tidemark.model.errors import Fenced
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.context import Stopped
-from tidemark.runtime.delivery import (
+from tidemark.runtime.capture.delivery import (
     ROOM_FIRST_S,
     ROOM_MAX_S,
     STALE_READERS_S,
@@ -38,8 +37,9 @@ from tidemark.runtime.delivery import (
     CopyKeep,
     OutboxTarget,
 )
-from tidemark.runtime.handoff import Handoff
-from tidemark.runtime.signal import Signal
+from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.context import Stopped
 from tidemark.wire.state import DELIVERED, Watermark
 
 COMMITTED_US = 100  # of `group(100)`
@@ -120,7 +120,7 @@ def epoch(store: StateStore) -> Epoch:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     clock = HandClock()
-    monkeypatch.setattr("tidemark.runtime.delivery.SystemClock", lambda: clock)
+    monkeypatch.setattr("tidemark.runtime.capture.delivery.SystemClock", lambda: clock)
     return clock
 
 

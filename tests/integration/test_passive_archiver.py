@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.archiving import Archiving
 from tests.support.failover import paired
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import parse_lsn
 from tidemark.model.mode import Stage
 from tidemark.wal.segments import parse_segment_name

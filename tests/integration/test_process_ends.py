@@ -11,13 +11,13 @@ from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.oracle import ROLE, ensure_role
 from tests.support.postgres import Cluster
-from tidemark.io.locks import RoleLock
-from tidemark.io.logs import configure_logs, get_log
-from tidemark.io.metrics import LAST_END, LAST_EXIT_CODE
-from tidemark.io.process_ends import KILLED, last_ends
-from tidemark.io.run_record import REASON_CHARACTERS_MAX, recorded
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.process.metrics import LAST_END, LAST_EXIT_CODE
+from tidemark.io.process.process_ends import KILLED, last_ends
+from tidemark.io.process.run_record import REASON_CHARACTERS_MAX, recorded
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode, WalGap
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.wire.control import Json

@@ -12,7 +12,7 @@ from tests.support.archiving import Archiving
 from tests.support.captures import change_log, replayed
 from tests.support.failover import Pair
 from tests.support.postgres import SUPERUSER, Cluster, new_cluster
-from tidemark.io.spool import Spool
+from tidemark.io.archive.spool import Spool
 from tidemark.model.mode import Stage
 
 MB = 1 << 20

@@ -16,13 +16,13 @@ from tests.support.cdcctl import running as running_cdcctl
 from tests.support.failover import paired
 from tests.support.lakes import feed_by_hand, rows_by_key
 from tests.support.postgres import Cluster
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.positions import Positions, TablePosition, TableState
-from tidemark.pipeline.progress import fault_told
-from tidemark.pipeline.reporting import faults_of
+from tidemark.pipeline.driver.progress import fault_told
+from tidemark.pipeline.driver.reporting import faults_of
+from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
 
 SMALL_OUTBOX = {"TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(1 << 18)}
 

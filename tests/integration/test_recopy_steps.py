@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tidemark.engine.progress import Progress
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
-from tidemark.runtime.recopying import (
+from tidemark.runtime.first_copy.recopying import (
     PUT_OFF_S,
     Due,
     Recopying,

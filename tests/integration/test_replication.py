@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import NewCluster
 from tests.support.postgres import HBA, HBA_REPLICATION, Cluster, StopMode, cluster_without_data, new_cluster
 from tests.support.servers import MAJORS
-from tidemark.io.dsn import SecretInDsn
-from tidemark.io.node_errors import (
+from tidemark.io.node.dsn import SecretInDsn
+from tidemark.io.node.node_errors import (
     AheadOfNode,
     AuthenticationFailed,
     NoFreeConnection,
@@ -21,7 +21,7 @@ from tidemark.io.node_errors import (
     WalRemoved,
     WrongNode,
 )
-from tidemark.io.replication import StreamEvent, TimelineEnd, WalStream
+from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.errors import NodeUnreachable, TidemarkError, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, parse_lsn
 from tidemark.wal.segments import ReadSegment, segment_name

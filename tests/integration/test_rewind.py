@@ -16,10 +16,10 @@ from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.failover import QUICK, Archiver, archiving_node
 from tests.support.postgres import SUPERUSER, Cluster, new_cluster
 from tests.support.standby import wait_until_replayed
-from tidemark.io.control import request
-from tidemark.io.locks import RoleLock
-from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
+from tidemark.io.process.control import request
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import LOSS_PREFIX, REWIND_PREFIX
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn

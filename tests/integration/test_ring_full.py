@@ -8,8 +8,8 @@ import pytest
 from tests.support.archiving import Archiving
 from tests.support.captures import Sidecar, Taking, change_log, replayed
 from tests.support.failover import Pair, paired
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
 from tidemark.model.mode import Stage
 from tidemark.wire.marker import MarkerKind

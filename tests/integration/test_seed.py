@@ -19,11 +19,11 @@ from tests.support.oracle import (
 from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import pgbench, run_script
-from tidemark.io.node import Blocker, Node, RoleLacksReplication
-from tidemark.io.node_errors import NoHbaLine, WalRemoved
+from tidemark.io.node.node import Blocker, Node, RoleLacksReplication
+from tidemark.io.node.node_errors import NoHbaLine, WalRemoved
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.seeding import (
+from tidemark.runtime.seed.seeding import (
     ATTEMPTS_MAX,
     REMOVED_ATTEMPTS_MAX,
     OlderTransactions,
@@ -273,7 +273,7 @@ class Finisher(SilentObserver):
 def test_a_seed_outlasts_a_catalog_that_is_locked_for_longer_than_a_statement_waits(
     new_cluster: NewCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidemark.io.node.LOCK_TIMEOUT_S", 1)
+    monkeypatch.setattr("tidemark.io.node.node.LOCK_TIMEOUT_S", 1)
     node = new_cluster()
     ensure_role(node)
     node.sql("CREATE TABLE t (a int)")

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 from tests.support.feeder import make_state
 from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
-from tidemark.io.failpoints import arm
+from tidemark.io.host.failpoints import arm
 from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.held import Held
-from tidemark.pipeline.lake import LakeTable, TableFenced
-from tidemark.pipeline.lake_lock import LakeInUse, LakeLock
-from tidemark.pipeline.positions import LakeTaken, Positions, TableState
-from tidemark.pipeline.sinks import Lake, LakeBatch
-from tidemark.pipeline.steps import Delivered
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.lake.lake import LakeTable, TableFenced
+from tidemark.pipeline.lake.lake_lock import LakeInUse, LakeLock
+from tidemark.pipeline.lake.positions import LakeTaken, Positions, TableState
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch
+from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 KEYS = st.integers(0, 5)

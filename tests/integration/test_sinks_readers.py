@@ -8,12 +8,12 @@ from deltalake import DeltaTable
 
 from tests.support.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, Value
-from tidemark.pipeline import sinks
-from tidemark.pipeline.held import read_held
-from tidemark.pipeline.positions import FOLDER as FOLDER_OF_POSITIONS
-from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.steps import Delivered
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.held import read_held
+from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks import sinks
+from tidemark.pipeline.sinks.sinks import Lake
+from tidemark.pipeline.sinks.steps import Delivered
 
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 LOG_APP = f"tidemark:{CAPTURE}:{DATABASE}.{RELATION}:log"

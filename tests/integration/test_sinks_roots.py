@@ -8,9 +8,9 @@ import pytest
 from tests.support.lakes import IDENTITY, batch, replica_rows
 from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, column
 from tidemark.model.relation import TABLEOID_NUMBER
-from tidemark.pipeline.positions import TableState
-from tidemark.pipeline.sinks import PARTITIONED, Lake
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.positions import TableState
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import PARTITIONED, Lake
 
 FOLDER = f"{DATABASE}/{RELATION}-public.Orders"
 LEAF = 20100

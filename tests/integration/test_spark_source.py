@@ -7,15 +7,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from tests.support.feeder import World, feed, make_state
-from tidemark.io.outbox import OutboxReader, OutboxTrimmed
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.position import Sequence
-from tidemark.pipeline.feed import Feed, LakeGap, check_joins, check_whole, in_order, make_feed
-from tidemark.pipeline.held import BEFORE_ALL, NOTHING, Held
-from tidemark.pipeline.portions import PORTION_BYTES, feeds
-from tidemark.pipeline.source import (
+from tidemark.pipeline.driver.feed import Feed, LakeGap, check_joins, check_whole, in_order, make_feed
+from tidemark.pipeline.driver.portions import PORTION_BYTES, feeds
+from tidemark.pipeline.driver.source import (
     PARTITION_BYTES,
     Offset,
     OffsetMovedBack,
@@ -24,6 +23,7 @@ from tidemark.pipeline.source import (
     OutboxStreamReader,
     SourceOptions,
 )
+from tidemark.pipeline.lake.held import BEFORE_ALL, NOTHING, Held
 from tidemark.wire.items import decode_item, encode_item
 from tidemark.wire.values import HEADER_BYTES, ValueKind, decode_header
 
@@ -114,7 +114,7 @@ def test_offsets_are_told_as_equal_text_every_time(state: Path) -> None:
 
 def test_partitions_cover_a_range_once_and_in_order(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert PARTITION_BYTES > 1000
-    monkeypatch.setattr("tidemark.pipeline.source.PARTITION_BYTES", 50_000)
+    monkeypatch.setattr("tidemark.pipeline.driver.source.PARTITION_BYTES", 50_000)
     reader = reader_of(state)
     end = reader.latestOffset(offset(0), ReadAllAvailable())
     assert len(reader.partitions(offset(0), end)) > 1

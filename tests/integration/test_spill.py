@@ -10,9 +10,9 @@ from tests.support.catalogs import Observed, flush_lsn, observe
 from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import Cluster, database_in
 from tidemark.decode.catalog.databases import DatabaseMirrors
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import Decoder
-from tidemark.io.spill import SpillFailed, SpillFolder
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoder
+from tidemark.io.host.spill import SpillFailed, SpillFolder
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.segments import segment_name, segment_of

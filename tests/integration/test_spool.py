@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.archiving import LONG_HEADER_BYTES, segment_bytes
-from tidemark.io.spool import NoSpool, NotArchived, OtherContent, Spool
+from tidemark.io.archive.spool import NoSpool, NotArchived, OtherContent, Spool
 from tidemark.model.errors import ConfigError
 
 CLUSTER = 7_123_456_789_012_345_678

@@ -12,15 +12,15 @@ import pytest
 from tests.support.archiving import Archiving, archive_script, archiving
 from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, contents, succeeded
-from tidemark.io.archive_state import archive_state
-from tidemark.io.config import ArchiveConfig, Config
-from tidemark.io.history_copy import history_folder, read_manifest
-from tidemark.io.history_files import load_catalogs
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.trimming import Trimmed
+from tidemark.io.archive.archive_state import archive_state
+from tidemark.io.archive.history_copy import history_folder, read_manifest
+from tidemark.io.archive.trimming import Trimmed
+from tidemark.io.process.config import ArchiveConfig, Config
+from tidemark.io.state.history_files import load_catalogs
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ConfigError
-from tidemark.runtime.spool_tending import SpoolTender, Tended
+from tidemark.runtime.daemon.spool_tending import SpoolTender, Tended
 from tidemark.wire.manifest import MANIFEST
 
 MB = 1 << 20

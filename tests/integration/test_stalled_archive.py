@@ -10,12 +10,12 @@ from tests.support.captures import change_log, replayed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.failover import Pair, paired
 from tidemark.engine.handover import Event
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
 from tidemark.model.mode import Stage
+from tidemark.runtime.capture.inflow import streams_from, where_the_node_is
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.inflow import streams_from, where_the_node_is
 
 BROKEN = "false"
 WAIT_S = {"TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "1"}

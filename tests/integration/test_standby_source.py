@@ -18,8 +18,8 @@ from tests.support.failover import Pair, archiving_node, paired
 from tests.support.oracle import OurSide, ensure_role
 from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.standby import copy_of, promote, recover, standby_of, wait_until_replayed
-from tidemark.decode.heap_changes import RowNotLogged
-from tidemark.io.state import StateStore
+from tidemark.decode.transactions.heap_changes import RowNotLogged
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.model.mode import Stage

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.environment import Environment
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError
 
 KEY, VALUE = b"key", b"value"
@@ -69,7 +69,7 @@ def test_a_write_that_is_under_way_comes_to_its_end(folder: StateFolder) -> None
 
 
 def test_a_writer_that_stays_where_it_is_holds_nobody_up(folder: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark.io.environment.SHUT_S", SOON_S)
+    monkeypatch.setattr("tidemark.io.state.environment.SHUT_S", SOON_S)
     environment = opened(folder)
     writer = Writer(environment)
     assert writer.is_inside.wait(DEADLINE_S)

@@ -12,23 +12,23 @@ from ctl.realtime_tree import see, stage_tree
 from tests.support.captures import Sidecar, change_log, config_for, running
 from tests.support.failover import Archiver, Pair
 from tests.support.postgres import Cluster
-from tidemark.io.config import load_config
-from tidemark.io.incarnations import begin_incarnation, note_overtaken
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.config import load_config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.incarnations import begin_incarnation, note_overtaken
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.fencing import Fence
-from tidemark.runtime.initialise import initialise_from_backup
-from tidemark.runtime.seeding import take_seed
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.fencing import Fence
+from tidemark.runtime.seed.initialise import initialise_from_backup
+from tidemark.runtime.seed.seeding import take_seed
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Watermark
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.io.clock import boot_id, own_start_ticks, process_start_ticks
-from tidemark.io.control import (
+from tidemark.io.host.clock import boot_id, own_start_ticks, process_start_ticks
+from tidemark.io.host.logs import configure_logs, describe_error, get_log
+from tidemark.io.process.control import (
     CONNECTIONS_MAX,
     DEADLINE_S,
     EXHAUSTED_PAUSE_S,
@@ -29,11 +30,10 @@ from tidemark.io.control import (
     DaemonAway,
     request,
 )
-from tidemark.io.environment import Environment
-from tidemark.io.heartbeat import HeartbeatFile, Slot
-from tidemark.io.locks import AlreadyRunning, RoleLock, SeenLock
-from tidemark.io.logs import configure_logs, describe_error, get_log
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.locks import AlreadyRunning, RoleLock, SeenLock
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError, WalGap
 from tidemark.wire.control import Json
 
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 HOLD_LOCK = """
 import sys, time, pathlib
-from tidemark.io.locks import RoleLock
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
 lock = RoleLock.take(StateFolder(pathlib.Path(sys.argv[1])), "sidecar")
 print("held", flush=True)
 time.sleep(60)
 """
 HOLD_READER = """
 import sys, time, pathlib
-from tidemark.io.environment import Environment
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.state_folder import StateFolder
 environment = Environment.open(StateFolder(pathlib.Path(sys.argv[1])))
 with environment.read() as transaction:
     transaction.get(b"x", db=environment.database("state"))

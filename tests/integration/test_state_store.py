@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support import groups
-from tidemark.io.disk import StateFull
-from tidemark.io.environment import StateMissing
-from tidemark.io.outbox import OutboxReader, OutboxTrimmed
-from tidemark.io.outbox_table import UnknownReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.environment import StateMissing
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.outbox_table import UnknownReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, Fenced, InternalError, StateError
 from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.mode import Stage

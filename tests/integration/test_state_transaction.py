@@ -8,12 +8,12 @@ from typing import TypeVar
 import pytest
 
 from tests.support import groups
-from tidemark.io.disk import StateFull
-from tidemark.io.environment import Environment
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_transaction import FREE_BYTES_MIN, StateTransaction
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_transaction import FREE_BYTES_MIN, StateTransaction
 from tidemark.model.errors import Fenced, StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage

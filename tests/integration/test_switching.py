@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from tests.support import groups
 from tidemark.engine.handover import Effect, Event, Refused
-from tidemark.io.logs import Log
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.switching import Switched, switch
+from tidemark.io.host.logs import Log
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.switching import Switched, switch
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage

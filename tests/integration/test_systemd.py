@@ -10,7 +10,7 @@ import pytest
 from tests.support.captures import Sidecar
 from tests.support.failover import Archiver
 from tests.support.postgres import Cluster
-from tidemark.io.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 
 DEADLINE_S = 120.0
 

@@ -12,7 +12,7 @@ from tests.support.captures import Sidecar, change_log, replayed
 from tests.support.cdcctl import cdcctl, refused, succeeded
 from tests.support.postgres import Cluster
 from tests.support.tls import CERTIFICATE, certificate, tls_cluster, tls_dsn
-from tidemark.io.copy_stream import QUIET_S, BlockBounds, copied_blocks
+from tidemark.io.node.copy_stream import QUIET_S, BlockBounds, copied_blocks
 from tidemark.model.errors import ExitCode
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.captures import Sidecar
 from tests.support.cdcctl import cdcctl, refused, succeeded, told
 from tests.support.postgres import Cluster
-from tidemark.io.state import StateStore
+from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn
 from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, segment_name

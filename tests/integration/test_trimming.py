@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cdcctl import contents
-from tidemark.io.spool import NoSpool, Spool
-from tidemark.io.trimming import FILES_MAX, Horizon, Trimmed, trim
+from tidemark.io.archive.spool import NoSpool, Spool
+from tidemark.io.archive.trimming import FILES_MAX, Horizon, Trimmed, trim
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 

@@ -9,9 +9,9 @@ from tests.support.heap_pages import describe_relation, load_values, output_text
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES
-from tidemark.decode.batches import BatchBuilder
-from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.tuples import TupleLayout, deform
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.datum.tuples import TupleLayout, deform
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.lsn import Oid
 
 

@@ -11,9 +11,9 @@ from tests.support.heap_pages import describe_relation, load_values, packed_tupl
 from tests.support.postgres import Cluster, database_in
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES
-from tidemark.decode.batches import BatchBuilder
-from tidemark.decode.copied import CopyBatchBuilder
-from tidemark.io.copy_source import CopySource
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.copy.copied import CopyBatchBuilder
+from tidemark.io.node.copy_source import CopySource
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position
 from tidemark.wal.versions import wal_format

@@ -15,9 +15,9 @@ from tests.support.heap_pages import describe_relation, load_values, output_text
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
 from tests.support.type_samples import SAMPLES
-from tidemark.decode.batches import BatchBuilder
-from tidemark.decode.codecs.codec import ArrowValue, Dialect
-from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.types.codec import ArrowValue, Dialect
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import Binary, Decimals, Intervals, OutOfRange, TimePrecision, TypeMapping
 

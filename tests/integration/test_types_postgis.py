@@ -14,7 +14,7 @@ from tests.support.extension_samples import POSTGIS_SAMPLES
 from tests.support.heap_pages import load_values, output_texts, stored_values
 from tests.support.postgis import need_postgis
 from tests.support.postgres import Cluster
-from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.types.registry import column_codec
 
 RECORD = Path(__file__).parents[1] / "unit" / "decode_types" / "postgis.json"
 

@@ -19,9 +19,9 @@ from psycopg.rows import TupleRow
 from tests.support.heap_pages import describe_relation, load_values, output_texts, packed_tuples, stored_values
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
-from tidemark.decode.batches import BatchBuilder
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.lsn import Oid
 
 SEED = 20261121

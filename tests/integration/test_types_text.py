@@ -10,8 +10,8 @@ from tests.support.heap_pages import load_values, output_texts, stored_values
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.servers import MAJORS
 from tests.support.type_samples import SAMPLES
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import column_codec
 
 # Scales below zero and over the precision, and an interval that overflows on the way in.
 REFUSED_BY_14 = frozenset({"numeric(5,-2)", "numeric(3,5)", "2562047788:00:54.775807"})

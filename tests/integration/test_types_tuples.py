@@ -10,10 +10,10 @@ from psycopg.rows import TupleRow
 from tests.support.heap_pages import describe_relation, packed_tuples
 from tests.support.postgres import Cluster
 from tests.support.spans import inserts
-from tidemark.decode.batches import BatchBuilder
-from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.tuples import TupleLayout, deform, external_pointers, replace_external
-from tidemark.decode.varlena import plain_datum, reassembled_datum
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.datum.tuples import TupleLayout, deform, external_pointers, replace_external
+from tidemark.decode.datum.varlena import plain_datum, reassembled_datum
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation
 

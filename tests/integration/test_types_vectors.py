@@ -11,7 +11,7 @@ from tests.support.extension_samples import VECTOR_SAMPLES
 from tests.support.heap_pages import load_values, output_texts, stored_values
 from tests.support.postgres import Cluster, cluster_of
 from tests.support.servers import PIP_FOLDERS, pip_server
-from tidemark.decode.codecs.registry import column_codec
+from tidemark.decode.types.registry import column_codec
 
 
 @pytest.fixture(scope="module", params=PIP_FOLDERS)

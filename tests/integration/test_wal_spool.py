@@ -10,12 +10,12 @@ from tests.support.receiving import Receiver
 from tests.support.waiting import wait_until
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
-from tidemark.io.logs import get_log
-from tidemark.io.wal_spool import WalSpool
+from tidemark.io.host.logs import get_log
+from tidemark.io.state.wal_spool import WalSpool
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
-from tidemark.runtime.inputs import SpooledInput
-from tidemark.runtime.network import WalSink
-from tidemark.runtime.signal import Signal
+from tidemark.runtime.capture.inputs import SpooledInput
+from tidemark.runtime.capture.network import WalSink
+from tidemark.runtime.capture.signal import Signal
 from tidemark.wal.segments import ReadSegment, first_page_lsn
 
 DEADLINE_S = 60.0

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.stopped_writer import StoppedWriter
-from tidemark.io import heartbeat as heartbeat_module
-from tidemark.io.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
-from tidemark.io.environment import Environment, WritePoint
-from tidemark.io.heartbeat import HeartbeatFile, Slot
-from tidemark.io.locks import RoleLock
-from tidemark.io.remains import kill_remains
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.watchdog import Condition, Watch
+from tidemark.io.host.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
+from tidemark.io.host.remains import kill_remains
+from tidemark.io.process.watchdog import Condition, Watch
+from tidemark.io.state import heartbeat as heartbeat_module
+from tidemark.io.state.environment import Environment, WritePoint
+from tidemark.io.state.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.model.mode import Role
 from tidemark.wire.state import Identity, Owner
@@ -160,7 +160,7 @@ def test_a_heartbeat_of_another_boot_is_no_sign_of_life(
     store: StateStore, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:  # the one thing that no test can have for real: another boot
-        patch.setattr("tidemark.io.heartbeat.boot_id", lambda: str(uuid.uuid4()))
+        patch.setattr("tidemark.io.state.heartbeat.boot_id", lambda: str(uuid.uuid4()))
         other_boot = HeartbeatFile.open(store.folder.heartbeat)
     with RoleLock.take(store.folder, SIDECAR):
         began = boot_ns()
@@ -236,8 +236,8 @@ def test_a_process_of_another_user_is_told_to_be_left() -> None:
     program = f"""
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from tidemark.io.clock import boot_id, host_name
-from tidemark.io.remains import kill_remains
+from tidemark.io.host.clock import boot_id, host_name
+from tidemark.io.host.remains import kill_remains
 from tidemark.wire.state import Owner
 owner = Owner("sidecar", host_name(), boot_id(), {target.pid}, {ticks})
 os.setuid(65534)

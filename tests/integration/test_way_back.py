@@ -15,29 +15,29 @@ from tests.support.captures import config_for
 from tests.support.failover import archiving_node
 from tests.support.waiting import wait_until
 from tidemark.engine.handover import Event
-from tidemark.io.clock import SystemClock
-from tidemark.io.heartbeat import Slot
-from tidemark.io.incarnations import begin_incarnation
-from tidemark.io.locks import RoleLock
-from tidemark.io.logs import get_log
-from tidemark.io.marker_key import load_marker_key
-from tidemark.io.metrics import Metrics
-from tidemark.io.replication import NodeIdentity
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_views import StateMarks
-from tidemark.io.switching import switch
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import get_log
+from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.incarnations import begin_incarnation
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateMarks
+from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn, TimelineId
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.capture import Capture, DecodingStuck
+from tidemark.runtime.capture.capture import Capture, DecodingStuck
+from tidemark.runtime.capture.inflow import where_the_node_is
 from tidemark.runtime.context import Surroundings
-from tidemark.runtime.errands import NodeErrands
-from tidemark.runtime.fencing import Fence
-from tidemark.runtime.inflow import where_the_node_is
-from tidemark.runtime.initialise import initialise
-from tidemark.runtime.marker_reading import MarkerReader
-from tidemark.runtime.service import Means
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.fencing import Fence
+from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
 

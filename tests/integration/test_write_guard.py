@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.stopped_writer import StoppedWriter
-from tidemark.io import failpoints
-from tidemark.io.clock import boot_ns
-from tidemark.io.environment import Environment, WritePoint
-from tidemark.io.heartbeat import Slot
-from tidemark.io.logs import configure_logs, get_log
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.watchdog import Condition, Watch
-from tidemark.io.write_guard import LOOKS_MIN, WriteGuard, WriterWatch
+from tidemark.io.host import failpoints
+from tidemark.io.host.clock import boot_ns
+from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.process.watchdog import Condition, Watch
+from tidemark.io.state.environment import Environment, WritePoint
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import LOOKS_MIN, WriteGuard, WriterWatch
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
-from tidemark.pipeline.failpoints import Failpoint
+from tidemark.pipeline.lake.failpoints import Failpoint
 
 WATCHDOG_S = 0.6
 NS = 1_000_000_000
@@ -32,10 +32,10 @@ KEY = b"of the stopped writer"
 
 WAITING = """
 import sys, pathlib
-from tidemark.io.environment import Environment
-from tidemark.io.heartbeat import Slot
-from tidemark.io.locks import RoleLock
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
 folder = StateFolder(pathlib.Path(sys.argv[1]))
 environment = Environment.open(folder)
 with RoleLock.take(folder, "sidecar"):
@@ -212,8 +212,8 @@ def test_the_lock_file_is_not_closed_while_lmdb_needs_its_locks(environment: Env
     """Closing any descriptor of it would drop LMDB's own lock: the next opener would take itself for the first."""
     Environment.open(environment.folder).close()
     program = (
-        "import sys, pathlib\nfrom tidemark.io.environment import Environment\n"
-        "from tidemark.io.state_folder import StateFolder\n"
+        "import sys, pathlib\nfrom tidemark.io.state.environment import Environment\n"
+        "from tidemark.io.state.state_folder import StateFolder\n"
         "print(Environment.open(StateFolder(pathlib.Path(sys.argv[1])))._lmdb.readers())"
     )
     with environment.read() as transaction:

@@ -17,14 +17,14 @@ from tests.support.oracle import FENCE, ROLE, ServerSide, assert_same_lines, ens
 from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
 from tests.support.workloads import run_script
-from tidemark.decode.committed_run import singly
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.decode.transactions.committed_run import singly
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import format_lsn, parse_lsn
-from tidemark.runtime.history_start import LsnRange, begin_from_history
-from tidemark.runtime.offline import decode_archive
+from tidemark.runtime.replay.history_start import LsnRange, begin_from_history
+from tidemark.runtime.replay.offline import decode_archive
 
 TIMEOUT_S = 120
 MEMORY_BYTES = 64 << 20

@@ -19,12 +19,12 @@ from tests.support.random_sessions.crew import storm
 from tests.support.servers import ServerMissing
 from tests.support.standby import standby_of, wait_until_replayed
 from tidemark.decode.catalog.bootstrap import attribute_layout
-from tidemark.io.backup import BackupFolder
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.backup.backup import BackupFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn
-from tidemark.runtime.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
 
 ROUNDS = int(os.environ.get("TIDEMARK_BACKUP_ROUNDS", "1"))
 STATEMENTS = 120  # before the backup begins, and while it runs

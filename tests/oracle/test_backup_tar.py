@@ -11,8 +11,8 @@ from tests.support.backups import by_copy, in_tar_format, packed
 from tests.support.cdcctl import cdcctl, succeeded
 from tests.support.postgres import Cluster, StopMode, sql
 from tests.support.servers import ServerMissing, server
-from tidemark.io.backup import BackupFolder, open_backup
-from tidemark.runtime.backup_seeding import seed_from_backup
+from tidemark.io.backup.backup import BackupFolder, open_backup
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
 
 LOGGED_SINCE = 15  # CREATE DATABASE ... STRATEGY
 COMPRESSED_SINCE = 15  # pg_basebackup --compress=METHOD

@@ -7,8 +7,8 @@ import pytest
 from tests.support.lakes import IDENTITY
 from tests.support.postgres import Cluster, database_in
 from tests.support.routed import Routing, lake_rows
-from tidemark.pipeline.sinks import Lake
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake
 
 DATABASE = "composites_in_lake"
 SETUP = """

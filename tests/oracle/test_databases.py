@@ -26,11 +26,11 @@ from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import Cluster, StopMode, sql
 from tidemark.decode.catalog.databases import MappedDialects, every_database
-from tidemark.io.node import Node
+from tidemark.io.node.node import Node
 from tidemark.model.lsn import Oid
 from tidemark.model.mapping import DEFAULT_MAPPING
-from tidemark.runtime.live_changes import LiveChanges
-from tidemark.runtime.seeding import take_seed
+from tidemark.runtime.seed.live_changes import LiveChanges
+from tidemark.runtime.seed.seeding import take_seed
 
 # VACUUM's numbers of template0, which nobody can ask for: they come with the first image of their page.
 UNSEEN_STATISTICS = re.compile(

@@ -13,7 +13,7 @@ from tests.support.oracle_rounds.evidence import read_lines
 from tests.support.oracle_rounds.plan import KINDS, planned
 from tests.support.oracle_rounds.replay import replay
 from tests.support.oracle_rounds.round import Outcome, run_round
-from tidemark.decode.heap_changes import HeapChanges
+from tidemark.decode.transactions.heap_changes import HeapChanges
 
 SEED = 1
 SECONDS = 5.0

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.postgres import Cluster, database_in
 from tests.support.replica import Replicating, differences
-from tidemark.decode.heap_changes import HeapChanges
+from tidemark.decode.transactions.heap_changes import HeapChanges
 
 DATABASE = "schema_effects"
 LONG = "repeat(md5({}::text), 200)"  # compresses badly enough to be TOASTed

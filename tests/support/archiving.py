@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.waiting import wait_until
-from tidemark.io.spool import Spool
+from tidemark.io.archive.spool import Spool
 
 LONG_HEADER = struct.Struct("<HHIQI4xQII")
 LONG_HEADER_BYTES = LONG_HEADER.size

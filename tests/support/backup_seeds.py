@@ -8,9 +8,9 @@ from tests.support.oracle_catalogs import catalog_differences, server_catalogs
 from tests.support.postgres import Cluster
 from tidemark.decode.catalog.follower import CatalogFollower
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.io.archive import ArchiveFolder
+from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.model.lsn import parse_lsn
-from tidemark.runtime.seeding import Seed
+from tidemark.runtime.seed.seeding import Seed
 
 
 def archiving(new_cluster: NewCluster, major: int) -> Cluster:

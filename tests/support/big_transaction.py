@@ -22,7 +22,7 @@ from tests.support.captures import Sidecar
 from tests.support.postgres import Cluster, new_cluster
 from tests.support.servers import MAJORS
 from tests.support.waiting import wait_until
-from tidemark.io.metrics import ROWS, SPILLED
+from tidemark.io.process.metrics import ROWS, SPILLED
 from tidemark.model.lsn import parse_lsn
 
 MB = 1 << 20

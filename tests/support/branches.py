@@ -13,9 +13,9 @@ from tests.support.cdcctl import Done, cdcctl, succeeded
 from tests.support.lakes import feed_by_hand
 from tests.support.postgres import Cluster, StopMode
 from tests.support.standby import copy_of, promote
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Lsn, parse_lsn
 
 DATABASE = "postgres"

@@ -17,14 +17,14 @@ from psycopg.rows import TupleRow
 
 from tests.support.postgres import Cluster
 from tests.support.waiting import wait_until
-from tidemark.io.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
-from tidemark.io.control import request
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
+from tidemark.io.process.control import request
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
 from tidemark.model.errors import ExitCode
 from tidemark.model.position import Sequence
-from tidemark.runtime.initialise import initialise
+from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.control import Json
 from tidemark.wire.values import ValueKind
 

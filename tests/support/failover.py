@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from tests.support.archiving import Archiving, archiving
 from tests.support.captures import Sidecar
 from tests.support.waiting import wait_until
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.control import request
-from tidemark.io.marker_key import load_marker_key
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.process.control import request
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
 from tidemark.model.change import MARKER_PREFIX, GroupItem
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE

@@ -5,14 +5,14 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from tests.support.scripted_table import DATABASE, ScriptedTable, Value
-from tidemark.decode.codecs.registry import UTF8
+from tidemark.decode.types.registry import UTF8
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.relation import Relation
-from tidemark.pipeline.lake import LakeTable
-from tidemark.pipeline.replica import UNKEYED, Replica
-from tidemark.pipeline.steps import TableItem
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.replica import UNKEYED, Replica
+from tidemark.pipeline.sinks.steps import TableItem
 
 APP = "tidemark:test:replica"
 AT, XID = Lsn(950), Xid(7)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from tests.support.lakes import IDENTITY, position_after
 from tests.support.scripted_table import DATABASE, RELATION, TEST_TIMELINE, ScriptedTable, act
-from tidemark.io.disk import StateFull
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
 from tidemark.model.lsn import FullXid, Lsn, Oid, Xid
 from tidemark.model.position import NO_SEQUENCE, Pointer
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.steps import TableItem, position_of
+from tidemark.pipeline.sinks.steps import TableItem, position_of
 from tidemark.wire.outbox import encode_group
 from tidemark.wire.state import Owner
 

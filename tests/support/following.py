@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.support.captures import Sidecar
 from tests.support.postgres import Cluster, StopMode
 from tests.support.standby import promote
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE

@@ -6,13 +6,13 @@ from collections.abc import Collection, Sequence
 from tests.support import wal as forged
 from tests.support.groups import DATABASE, TIMELINE
 from tests.support.wal import ForgedBlock
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.codecs.registry import REGCLASS
-from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
-from tidemark.decode.decoder import Decoder
-from tidemark.decode.itemlog import Item
-from tidemark.decode.ports import Catalog, DatabaseTurn, SpillPort
-from tidemark.decode.varlena import ExternalPointer
+from tidemark.decode.datum.varlena import ExternalPointer
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.itemlog import Item
+from tidemark.decode.transactions.ports import Catalog, DatabaseTurn, SpillPort
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import REGCLASS
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.relation import Relation, RelFileLocator
 from tidemark.wal.page import RecordBlock

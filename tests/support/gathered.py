@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from tests.support.json_lines import lines_in
 from tests.support.oracle import FENCE, OurSide, emit_fence
-from tidemark.decode.decoder import Decoded
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
+from tidemark.decode.transactions.decoder import Decoded
 from tidemark.engine.selection import Selection
 from tidemark.model.change import ChangeGroup, LogicalMessage
 from tidemark.wire.control import Json

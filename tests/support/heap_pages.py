@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 from psycopg.rows import TupleRow
 
-from tidemark.decode.tuples import Datum, TupleLayout, deform
+from tidemark.decode.datum.tuples import Datum, TupleLayout, deform
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, Column, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
 

@@ -1,7 +1,7 @@
 """The catalogs' past of a state whose test changes no catalog."""
 
-from tidemark.io.history_files import HistoryWriter
-from tidemark.io.state import StateStore
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.state import StateStore
 from tidemark.wire.state import HistoryIndex, JournalMark
 
 

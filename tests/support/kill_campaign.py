@@ -28,7 +28,7 @@ from tests.support.mixed_load import OLD_ROWS, MixedLoad, create_tables
 from tests.support.postgres import Cluster, database_in, new_cluster
 from tests.support.servers import MAJORS
 from tests.support.spark_process import DELETED, DRIVER, PROGRAMS, VICTIMS, SparkProcess, wait_for
-from tidemark.pipeline.compare import Compared, compare
+from tidemark.pipeline.lake.compare import Compared, compare
 
 DATABASE = "kills"
 SIDECAR = "sidecar"

@@ -9,17 +9,17 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.support.scripted_table import TEST_TIMELINE
-from tidemark.io.failpoints import arm
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.failpoints import arm
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch, LogicalMessage
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.model.position import NO_SEQUENCE, Position
 from tidemark.model.position import Sequence as OutboxSequence
-from tidemark.pipeline.sinks import Lake, LakeBatch, LakeItem
-from tidemark.pipeline.steps import Delivered, TableItem, position_of
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
+from tidemark.pipeline.sinks.steps import Delivered, TableItem, position_of
 from tidemark.wire.state import Identity
 from tidemark.wire.values import ValueKind
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 
 from tests.support.postgres import Cluster
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
-from tidemark.io.state_views import StateView
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import Op
 from tidemark.model.lsn import INVALID_OID, FullXid
 from tidemark.model.snapshot import parse_snapshot
-from tidemark.pipeline.logshape import OLD
-from tidemark.pipeline.positions import Positions, TablePosition
+from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.sinks.logshape import OLD
 
 SLOT = "change_log_oracle"
 SLICE_CHANGES = 20_000  # read from the slot at once

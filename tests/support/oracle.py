@@ -22,15 +22,15 @@ from tests.support.plugin_lines import PluginLines
 from tests.support.postgres import Cluster, sql
 from tests.support.server_order import in_wal_order
 from tidemark.decode.catalog.mirror import CatalogMirror
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import Decoded
-from tidemark.decode.ports import SpillPort
-from tidemark.io.node import REFERENCE_SETTINGS
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoded
+from tidemark.decode.transactions.ports import SpillPort
+from tidemark.io.node.node import REFERENCE_SETTINGS
 from tidemark.model.change import MARKER_PREFIX, LogicalMessage
 from tidemark.model.lsn import Lsn, Oid, parse_lsn
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT
-from tidemark.runtime.live_changes import LiveChanges
-from tidemark.runtime.seeding import Seed, take_seed
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT
+from tidemark.runtime.seed.live_changes import LiveChanges
+from tidemark.runtime.seed.seeding import Seed, take_seed
 
 FENCE = "tidemark-test-fence"
 ROLE = "cdc"

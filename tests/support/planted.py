@@ -10,13 +10,13 @@ from concurrent.futures import Future, wait
 
 from sidecar.realtime import Realtime
 from tidemark.engine.handover import Event, move
-from tidemark.io.clock import SystemClock
-from tidemark.io.state_transaction import StateTransaction
-from tidemark.io.switching import switch
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.switching import switch
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.effects import perform
-from tidemark.runtime.errands import NodeErrands
+from tidemark.runtime.daemon.effects import perform
+from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import LEDGER, OutboxLedger

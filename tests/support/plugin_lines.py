@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.committed_run import CommittedRun
-from tidemark.decode.committed_transaction import CommittedTransaction
 from tidemark.decode.render.test_decoding import TestDecodingRenderer
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

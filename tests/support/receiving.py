@@ -3,11 +3,11 @@
 from tests.support.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
-from tidemark.io.logs import get_log
-from tidemark.io.metrics import Metrics
-from tidemark.io.replication import WalStream
-from tidemark.runtime.network import NetworkThread, WalSink
-from tidemark.runtime.signal import Signal
+from tidemark.io.host.logs import get_log
+from tidemark.io.node.replication import WalStream
+from tidemark.io.process.metrics import Metrics
+from tidemark.runtime.capture.network import NetworkThread, WalSink
+from tidemark.runtime.capture.signal import Signal
 
 
 class Receiver(NetworkThread):

@@ -14,12 +14,12 @@ from psycopg import sql as quoting
 
 from tests.support.oracle import OTHER_TYPES, OurSide, emit_fence
 from tests.support.postgres import Cluster
-from tidemark.decode.codecs.codec import ArrowValue, Dialect
-from tidemark.decode.codecs.registry import column_codec, prints_names
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.grouping import Grouper
-from tidemark.decode.tuples import missing_value
-from tidemark.io.node import REFERENCE_SETTINGS
+from tidemark.decode.datum.tuples import missing_value
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.types.codec import ArrowValue, Dialect
+from tidemark.decode.types.registry import column_codec, prints_names
+from tidemark.io.node.node import REFERENCE_SETTINGS
 from tidemark.model.change import (
     AFTER,
     BEFORE,

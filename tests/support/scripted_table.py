@@ -23,8 +23,8 @@ from tidemark.model.change import (
 from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
 from tidemark.model.position import Position, Sequence
 from tidemark.model.relation import Align, Column, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.steps import Delivered, TableItem
-from tidemark.pipeline.types import shape_of
+from tidemark.pipeline.lake.types import shape_of
+from tidemark.pipeline.sinks.steps import Delivered, TableItem
 
 DATABASE = Oid(16384)
 RELATION = Oid(20000)

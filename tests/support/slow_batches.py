@@ -2,19 +2,20 @@
 
 from tests.support.twins import interpreted
 
-places, columns, texts = (interpreted(f"tidemark.decode.{name}") for name in ("places", "columns", "text_columns"))
-body = interpreted("tidemark.decode.batch_body", stand_in={"tidemark.decode.places": places})
+places = interpreted("tidemark.decode.datum.places")
+columns, texts = (interpreted(f"tidemark.decode.arrow.{name}") for name in ("columns", "text_columns"))
+body = interpreted("tidemark.decode.arrow.batch_body", stand_in={"tidemark.decode.datum.places": places})
 put = interpreted(
-    "tidemark.decode.batch_columns",
+    "tidemark.decode.arrow.batch_columns",
     stand_in={
-        "tidemark.decode.batch_body": body,
-        "tidemark.decode.places": places,
-        "tidemark.decode.columns": columns,
-        "tidemark.decode.text_columns": texts,
+        "tidemark.decode.arrow.batch_body": body,
+        "tidemark.decode.datum.places": places,
+        "tidemark.decode.arrow.columns": columns,
+        "tidemark.decode.arrow.text_columns": texts,
     },
 )
-_values = interpreted("tidemark.decode.column_values", stand_in={"tidemark.decode.batch_columns": put})
-batches = interpreted("tidemark.decode.batches", stand_in={"tidemark.decode.column_values": _values})
+_values = interpreted("tidemark.decode.arrow.column_values", stand_in={"tidemark.decode.arrow.batch_columns": put})
+batches = interpreted("tidemark.decode.arrow.batches", stand_in={"tidemark.decode.arrow.column_values": _values})
 for _module in (_values, batches):
     for _name, _kernel in (("batch_body", body), ("batch_columns", put), ("places", places), ("text_columns", texts)):
         if hasattr(_module, _name):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tidemark.decode.batches import ABSENT, RowSpans
+from tidemark.decode.arrow.batches import ABSENT, RowSpans
 
 
 def add(rows: RowSpans, old: bytes | None, new: bytes | None, op: str = "i", before_kind: int = 0) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidemark.io.logs import get_log
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state_folder import StateFolder
-from tidemark.pipeline.metrics import PipelineMetrics
-from tidemark.pipeline.progress import Progress
-from tidemark.pipeline.runner import Pipeline, Settings
-from tidemark.pipeline.session import make_session
+from tidemark.io.host.logs import get_log
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.runner import Pipeline, Settings
+from tidemark.pipeline.driver.session import make_session
 
 BATCH_BYTES = 1 << 20
 

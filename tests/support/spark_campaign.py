@@ -19,9 +19,9 @@ from tests.support.feeder import World, make_state
 from tests.support.lakes import IDENTITY, log_rows, replica_rows
 from tests.support.scripted_table import DATABASE
 from tests.support.spark_process import DEADLINE_S, DELETED, DRIVER, PROGRAMS, ROOT, VICTIMS, SparkProcess, wait_for
-from tidemark.pipeline.failpoints import Failpoint
-from tidemark.pipeline.sinks import Lake, folder_of
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, folder_of
 
 BATCH_BYTES = 60_000
 PAUSE_S = "0.1"  # between groups: changes come while Spark is killed

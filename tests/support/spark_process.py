@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from tidemark.io.failpoints import VARIABLE
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.failpoints import VARIABLE
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 180.0

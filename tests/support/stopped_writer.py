@@ -8,19 +8,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tidemark.io.environment import WritePoint
-from tidemark.io.failpoints import VARIABLE
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.failpoints import VARIABLE
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.state_folder import StateFolder
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120.0
 PROGRAM = """
 import contextlib, sys, pathlib
-from tidemark.io import failpoints
-from tidemark.io.environment import Environment, WritePoint
-from tidemark.io.heartbeat import Slot
-from tidemark.io.locks import RoleLock
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host import failpoints
+from tidemark.io.state.environment import Environment, WritePoint
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
 folder = StateFolder(pathlib.Path(sys.argv[1]))
 with contextlib.ExitStack() as stack:
     environment = Environment.open(folder)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.keywords import quote_identifier
-from tidemark.decode.tuples import Datum, TupleLayout, deform
-from tidemark.decode.varlena import ExternalPointer
+from tidemark.decode.datum.tuples import Datum, TupleLayout, deform
+from tidemark.decode.datum.varlena import ExternalPointer
+from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.relation import Column, Relation
 
 MAJOR = 15

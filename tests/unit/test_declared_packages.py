@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.extras import SPARK, MissingExtra
+from tidemark.io.host.extras import SPARK, MissingExtra
 from tidemark.model.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]

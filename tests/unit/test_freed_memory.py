@@ -12,7 +12,7 @@ PROGRAM = """
 import resource
 import sys
 
-from tidemark.io.memory import keep_freed_memory
+from tidemark.io.host.memory import keep_freed_memory
 
 PIECE = b"x" * (8 << 20)
 

@@ -9,8 +9,8 @@ import sys
 import ctl.commands.decode
 from tests.support.forged_records import Wal, packed_row
 from tests.support.groups import DATABASE, relation
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.model.change import ChangeBatch
 from tidemark.wire.state import HISTORY, HistoryIndex
 

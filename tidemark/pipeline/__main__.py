@@ -6,9 +6,9 @@ NB: nothing here may import a package of the extra, so the program itself is imp
 import sys
 from importlib import import_module
 
-from tidemark.io.ending import tell_ending
-from tidemark.io.extras import SPARK, MissingExtra
-from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.host.extras import SPARK, MissingExtra
+from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.process.ending import tell_ending
 
 
 def main() -> int:
@@ -18,7 +18,7 @@ def main() -> int:
     except MissingExtra as error:
         configure_logs("json", "info")
         return tell_ending(get_log("pipeline"), "pipeline ends", error)
-    return int(import_module("tidemark.pipeline.program").main())
+    return int(import_module("tidemark.pipeline.driver.program").main())
 
 
 if __name__ == "__main__":

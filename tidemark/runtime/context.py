@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from tidemark.io.config import Config
-from tidemark.io.logs import Log
-from tidemark.io.metrics import Metrics
-from tidemark.io.state import StateStore
+from tidemark.io.host.logs import Log
+from tidemark.io.process.config import Config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
 
 
 @dataclass(frozen=True, slots=True)

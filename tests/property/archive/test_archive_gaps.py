@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tidemark.io.archive import ArchiveFolder, Hole
-from tidemark.io.archive_state import Stretch, archive_state
+from tidemark.io.archive.archive import ArchiveFolder, Hole
+from tidemark.io.archive.archive_state import Stretch, archive_state
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.segments import segment_name
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.wal import SEGMENT, SYSTEM, WalWriter, body
-from tidemark.io.archive import ArchiveFolder, Hole
-from tidemark.io.history_files import NoBase
+from tidemark.io.archive.archive import ArchiveFolder, Hole
+from tidemark.io.state.history_files import NoBase
 from tidemark.model.commit_time import CommitTime, InvalidTime, parse_commit_time
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
-from tidemark.runtime.archive_blocks import archived_blocks
-from tidemark.runtime.commit_times import CLOCK_BACK_S, TimeRange, TransactionEnd, begin_lsn, transaction_ends
-from tidemark.runtime.history_start import WalTrimmed
+from tidemark.runtime.replay.archive_blocks import archived_blocks
+from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, TimeRange, TransactionEnd, begin_lsn, transaction_ends
+from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.segments import segment_name
 from tidemark.wire.state import BaseEntry, HistoryIndex

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body
-from tidemark.io.archive import ArchiveFolder, Hole
+from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, SystemIdentifier
-from tidemark.runtime.archive_damage import find_damage
-from tidemark.runtime.decode_run import InvalidWal
+from tidemark.runtime.replay.archive_damage import find_damage
+from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.wal.page import Framer, Invalid, RecordBlock
 from tidemark.wal.segments import segment_name
 

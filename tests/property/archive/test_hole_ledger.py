@@ -14,8 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.io import hole_ledger
-from tidemark.io.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, ROUND_PAUSE_S, SLOTS, HoleLedger, boot_clock_ns
+from tidemark.io.archive import hole_ledger
+from tidemark.io.archive.hole_ledger import (
+    ATTEMPTS_APART_S,
+    LEDGER_BYTES,
+    ROUND_PAUSE_S,
+    SLOTS,
+    HoleLedger,
+    boot_clock_ns,
+)
 
 _REASONS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=100)
 HEADER_BYTES = 64

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.decode.catalog.history import DamagedHistory, dump_entry, journal_head
-from tidemark.io.history_files import HistoryWriter, before_fork, journal_entries
+from tidemark.io.state.history_files import HistoryWriter, before_fork, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record
 from tidemark.wire.state import BaseEntry, HistoryIndex, JournalMark

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support.byte_targets.small_base import BASE
 from tidemark.decode.catalog.history import load_base
-from tidemark.io.history_files import HistoryWriter, base_for, journal_entries
-from tidemark.io.trimming import history_horizon_lsn
+from tidemark.io.archive.trimming import history_horizon_lsn
+from tidemark.io.state.history_files import HistoryWriter, base_for, journal_entries
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId, Xid
 from tidemark.wal.record import Record
 from tidemark.wire.state import HistoryIndex, JournalMark

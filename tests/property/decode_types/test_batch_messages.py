@@ -11,11 +11,11 @@ from tests.property.decode_types.test_columns_equal_values import tables
 from tests.support import slow_batches
 from tests.support import tuple_forms as forms
 from tests.support.spans import add, inserts
-from tidemark.decode.batch_body import META_BUFFERS, META_NODES
-from tidemark.decode.batch_message import MessageForm, message_form
-from tidemark.decode.batches import BatchBuilder, RowSpans
-from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.column_plans import ColumnPlan
+from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
+from tidemark.decode.arrow.batch_message import MessageForm, message_form
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
+from tidemark.decode.arrow.column_plans import ColumnPlan
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.change import ChangeBatch, RowsMessage, batch_schema
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation, TypeDescription

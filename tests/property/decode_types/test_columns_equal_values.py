@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from tests.support import tuple_forms as forms
 from tests.support.spans import add, inserts
 from tests.support.twins import interpreted
-from tidemark.decode import columns, places, text_columns
-from tidemark.decode.batches import BatchBuilder, RowSpans
-from tidemark.decode.codecs.codec import ArrowValue
-from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.tuples import Datum, TupleLayout, deform, external_pointers, replace_external
-from tidemark.decode.varlena import ExternalPointer
+from tidemark.decode.arrow import columns, text_columns
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
+from tidemark.decode.datum import places
+from tidemark.decode.datum.tuples import Datum, TupleLayout, deform, external_pointers, replace_external
+from tidemark.decode.datum.varlena import ExternalPointer
+from tidemark.decode.types.codec import ArrowValue
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
 
-twin_columns = interpreted("tidemark.decode.columns")
-twin_places = interpreted("tidemark.decode.places")
-twin_texts = interpreted("tidemark.decode.text_columns")
+twin_columns = interpreted("tidemark.decode.arrow.columns")
+twin_places = interpreted("tidemark.decode.datum.places")
+twin_texts = interpreted("tidemark.decode.arrow.text_columns")
 
 
 def fixed(form: str, low: int, high: int) -> st.SearchStrategy[bytes]:

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.twins import interpreted
-from tidemark.decode import copied_lines
-from tidemark.decode.batch_message import BatchMessage, message_form
-from tidemark.decode.codecs.codec import Codec
-from tidemark.decode.codecs.datetimes import TimestampCodec
-from tidemark.decode.codecs.numbers import IntegerCodec
-from tidemark.decode.codecs.numeric import DecimalCodec
-from tidemark.decode.copied_lines import CopiedLines, Target, parse_column, put_column
+from tidemark.decode.arrow.batch_message import BatchMessage, message_form
+from tidemark.decode.copy import copied_lines
+from tidemark.decode.copy.copied_lines import CopiedLines, Target, parse_column, put_column
+from tidemark.decode.types.codec import Codec
+from tidemark.decode.types.datetimes import TimestampCodec
+from tidemark.decode.types.numbers import IntegerCodec
+from tidemark.decode.types.numeric import DecimalCodec
 
-slow_fields = interpreted("tidemark.decode.copy_fields")
+slow_fields = interpreted("tidemark.decode.copy.copy_fields")
 LOOPS = ("fill_instants", "fill_numbers", "fill_texts", "find_fields", "find_nulls")
 SMALL, INTEGER, BIG = (
     IntegerCodec(form, wanted) for form, wanted in (("<h", pa.int16()), ("<i", pa.int32()), ("<q", pa.int64()))

@@ -15,7 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.twins import interpreted
-from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.render import column_texts, json_columns, line_text, value_text
 from tidemark.decode.render.column_texts import ColumnTexts
 from tidemark.decode.render.json_columns import (
@@ -35,6 +34,7 @@ from tidemark.decode.render.json_columns import (
     numeric_texts,
     strings,
 )
+from tidemark.decode.types.codec import without_escapes
 from tidemark.model.lsn import Lsn, format_lsn
 
 TEXTS = st.none() | st.text(st.characters() | st.sampled_from('"\\\x00\x01\b\t\n\f\r\x1f\x7f\u2028'))

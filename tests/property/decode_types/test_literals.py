@@ -16,13 +16,13 @@ from tests.support import tuple_forms as forms
 from tests.support.plugin_lines import PluginLines
 from tests.support.twins import interpreted
 from tests.support.value_lines import MAJOR, ChangedRow, value_line
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.itemlog import ItemLog
 from tidemark.decode.render import column_texts, datum_text, literals, value_text
 from tidemark.decode.render import test_decoding as renderer
 from tidemark.decode.render.json_columns import powers
-from tidemark.decode.rowlog import RelationVersions, RowLog
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.itemlog import ItemLog
+from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
+from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import TransactionEnd
 from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.codecs.calendar import civil_date, clock_text, date_text, days_of, parse_clock, parse_date
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.codecs.float_text import double_text, single_text
-from tidemark.decode.codecs.json_binary import JsonbCodec
-from tidemark.decode.codecs.numeric import numeric_text
-from tidemark.decode.codecs.registry import codec_for
+from tidemark.decode.types.calendar import civil_date, clock_text, date_text, days_of, parse_clock, parse_date
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.float_text import double_text, single_text
+from tidemark.decode.types.json_binary import JsonbCodec
+from tidemark.decode.types.numeric import numeric_text
+from tidemark.decode.types.registry import codec_for
 
 PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 NUMBERS = st.decimals(allow_nan=False, allow_infinity=False, places=9)

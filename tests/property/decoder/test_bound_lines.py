@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.groups import relation
-from tidemark.decode.committed_run import SmallTransactions
+from tidemark.decode.groups.transaction_counts import TableCounts
 from tidemark.decode.render.bounds import BEGIN, END, BoundForm, JsonBounds, SmallEnds
 from tidemark.decode.render.debezium import DebeziumBounds
 from tidemark.decode.render.placed_lines import Lines, LineWriter
-from tidemark.decode.transaction_counts import TableCounts
+from tidemark.decode.transactions.committed_run import SmallTransactions
 from tidemark.model.lsn import Oid, TimelineId
 
 FORMS: dict[str, BoundForm] = {"jsonl": JsonBounds({Oid(5): 'a "base"'}), "debezium": DebeziumBounds()}

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.twins import interpreted
-from tidemark.decode.held import SLOTS_MAX
-from tidemark.decode.held_children import CHILDREN_MAX
+from tidemark.decode.transactions.held import SLOTS_MAX
+from tidemark.decode.transactions.held_children import CHILDREN_MAX
 
-HeldChildren = interpreted("tidemark.decode.held_children").HeldChildren
+HeldChildren = interpreted("tidemark.decode.transactions.held_children").HeldChildren
 
 
 @dataclass

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.twins import interpreted
-from tidemark.decode.held import (
+from tidemark.decode.datum.row_entries import ENTRY_BYTES
+from tidemark.decode.transactions.held import (
     END_COLUMNS,
     LONG,
     NONE,
@@ -27,9 +28,8 @@ from tidemark.decode.held import (
     SMALL_BYTES,
     SMALL_ROWS,
 )
-from tidemark.decode.row_entries import ENTRY_BYTES
 
-HeldRows = interpreted("tidemark.decode.held").HeldRows
+HeldRows = interpreted("tidemark.decode.transactions.held").HeldRows
 
 NO_TUPLE = (1 << 32) - 1
 COUNT_MAX = (1 << 32) - 1

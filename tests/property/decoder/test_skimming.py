@@ -20,26 +20,27 @@ from tests.support.forged_records import (
 )
 from tests.support.groups import DATABASE, relation
 from tests.support.twins import interpreted
-from tidemark.decode import extract, held, lookup, row_entries
-from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
-from tidemark.decode.varlena import ExternalPointer
+from tidemark.decode.datum import lookup, row_entries
+from tidemark.decode.datum.varlena import ExternalPointer
+from tidemark.decode.transactions import extract, held
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import Relation, ReplicaIdentity
 from tidemark.wal.page import RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, RM_STANDBY, RM_XACT, heap, heap2, standby, xact
 
-slow_lookup = interpreted("tidemark.decode.lookup")
-slow_held = interpreted("tidemark.decode.held")
-slow_children = interpreted("tidemark.decode.held_children")
+slow_lookup = interpreted("tidemark.decode.datum.lookup")
+slow_held = interpreted("tidemark.decode.transactions.held")
+slow_children = interpreted("tidemark.decode.transactions.held_children")
 slow_extract = interpreted(
-    "tidemark.decode.extract",
+    "tidemark.decode.transactions.extract",
     stand_in={
-        "tidemark.decode.lookup": slow_lookup,
-        "tidemark.decode.held": slow_held,
-        "tidemark.decode.held_children": slow_children,
+        "tidemark.decode.datum.lookup": slow_lookup,
+        "tidemark.decode.transactions.held": slow_held,
+        "tidemark.decode.transactions.held_children": slow_children,
     },
 )
-slow_entries = interpreted("tidemark.decode.row_entries")
+slow_entries = interpreted("tidemark.decode.datum.row_entries")
 
 ACCOUNT, LEDGER, TOAST = 16385, 16390, 16388
 RM_BTREE = 11

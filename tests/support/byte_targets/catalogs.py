@@ -18,9 +18,9 @@ from tidemark.decode.catalog.history import (
     load_base,
     replay,
 )
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import Decoder
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoder
 from tidemark.model.change import ChangeGroup  # noqa: TC001 - one import of all that is used
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, Xid
 from tidemark.wal.record import Record, parse_record

@@ -9,8 +9,8 @@ import zstandard
 
 from tests.support.byte_targets.target import Bytes, Target, refusals
 from tests.support.wal import WalWriter, body
-from tidemark.io.archive import parse_segment_header
-from tidemark.io.segment_file import DamagedFile, open_unpacked
+from tidemark.io.archive.archive import parse_segment_header
+from tidemark.io.archive.segment_file import DamagedFile, open_unpacked
 
 SUFFIXES = ("", ".gz", ".lz4", ".zst")
 BYTES_MAX = 1 << 20

@@ -11,8 +11,8 @@ import google_crc32c
 
 from tests.support import groups
 from tests.support.byte_targets.target import Bytes, Target, refusals
-from tidemark.decode.rowlog import RowChunk
-from tidemark.io.hole_ledger import HoleLedger
+from tidemark.decode.transactions.rowlog import RowChunk
+from tidemark.io.archive.hole_ledger import HoleLedger
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage

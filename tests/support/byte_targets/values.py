@@ -10,9 +10,9 @@ from tests.support import slow_batches
 from tests.support import tuple_forms as forms
 from tests.support.byte_targets.target import Bytes, Target, refusals
 from tests.support.spans import inserts
-from tidemark.decode import batches
-from tidemark.decode.codecs.registry import column_codec
-from tidemark.decode.tuples import TupleLayout, deform, external_pointers
+from tidemark.decode.arrow import batches
+from tidemark.decode.datum.tuples import TupleLayout, deform, external_pointers
+from tidemark.decode.types.registry import column_codec
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription

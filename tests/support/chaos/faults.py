@@ -14,10 +14,10 @@ from tests.support.chaos.world import World
 from tests.support.postgres import StopMode
 from tests.support.stopped_writer import StoppedWriter
 from tidemark.engine.handover import Event
-from tidemark.io.environment import WritePoint
+from tidemark.io.state.environment import WritePoint
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
-from tidemark.runtime.effects import HandoverPoint
+from tidemark.runtime.daemon.effects import HandoverPoint
 
 Steps = Generator[int, None, None]
 Fault = Callable[[World, random.Random], Steps]

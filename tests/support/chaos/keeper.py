@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from tests.support.captures import Sidecar
-from tidemark.io.failpoints import LOG_VARIABLE, VARIABLE
-from tidemark.runtime.effects import HandoverPoint
+from tidemark.io.host.failpoints import LOG_VARIABLE, VARIABLE
+from tidemark.runtime.daemon.effects import HandoverPoint
 
 UNITS = Path("conf/systemd")
 TOLD_CHARACTERS = 6000

@@ -7,9 +7,9 @@ from tests.support.captures import Sidecar
 from tests.support.log_oracle import ServerLog, Tally, check_log
 from tests.support.postgres import Cluster
 from tests.support.spark_process import SparkProcess
-from tidemark.pipeline.compare import compare
-from tidemark.runtime.lake_stock import lake_stock
-from tidemark.runtime.rebuild import LakeStock
+from tidemark.pipeline.lake.compare import compare
+from tidemark.runtime.recovery.lake_stock import lake_stock
+from tidemark.runtime.recovery.rebuild import LakeStock
 from tidemark.wire.state import Identity
 
 BATCH_BYTES = 8 << 20  # a batch costs seconds whatever it holds

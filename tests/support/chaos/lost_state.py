@@ -4,11 +4,11 @@ import shutil
 from dataclasses import replace
 
 from tests.support.chaos.world import World
-from tidemark.io.config import load_config
-from tidemark.io.history_copy import NoHistoryCopy, read_manifest
-from tidemark.io.marker_key import make_marker_key
-from tidemark.io.state import StateStore
-from tidemark.runtime.rebuild import rebuild
+from tidemark.io.archive.history_copy import NoHistoryCopy, read_manifest
+from tidemark.io.process.config import load_config
+from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.state.state import StateStore
+from tidemark.runtime.recovery.rebuild import rebuild
 
 NEVER_S = 1e9
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 
 from tests.support.log_oracle import ServerLog
-from tidemark.io.state_views import StateView
+from tidemark.io.state.state_views import StateView
 from tidemark.model.change import MARKER_PREFIX
 from tidemark.model.mode import Stage
 from tidemark.wire.marker import MarkerKind

@@ -12,7 +12,7 @@ from tests.support.chaos.faults import (
     switch_off_until_met,
 )
 from tests.support.chaos.world import World
-from tidemark.runtime.effects import HandoverPoint
+from tidemark.runtime.daemon.effects import HandoverPoint
 
 P = HandoverPoint
 CYCLES = (  # dies at off, at on, on its way back

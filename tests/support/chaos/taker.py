@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from tests.support.chaos.verdict import NOWHERE, Taken, check_replicas, check_taken
 from tests.support.log_oracle import ServerLog, Tally
 from tests.support.postgres import Cluster
-from tidemark.io.disk import StateFull
-from tidemark.io.outbox import OutboxReader
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import Position, Sequence
-from tidemark.runtime.rebuild import LakeStock
+from tidemark.runtime.recovery.rebuild import LakeStock
 from tidemark.wire.outbox import OutboxValue
 from tidemark.wire.state import Identity
 from tidemark.wire.values import ValueKind

@@ -21,12 +21,12 @@ from tests.support.middlemen import Cable, cable
 from tests.support.mixed_load import MixedLoad, create_tables
 from tests.support.postgres import Cluster
 from tests.support.small_disk import SmallDisk, small_disk
-from tidemark.io.control import DaemonAway, request
-from tidemark.io.state import StateStore
-from tidemark.io.state_views import StateView
+from tidemark.io.process.control import DaemonAway, request
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
 from tidemark.model.mode import Stage
-from tidemark.runtime.rebuild import LakeStock
+from tidemark.runtime.recovery.rebuild import LakeStock
 from tidemark.wire.control import BadRequest
 from tidemark.wire.state import Identity
 

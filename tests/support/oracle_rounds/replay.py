@@ -7,14 +7,14 @@ from tests.support.oracle import rendered, renderer_of
 from tests.support.oracle_rounds.evidence import Facts, read_facts, read_lines
 from tests.support.oracle_rounds.round import assert_equal
 from tidemark.decode.catalog.history import Base, load_base
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import Decoded
-from tidemark.io.archive import ArchiveFolder
-from tidemark.io.node import NodeFacts
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoded
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.node.node import NodeFacts
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.snapshot import Snapshot, parse_snapshot
-from tidemark.runtime.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal, WalDecoding
-from tidemark.runtime.seeding import Seed, decoder_of
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal, WalDecoding
+from tidemark.runtime.seed.seeding import Seed, decoder_of
 from tidemark.wal.page import Framer
 from tidemark.wal.versions import PAGE_BYTES, wal_format
 

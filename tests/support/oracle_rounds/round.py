@@ -26,11 +26,11 @@ from tests.support.random_sessions.objects import load_for
 from tests.support.replica import ORDINARY_TABLE, Replicating, differences
 from tests.support.workloads import choices
 from tidemark.decode.catalog.history import dump_base
-from tidemark.io.spill import SpillFolder
+from tidemark.io.host.spill import SpillFolder
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import FullXid
 from tidemark.model.snapshot import Snapshot
-from tidemark.runtime.initialise import base_of
+from tidemark.runtime.seed.initialise import base_of
 
 DATABASE = "random"
 LOAD_BEFORE_SEED = 0.15  # share of a round's time, where the seed is taken under load

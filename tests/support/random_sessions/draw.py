@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from tests.support.oracle import SQL_ASCII
 from tests.support.type_samples import SAMPLES, SINCE
-from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS
+from tidemark.decode.types.encodings import PYTHON_ENCODINGS
 
 T = TypeVar("T")
 

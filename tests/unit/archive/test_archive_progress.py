@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tidemark.io.archive_progress import Missing, missing
-from tidemark.io.archive_state import ArchiveState, Stretch
-from tidemark.io.hole_ledger import GivenUp
+from tidemark.io.archive.archive_progress import Missing, missing
+from tidemark.io.archive.archive_state import ArchiveState, Stretch
+from tidemark.io.archive.hole_ledger import GivenUp
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.wal.segments import segment_name
 

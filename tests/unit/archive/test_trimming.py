@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.io.state_views import StateView
-from tidemark.io.trimming import Horizon, horizon_of, removable
+from tidemark.io.archive.trimming import Horizon, horizon_of, removable
+from tidemark.io.state.state_views import StateView
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import Pointer, Position, Sequence

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.byte_targets.small_base import BASE
 from tidemark.decode.catalog.history import DamagedHistory, load_base
-from tidemark.io.history_files import DamagedBase, HistoryWriter, load_catalogs
+from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.model.lsn import Lsn
 from tidemark.wire.state import HistoryIndex, JournalMark
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tidemark.decode.catalog.names import type_display_name
-from tidemark.decode.keywords import quote_identifier
+from tidemark.decode.types.keywords import quote_identifier
 from tidemark.model.lsn import Oid
 
 

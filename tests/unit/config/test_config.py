@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.config import BadConfig, Config, load_config, parse_config
+from tidemark.io.process.config import BadConfig, Config, load_config, parse_config
 from tidemark.model.errors import ExitCode
 
 FILE = Path(__file__).parents[3] / "conf" / "tidemark.toml"

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tidemark.io.ending import tell_ending
-from tidemark.io.logs import configure_logs, get_log
+from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.io.process.ending import tell_ending
 from tidemark.model.errors import ExitCode, InternalError, WalGap
 from tidemark.wire.envelope import DamagedValue, unseal
 

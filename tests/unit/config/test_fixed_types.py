@@ -5,11 +5,11 @@ import json
 import pytest
 from pydantic import TypeAdapter
 
-from tidemark.io.config import Config, TypesConfig
+from tidemark.io.process.config import Config, TypesConfig
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import FullXid, Lsn, TimelineId
 from tidemark.model.mapping import Decimals, TypeMapping
-from tidemark.runtime.fixed_types import OtherTypes, check_types
+from tidemark.runtime.seed.fixed_types import OtherTypes, check_types
 from tidemark.wire.state import Beginning
 
 BEGINNING = Beginning(TimelineId(1), Lsn(8), FullXid(3), {})

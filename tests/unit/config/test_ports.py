@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io import ports as ports_module
-from tidemark.io.config import load_config
-from tidemark.io.ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.process import ports as ports_module
+from tidemark.io.process.config import load_config
+from tidemark.io.process.ports import DamagedPorts, MetricsPorts, assign_ports, assigned_ports
+from tidemark.io.state.state_folder import StateFolder
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ConfigError, StateError
 
 

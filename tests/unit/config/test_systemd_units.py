@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.config import Config
-from tidemark.io.heartbeat import START_S_MAX, STOP_S_MAX
+from tidemark.io.process.config import Config
+from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX
 from tidemark.model.errors import ExitCode
-from tidemark.pipeline.runner import BATCH_S_MAX, RESTART_WAIT_S
+from tidemark.pipeline.driver.runner import BATCH_S_MAX, RESTART_WAIT_S
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "conf" / "systemd"

@@ -6,7 +6,7 @@ import pytest
 
 from ctl import narration
 from ctl.narration import ADVICE, LOG_S, QUIET_S, Narrator
-from tidemark.io.node_errors import WalRemoved
+from tidemark.io.node.node_errors import WalRemoved
 from tidemark.model.lsn import Lsn
 
 MB = 1 << 20

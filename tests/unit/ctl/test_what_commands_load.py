@@ -13,8 +13,8 @@ import pytest
 
 from ctl.loading import Entry, LazyGroup
 from ctl.main import cdcctl
-from tidemark.io.state import StateStore
-from tidemark.io.state_folder import StateFolder
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import SystemIdentifier
 from tidemark.wire.state import Identity
 

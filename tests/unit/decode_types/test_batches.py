@@ -9,9 +9,9 @@ import pytest
 from tests.support import tuple_forms as forms
 from tests.support.spans import add, inserts
 from tests.unit.decoder.test_small_transactions import calls_outside_kernels
-from tidemark.decode.batches import BatchBuilder, RowSpans
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.varlena import BadDatum
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
+from tidemark.decode.datum.varlena import BadDatum
+from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import META_FIELDS
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.codecs.codec import ArrowValue, Dialect
-from tidemark.decode.codecs.encodings import PYTHON_ENCODINGS, UnsupportedEncoding
-from tidemark.decode.codecs.numeric import declared_digits
-from tidemark.decode.codecs.registry import codec_for
+from tidemark.decode.types.codec import ArrowValue, Dialect
+from tidemark.decode.types.encodings import PYTHON_ENCODINGS, UnsupportedEncoding
+from tidemark.decode.types.numeric import declared_digits
+from tidemark.decode.types.registry import codec_for
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import TypeDescription, TypeKind
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support import tuple_forms as forms
-from tidemark.decode.copied import CopyBatchBuilder
-from tidemark.decode.copied_lines import CopiedLines
-from tidemark.decode.varlena import BadDatum
+from tidemark.decode.copy.copied import CopyBatchBuilder
+from tidemark.decode.copy.copied_lines import CopiedLines
+from tidemark.decode.datum.varlena import BadDatum
 from tidemark.model.change import RowsMessage
 from tidemark.model.lsn import Lsn, Oid, TimelineId
 from tidemark.model.position import Position

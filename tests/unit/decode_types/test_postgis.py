@@ -7,7 +7,7 @@ import pytest
 
 from tests.support import tuple_forms as forms
 from tests.support.extension_samples import POSTGIS_SAMPLES
-from tidemark.decode.codecs.registry import codec_for
+from tidemark.decode.types.registry import codec_for
 
 RECORDED: dict[str, tuple[str, str]] = json.loads((Path(__file__).parent / "postgis.json").read_text())
 

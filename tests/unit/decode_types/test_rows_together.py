@@ -9,10 +9,10 @@ import pytest
 
 from tests.support import tuple_forms as forms
 from tests.support.spans import inserts
-from tidemark.decode.batch_columns import ROWS_TOGETHER
-from tidemark.decode.batches import BatchBuilder, RowSpans
-from tidemark.decode.places import DONE, measure_arrays
-from tidemark.decode.varlena import BadDatum
+from tidemark.decode.arrow.batch_columns import ROWS_TOGETHER
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
+from tidemark.decode.datum.places import DONE, measure_arrays
+from tidemark.decode.datum.varlena import BadDatum
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation
 

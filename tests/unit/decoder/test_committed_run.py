@@ -8,8 +8,14 @@ import pytest
 from tests.support.forged_records import block_of, told
 from tests.support.groups import end, message
 from tests.unit.decoder.test_small_transactions import by_blocks, new_wal, tellers
-from tidemark.decode.committed_run import CommittedRun, EndsInGroup, SmallTransactions, commit_times_us, singly
-from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.committed_run import (
+    CommittedRun,
+    EndsInGroup,
+    SmallTransactions,
+    commit_times_us,
+    singly,
+)
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from tests.support.groups import DATABASE, relation
 from tests.support.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.debezium_values import UNAVAILABLE
 from tidemark.wal.rmgr import heap

@@ -15,7 +15,7 @@ from tests.unit.decoder.test_small_transactions import (
     lines_outside_kernels,
     new_wal,
 )
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.model.change import ChangeBatch, ChangeGroup

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.forged_records import Wal, packed_chunk, packed_row, told
 from tests.support.groups import relation
-from tidemark.decode.heap_changes import UnknownFile
-from tidemark.decode.transactions import UnseenStart
+from tidemark.decode.transactions.heap_changes import UnknownFile
+from tidemark.decode.transactions.transactions import UnseenStart
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Xid
 from tidemark.wal.record import BadRecord

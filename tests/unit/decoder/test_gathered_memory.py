@@ -1,8 +1,8 @@
 """Memory that one group of rows leaves to the next, and long runs of rows that are kept as they come."""
 
-from tidemark.decode.gathering import ARENA_KEPT_BYTES, Arena
-from tidemark.decode.row_entries import ENTRY, ENTRY_BYTES, ROWS_AT
-from tidemark.decode.rowlog import RUN_BYTES, RelationVersions, RowChunk, RowLog
+from tidemark.decode.datum.row_entries import ENTRY, ENTRY_BYTES, ROWS_AT
+from tidemark.decode.groups.gathering import ARENA_KEPT_BYTES, Arena
+from tidemark.decode.transactions.rowlog import RUN_BYTES, RelationVersions, RowChunk, RowLog
 
 FIRST, SECOND = 701, 702
 TUPLE = b"t" * 60

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from tests.support.forged_records import Wal, packed_row
 from tests.support.groups import DATABASE, relation
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, SchemaEvent, Truncation
 
 ACCOUNT, LEDGER = 16385, 16390

@@ -7,7 +7,7 @@ import pytest
 from tests.support.forged_records import FORMAT, Wal, packed_row
 from tests.support.groups import DATABASE, relation
 from tests.unit.decoder.test_grouping import ACCOUNT, DIALECTS, LEDGER, groups_of
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, TransactionEnd, Truncation
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.position import Position

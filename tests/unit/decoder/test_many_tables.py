@@ -10,14 +10,14 @@ from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
 from tests.unit.decoder.test_small_transactions import by_blocks, gathered, groups, tellers
-from tidemark.decode import batch_shapes
-from tidemark.decode.batch_costs import batch_bytes
-from tidemark.decode.batches import BatchBuilder, RowSpans
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.committed_run import singly
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import DecodedRun
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.arrow import batch_shapes
+from tidemark.decode.arrow.batch_costs import batch_bytes
+from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_run import singly
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import DecodedRun
+from tidemark.decode.types.codec import Dialect
 from tidemark.model.change import ChangeBatch, ChangeGroup, RowsMessage
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation

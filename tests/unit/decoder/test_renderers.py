@@ -8,7 +8,7 @@ from tests.support.json_lines import lines_in
 from tests.support.plugin_lines import PluginLines
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.render.jsonl import JsonLines
 from tidemark.wal.rmgr import heap
 

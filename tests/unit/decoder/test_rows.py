@@ -7,11 +7,11 @@ import pytest
 
 from tests.support.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, told
 from tests.support.groups import relation
-from tidemark.decode.committed_transaction import RowRun
-from tidemark.decode.decoder import Decoder
-from tidemark.decode.heap_changes import RowNotLogged
-from tidemark.decode.tuples import TupleLayout, deform
-from tidemark.decode.varlena import ExternalPointer
+from tidemark.decode.datum.tuples import TupleLayout, deform
+from tidemark.decode.datum.varlena import ExternalPointer
+from tidemark.decode.transactions.committed_transaction import RowRun
+from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.heap_changes import RowNotLogged
 from tidemark.model.change import BeforeKind
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation, ReplicaIdentity

@@ -16,10 +16,10 @@ from tests.unit.decoder.test_small_transactions import (
     groups,
     new_wal,
 )
-from tidemark.decode.committed_run import CommittedRun, singly
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.grouping import Grouper
-from tidemark.decode.held_children import CHILDREN_MAX
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.held_children import CHILDREN_MAX
 from tidemark.model.lsn import Xid
 
 XIDS = 4  # of a transaction with its subtransactions

@@ -12,12 +12,12 @@ from tests.support.forged_records import Wal, block_of, locator, packed_row, tol
 from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
-from tidemark.decode.committed_run import CommittedRun, singly
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.decoder import DecodedRun
-from tidemark.decode.grouping import Grouper
-from tidemark.decode.held import LONG, SMALL_ROWS
-from tidemark.decode.skim import HELD_ROWS_MAX
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import DecodedRun
+from tidemark.decode.transactions.held import LONG, SMALL_ROWS
+from tidemark.decode.transactions.skim import HELD_ROWS_MAX
 from tidemark.model.change import ChangeBatch, ChangeGroup, TransactionEnd
 from tidemark.model.lsn import FullXid, Oid
 from tidemark.model.relation import Relation

@@ -10,8 +10,8 @@ from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
 from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers
-from tidemark.decode.committed_run import CommittedRun
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_run import CommittedRun
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.origins import ExcludedOrigins

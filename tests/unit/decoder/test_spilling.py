@@ -7,8 +7,8 @@ import pytest
 from tests.property.decoder.test_savepoints import MemorySpill
 from tests.support.forged_records import Wal, block_of, packed_chunk, packed_row, told
 from tests.support.groups import relation
-from tidemark.decode.committed_transaction import CommittedTransaction
-from tidemark.decode.transactions import TransactionTooLarge
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.transactions import TransactionTooLarge
 from tidemark.model.change import LogicalMessage
 
 ACCOUNT, TOAST = 16385, 16388

@@ -21,12 +21,12 @@ from tests.unit.decoder.test_small_transactions import (
     new_wal,
     tellers,
 )
-from tidemark.decode.committed_run import CommittedRun, EndsInGroup
-from tidemark.decode.decoder import DecodedRun
-from tidemark.decode.grouping import Grouper
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.groups.transaction_counts import TransactionCounts
 from tidemark.decode.render.debezium import DebeziumLines
 from tidemark.decode.render.jsonl import JsonLines
-from tidemark.decode.transaction_counts import TransactionCounts
+from tidemark.decode.transactions.committed_run import CommittedRun, EndsInGroup
+from tidemark.decode.transactions.decoder import DecodedRun
 from tidemark.model.change import TABLE_ORDINAL, ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Lsn
 from tidemark.model.relation import Relation

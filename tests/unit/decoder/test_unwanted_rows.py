@@ -14,12 +14,12 @@ from tests.support.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_small_savepoints import savers
 from tests.unit.decoder.test_small_transactions import ACCOUNT, LEDGER, gathered, new_wal, tellers
-from tidemark.decode.batch_costs import NO_END
-from tidemark.decode.committed_run import CommittedRun
-from tidemark.decode.decoder import Decoder
-from tidemark.decode.gathering import Arenas, GatheredRows
-from tidemark.decode.grouping import Grouper
-from tidemark.decode.row_entries import ENTRY_BYTES
+from tidemark.decode.arrow.batch_costs import NO_END
+from tidemark.decode.datum.row_entries import ENTRY_BYTES
+from tidemark.decode.groups.gathering import Arenas, GatheredRows
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.decoder import Decoder
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage
 from tidemark.model.lsn import Xid
 from tidemark.model.position import Position

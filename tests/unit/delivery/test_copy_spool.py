@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.copy_spool import CopySpool, TableTooLarge
-from tidemark.io.copy_stream import CopyBlock
+from tidemark.io.node.copy_spool import CopySpool, TableTooLarge
+from tidemark.io.node.copy_stream import CopyBlock
 
 DEADLINE_S = 60.0
 BLOCKS = [CopyBlock(b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) * number, number) for number in range(1, 50)]

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from tests.support.twins import interpreted
-from tidemark.io.copy_messages import CopyMessages
-from tidemark.io.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock, blocks_off_socket
+from tidemark.io.node.copy_messages import CopyMessages
+from tidemark.io.node.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock, blocks_off_socket
 from tidemark.wal.kernel import COMPILED
 
 SHORT = [b"%d\t%s\n" % (number, b"x" * (number * 37 % 400)) for number in range(2000)]
@@ -25,7 +25,7 @@ LINES = [*SHORT, LONG, b"\n", LONG, *SHORT]
 COMPLETE = b"COPY 4003\0"
 KINDS = {
     "compiled": CopyMessages,
-    "interpreted": interpreted("tidemark.io.copy_messages").CopyMessages,
+    "interpreted": interpreted("tidemark.io.node.copy_messages").CopyMessages,
 }
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import pytest
 
 from tidemark.model.errors import ConsumerFailed, Disposition
-from tidemark.runtime import liveness as liveness_module
-from tidemark.runtime.consumers import NullConsumer
-from tidemark.runtime.liveness import Liveness
+from tidemark.runtime.capture import liveness as liveness_module
+from tidemark.runtime.capture.consumers import NullConsumer
+from tidemark.runtime.capture.liveness import Liveness
 
 ALIVE_S, HANG_S = 5.0, 300.0
 DEADLINE_S = 120.0

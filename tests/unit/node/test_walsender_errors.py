@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from psycopg.pq import DiagnosticField as Field
 
-from tidemark.io.node_errors import (
+from tidemark.io.node.node_errors import (
     AheadOfNode,
     NodeStarting,
     NoFreeConnection,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.pipeline.commits import CommitUnreadable, read_commit
+from tidemark.pipeline.lake.commits import CommitUnreadable, read_commit
 
 
 def test_a_commit_that_is_there_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:

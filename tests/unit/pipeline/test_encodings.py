@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemark.pipeline.encodings import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
-from tidemark.pipeline.held import NOTHING
-from tidemark.pipeline.lake import LakeTable
+from tidemark.pipeline.lake.encodings import DIFFERENCES, PLAIN, SAMPLE_ROWS_MIN, encodings
+from tidemark.pipeline.lake.held import NOTHING
+from tidemark.pipeline.lake.lake import LakeTable
 
 ROWS = 6000
 DAY, MOMENT = date(1, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)

@@ -8,8 +8,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tidemark.io.logs import configure_logs, get_log
-from tidemark.pipeline.executors import (
+from tidemark.io.host.logs import configure_logs, get_log
+from tidemark.pipeline.driver.executors import (
     ABSENT_S,
     AGAIN_S,
     COUNT_EVERY_S,
@@ -18,7 +18,7 @@ from tidemark.pipeline.executors import (
     MasterUnreachable,
     wait_for_master,
 )
-from tidemark.pipeline.metrics import EXECUTORS, PipelineMetrics
+from tidemark.pipeline.driver.metrics import EXECUTORS, PipelineMetrics
 
 MASTER = "spark://127.0.0.1:7077"
 REPORT_S = 10.0  # what an operator is promised

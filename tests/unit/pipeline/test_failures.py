@@ -1,14 +1,14 @@
 """Our errors come back out of what Spark tells of them."""
 
-from tidemark.io.outbox import OutboxTrimmed
+from tidemark.io.state.outbox import OutboxTrimmed
 from tidemark.model.errors import ExitCode, InvalidLsn
-from tidemark.pipeline.failures import first_reason, named_failure
+from tidemark.pipeline.lake.failures import first_reason, named_failure
 
 TOLD = """[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR]
 Traceback (most recent call last):
   File "/x/runner.py", line 1, in main
     offsets = reader.latestOffset(start, limit)
-tidemark.io.outbox.OutboxTrimmed: outbox 0a0b holds 5 to 9, asked was what follows 2
+tidemark.io.state.outbox.OutboxTrimmed: outbox 0a0b holds 5 to 9, asked was what follows 2
 SQLSTATE: 38000
 """
 

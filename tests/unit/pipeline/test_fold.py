@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
-from tidemark.pipeline.fold import Folded, Key, fold
-from tidemark.pipeline.layout import lake_columns
+from tidemark.pipeline.lake.layout import lake_columns
+from tidemark.pipeline.sinks.fold import Folded, Key, fold
 
 Rows = dict[tuple[Value, ...], Row]
 KEYS = st.integers(0, 4)

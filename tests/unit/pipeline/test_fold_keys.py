@@ -9,8 +9,8 @@ import pytest
 
 from tidemark.model.change import BeforeKind, batch_schema
 from tidemark.model.errors import InternalError
-from tidemark.pipeline.fold import Folded, Key, fold
-from tidemark.pipeline.layout import LakeColumn
+from tidemark.pipeline.lake.layout import LakeColumn
+from tidemark.pipeline.sinks.fold import Folded, Key, fold
 
 COLUMNS = (LakeColumn(1, 0, "id"), LakeColumn(2, 1, "big"))
 BIG_UNCHANGED = b"\2\0"

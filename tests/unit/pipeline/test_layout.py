@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support.scripted_table import ScriptedTable, column, missing_text
-from tidemark.decode.codecs.codec import Dialect
+from tidemark.decode.types.codec import Dialect
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind
-from tidemark.pipeline.layout import (
+from tidemark.pipeline.lake.layout import (
     Reshape,
     UnfitRows,
     convert,
@@ -22,8 +22,8 @@ from tidemark.pipeline.layout import (
     renamed_labels,
     replica_schema,
 )
-from tidemark.pipeline.logshape import loses_nothing
-from tidemark.pipeline.types import constants_of, shape_of
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.logshape import loses_nothing
 
 ACLITEM = TypeDescription(Oid(1033), "pg_catalog", "aclitem", "aclitem", TypeKind.BASE, 16, False, Align.DOUBLE)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.io.state_folder import StateFolder
-from tidemark.pipeline.program import metrics_port, parse_arguments
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.pipeline.driver.program import metrics_port, parse_arguments
 
 
 @pytest.mark.parametrize(

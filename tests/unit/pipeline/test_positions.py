@@ -11,12 +11,12 @@ from deltalake import DeltaTable, write_deltalake
 from tests.support.lakes import IDENTITY
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
-from tidemark.pipeline import positions as positions_module
-from tidemark.pipeline.faults import Break, Fault, FaultKind, Target
-from tidemark.pipeline.held import NOTHING, Held
-from tidemark.pipeline.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
-from tidemark.pipeline.lineage import Recorded
-from tidemark.pipeline.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
+from tidemark.pipeline.lake import positions as positions_module
+from tidemark.pipeline.lake.faults import Break, Fault, FaultKind, Target
+from tidemark.pipeline.lake.held import NOTHING, Held
+from tidemark.pipeline.lake.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.lake.positions import FOLDER, LakeTaken, Positions, TablePosition, TableState
 
 DATABASE = Oid(5)
 AT = Position(TimelineId(1), Lsn(1000), 3)

@@ -4,8 +4,8 @@ import pytest
 
 from sidecar.reach import Reach
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.source_thread import Link
-from tidemark.runtime.stops import NodeOutOfReach
+from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.daemon.stops import NodeOutOfReach
 
 PATIENCE_S = 30.0
 RECEIVED, BEHIND, PAST = Lsn(0x3000100), Lsn(0x3000000), Lsn(0x4000000)

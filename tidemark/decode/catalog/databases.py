@@ -14,9 +14,9 @@ from tidemark.decode.catalog.redo import CatalogDiverged
 from tidemark.decode.catalog.shared import Database, SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import precedes
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.codecs.encodings import UnsupportedEncoding
-from tidemark.decode.ports import DatabaseTurn
+from tidemark.decode.transactions.ports import DatabaseTurn
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.encodings import UnsupportedEncoding
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
 from tidemark.model.mapping import TypeMapping
 from tidemark.model.relation import KnownDatabase, RelFileLocator

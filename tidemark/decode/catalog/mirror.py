@@ -33,8 +33,8 @@ from tidemark.decode.catalog.shared import SharedCatalogs
 from tidemark.decode.catalog.store import CatalogStore
 from tidemark.decode.catalog.transactions import OpenChanges, Subject
 from tidemark.decode.catalog.views import PrivateView, View
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.codecs.registry import REGNAMESPACE, REGTYPE
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import REGNAMESPACE, REGTYPE
 from tidemark.model.lsn import FIRST_USER_OID, Lsn, Oid, Xid
 from tidemark.model.relation import Relation, RelFileLocator, TypeDescription
 from tidemark.wal.record import Record

@@ -3,7 +3,7 @@
 `$user` counts for nothing: no schema of the decoding user is taken to exist.
 """
 
-from tidemark.decode.keywords import quote_identifier
+from tidemark.decode.types.keywords import quote_identifier
 from tidemark.model.lsn import Oid
 
 PG_CATALOG = "pg_catalog"

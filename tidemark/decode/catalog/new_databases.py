@@ -21,7 +21,7 @@ from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.decode.catalog.packed_rows import Tid
 from tidemark.decode.catalog.rewrite import Hint, hint_of, shape_of
 from tidemark.decode.catalog.store import CatalogStore
-from tidemark.decode.codecs.encodings import SERVER_ENCODINGS
+from tidemark.decode.types.encodings import SERVER_ENCODINGS
 from tidemark.model.lsn import Oid, Xid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import MAIN_FORK, Record

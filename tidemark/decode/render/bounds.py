@@ -14,12 +14,12 @@ from typing import Protocol
 
 import numpy as np
 
-from tidemark.decode.codecs.codec import without_escapes
-from tidemark.decode.committed_run import EndsInGroup, SmallTransactions
+from tidemark.decode.groups.transaction_counts import CountedEnds, TableCounts
 from tidemark.decode.render.column_texts import Column, Integers
 from tidemark.decode.render.json_columns import instants_of, lsns, whole_numbers
 from tidemark.decode.render.placed_lines import Lines, Piece, Placed, lines_of
-from tidemark.decode.transaction_counts import CountedEnds, TableCounts
+from tidemark.decode.transactions.committed_run import EndsInGroup, SmallTransactions
+from tidemark.decode.types.codec import without_escapes
 from tidemark.model.change import ChangeGroup, TransactionEnd
 from tidemark.model.lsn import Oid, format_lsn
 from tidemark.model.relation import Relation

@@ -1,6 +1,6 @@
 """The loop that writes columns of datums as literals, in the text form of PostgreSQL's own output functions.
 
-The values are in the arena where the tuples are, at the places that `tidemark.decode.places` found. The module is
+The values are in the arena where the tuples are, at the places that `tidemark.decode.datum.places` found. The module is
 compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the same. The loop
 stops at the first row that has no room, as those of `value_text` do, or answers `ODD` less the row whose bytes are no
 value of its type; the codec then raises the error, with its words.

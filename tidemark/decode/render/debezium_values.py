@@ -19,8 +19,6 @@ from json.encoder import encode_basestring
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.codecs.calendar import USECS_PER_DAY, USECS_PER_SECOND, clock_text, parse_clock, parse_zone
-from tidemark.decode.codecs.intervals import parse_interval
 from tidemark.decode.render.column_texts import Column as Texts
 from tidemark.decode.render.json_columns import (
     Form,
@@ -39,6 +37,8 @@ from tidemark.decode.render.json_columns import (
     validity,
     whole_numbers,
 )
+from tidemark.decode.types.calendar import USECS_PER_DAY, USECS_PER_SECOND, clock_text, parse_clock, parse_zone
+from tidemark.decode.types.intervals import parse_interval
 from tidemark.model.mapping import Decimals, TypeMapping
 from tidemark.model.relation import Column, TypeDescription
 

@@ -9,20 +9,20 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import Codec, ColumnKind, Dialect
-from tidemark.decode.codecs.datetimes import DateCodec, TimestampCodec
-from tidemark.decode.codecs.numbers import BoolCodec, FloatCodec, IntegerCodec
-from tidemark.decode.codecs.numeric import DecimalCodec, NumericCodec
-from tidemark.decode.codecs.registry import column_codec, prints_names
-from tidemark.decode.codecs.strings import ByteaCodec, StringCodec, UuidCodec
-from tidemark.decode.keywords import quote_identifier
-from tidemark.decode.located_tuples import Side, TupleLocator
-from tidemark.decode.object_names import NamesThen
-from tidemark.decode.places import Place
+from tidemark.decode.arrow.located_tuples import Side, TupleLocator
+from tidemark.decode.datum.places import Place
 from tidemark.decode.render import datum_text
 from tidemark.decode.render.column_texts import ColumnTexts
 from tidemark.decode.render.datum_text import ODD, TextWay
 from tidemark.decode.render.json_columns import View, powers
+from tidemark.decode.transactions.object_names import NamesThen
+from tidemark.decode.types.codec import Codec, ColumnKind, Dialect
+from tidemark.decode.types.datetimes import DateCodec, TimestampCodec
+from tidemark.decode.types.keywords import quote_identifier
+from tidemark.decode.types.numbers import BoolCodec, FloatCodec, IntegerCodec
+from tidemark.decode.types.numeric import DecimalCodec, NumericCodec
+from tidemark.decode.types.registry import column_codec, prints_names
+from tidemark.decode.types.strings import ByteaCodec, StringCodec, UuidCodec
 from tidemark.model.errors import CorruptWal, InternalError
 from tidemark.model.lsn import Lsn
 from tidemark.model.relation import Column

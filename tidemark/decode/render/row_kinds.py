@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidemark.decode.codecs.codec import without_escapes
 from tidemark.decode.render.column_texts import Integers
 from tidemark.decode.render.json_columns import fixed
+from tidemark.decode.types.codec import without_escapes
 from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
 
 Flags = npt.NDArray[np.bool_]

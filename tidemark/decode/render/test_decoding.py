@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tidemark.decode.batch_shapes import batch_shape
-from tidemark.decode.batches import CELLS_MAX, RowSpans
-from tidemark.decode.codecs.codec import Dialect
-from tidemark.decode.column_values import TooLong
-from tidemark.decode.committed_run import CommittedRun, SmallTransactions
-from tidemark.decode.committed_transaction import CommittedTransaction, RowRun
-from tidemark.decode.gathering import Arenas, GatheredRows
-from tidemark.decode.keywords import quote_identifier
-from tidemark.decode.located_tuples import TupleLocator
-from tidemark.decode.object_names import NO_NAMES, NamesThen
+from tidemark.decode.arrow.batch_shapes import batch_shape
+from tidemark.decode.arrow.batches import CELLS_MAX, RowSpans
+from tidemark.decode.arrow.column_values import TooLong
+from tidemark.decode.arrow.located_tuples import TupleLocator
+from tidemark.decode.groups.gathering import Arenas, GatheredRows
 from tidemark.decode.render.column_texts import Integers
 from tidemark.decode.render.json_columns import whole_numbers
 from tidemark.decode.render.literals import Literals
 from tidemark.decode.render.placed_lines import Lines, LineWriter, Piece
-from tidemark.decode.rowlog import RelationVersions
+from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.object_names import NO_NAMES, NamesThen
+from tidemark.decode.transactions.rowlog import RelationVersions
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.keywords import quote_identifier
 from tidemark.model.change import LogicalMessage, Op, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

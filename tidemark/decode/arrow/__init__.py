@@ -1,0 +1,1 @@
+"""Tuples to Arrow record batches: by compiled kernels for whole columns."""

@@ -1,0 +1,224 @@
+"""Lays a record batch into one stretch of bytes, as Arrow's IPC format has it: nodes and buffers in front, then values.
+
+A small batch is cheap only if few calls make it: one for what every row says of itself, one or none for what a side
+does not have, and one for all columns of a side (`batch_columns`). Nothing stays as it was allocated: what no value is
+written to is set to zero.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. `out` and its like are views of the same bytes, `nodes` and `buffers` indexes in `words`, of 64 bits.
+"""
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.decode.datum.places import mark_unchanged, present
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy, memset
+
+if TYPE_CHECKING:
+    from tidemark.decode.datum.places import Buffer, Integers, Room
+
+COMPILED = bool(cython.compiled)
+BITS = -1  # bytes a row of a buffer: a bit
+OFFSETS = -4  # four, and four behind the last
+UNCHANGED_NODE, UNCHANGED_BUFFER = 9, 19  # of model.change.META_FIELDS
+META_NODES, META_BUFFERS = 10, 22
+
+# The same as C integers, which Python does not see.
+UNIT_BITS = BITS
+UNIT_OFFSETS = OFFSETS
+MARKED_NODE = UNCHANGED_NODE
+MARKED_BUFFER = UNCHANGED_BUFFER
+
+
+def clear(out: Room, start: int, stop: int) -> int:
+    """Set bytes to zero."""
+    if stop > len(out):
+        raise IndexError(stop)
+    if stop > start:
+        if cython.compiled:
+            memset(cython.address(out[start]), 0, stop - start)
+        else:
+            out[start:stop] = bytes(stop - start)
+    return 0
+
+
+def put_node(words: Integers, node: int, rows: int, nulls: int) -> int:
+    """Say how many rows an array has, and how many of them are NULL."""
+    words[node] = rows
+    words[node + 1] = nulls
+    return 0
+
+
+def put_buffer(words: Integers, buffer: int, start: int, length: int) -> int:
+    """Say where a buffer is in the body."""
+    words[buffer] = start
+    words[buffer + 1] = length
+    return 0
+
+
+def survey(tuple_at: Integers, tuple_length: Integers, totals: Integers) -> int:
+    """Return how many rows have no tuple; add the bytes of the others to the total."""
+    rows = len(tuple_at)
+    nulls = 0
+    size = 0
+    with cython.nogil:
+        for row in range(rows):
+            if tuple_at[row] < 0:
+                nulls += 1
+            else:
+                size += tuple_length[row]
+    totals[0] += size
+    return nulls
+
+
+def put_64(values: Integers, rows: int, out: Room, at: int) -> int:
+    """Copy integers of eight bytes."""
+    if len(values) < rows or at + rows * 8 > len(out):
+        raise IndexError(rows)
+    if rows > 0:
+        if cython.compiled:
+            memcpy(cython.address(out[at]), cython.address(values[0]), rows * 8)
+        else:
+            out[at : at + rows * 8] = values[:rows].tobytes()
+    return at + rows * 8
+
+
+def put_32(values: Integers, rows: int, out: Room, at: int) -> int:
+    """Copy integers of four bytes."""
+    end = at + (rows * 4 + 7 & ~7)
+    if len(values) < rows or end > len(out):
+        raise IndexError(rows)
+    clear(out, at + rows * 4, end)
+    if rows > 0:
+        if cython.compiled:
+            memcpy(cython.address(out[at]), cython.address(values[0]), rows * 4)
+        else:
+            out[at : at + rows * 4] = values[:rows].tobytes()
+    return end
+
+
+def put_8(values: Buffer, rows: int, out: Room, at: int) -> int:
+    """Copy bytes."""
+    end = at + (rows + 7 & ~7)
+    if len(values) < rows or end > len(out):
+        raise IndexError(rows)
+    clear(out, at + rows, end)
+    if rows > 0:
+        if cython.compiled:
+            memcpy(cython.address(out[at]), cython.address(values[0]), rows)
+        else:
+            out[at : at + rows] = values[:rows]
+    return end
+
+
+def put_rows(
+    op: Buffer, timeline: Integers, commit_lsn: Integers, ordinal: Integers, lsn: Integers, xid: Integers,
+    commit_time: Integers, origin: Integers, before_kind: Buffer,
+    out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
+) -> int:  # fmt: skip
+    """Put what every row says of itself, all but `_unchanged`; return where it ends."""
+    rows = len(op)
+    place = at >> 2
+    for row in range(rows + 1):  # a byte a row
+        offsets[place + row] = row
+    if not rows & 1:
+        offsets[place + rows + 1] = 0
+    put_buffer(words, buffers, at - body, 0)
+    put_buffer(words, buffers + 2, at - body, (rows + 1) * 4)
+    at += (rows + 1) * 4 + 7 & ~7
+    put_buffer(words, buffers + 4, at - body, rows)
+    at = put_8(op, rows, out, at)
+    put_buffer(words, buffers + 8, at - body, rows * 4)
+    at = put_32(timeline, rows, out, at)
+    put_buffer(words, buffers + 12, at - body, rows * 8)
+    at = put_64(commit_lsn, rows, out, at)
+    put_buffer(words, buffers + 16, at - body, rows * 8)
+    at = put_64(ordinal, rows, out, at)
+    put_buffer(words, buffers + 20, at - body, rows * 8)
+    at = put_64(lsn, rows, out, at)
+    put_buffer(words, buffers + 24, at - body, rows * 8)
+    at = put_64(xid, rows, out, at)
+    put_buffer(words, buffers + 28, at - body, rows * 8)
+    at = put_64(commit_time, rows, out, at)
+    put_buffer(words, buffers + 32, at - body, rows * 4)
+    at = put_32(origin, rows, out, at)
+    put_buffer(words, buffers + 36, at - body, rows)
+    at = put_8(before_kind, rows, out, at)
+    for index in range(MARKED_NODE):
+        put_node(words, nodes + index * 2, rows, 0)
+        if index > 0:  # without NULLs
+            put_buffer(words, buffers + 2 + index * 4, at - body, 0)
+    return at
+
+
+def put_unchanged(
+    places: Integers, tuple_at: Integers, columns: int, found: int,
+    out: Room, offsets: Integers, words: Integers, nodes: int, buffers: int, body: int, at: int,
+) -> int:  # fmt: skip
+    """Put the bitmaps of the columns that are external, NULL for rows without one; return where they end."""
+    rows = len(tuple_at)
+    bitmap = rows + 7 >> 3
+    offsets_at = at + (bitmap + 7 & ~7)
+    start = offsets_at + ((rows + 1) * 4 + 7 & ~7)
+    width = columns + 7 >> 3
+    end = start + (rows * width + 7 & ~7 if found else 0)
+    clear(out, at, end)
+    marked = 0
+    if found:
+        place = offsets_at >> 2
+        marked = mark_unchanged(
+            places, tuple_at, columns, out[start:end], offsets[place : place + rows + 1], out[at:offsets_at]
+        )
+    put_node(words, nodes + MARKED_NODE * 2, rows, rows - marked)
+    buffer = buffers + MARKED_BUFFER * 2
+    put_buffer(words, buffer, at - body, bitmap)
+    put_buffer(words, buffer + 2, offsets_at - body, (rows + 1) * 4)
+    put_buffer(words, buffer + 4, start - body, marked * width)
+    return start + (marked * width + 7 & ~7)
+
+
+def put_nothing(
+    levels: Integers, units: Integers, rows: int,
+    out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int,
+) -> int:  # fmt: skip
+    """Put a side that no row has: its columns share the same zeros. Return where they end."""
+    longest = 0
+    for index in range(len(units)):
+        unit = units[index]
+        length = rows * unit
+        if unit == UNIT_BITS:
+            length = rows + 7 >> 3
+        elif unit == UNIT_OFFSETS:
+            length = (rows + 1) * 4
+        longest = max(longest, length)
+        put_buffer(words, buffers + index * 2, at - body, length)
+    for index in range(len(levels)):
+        length = rows if levels[index] == 0 else 0  # of lists without elements
+        put_node(words, nodes + index * 2, length, length)
+    end = at + (longest + 7 & ~7)
+    clear(out, at, end)
+    return end
+
+
+def put_validity(
+    tuple_at: Integers, nulls: int, out: Room, words: Integers, nodes: int, buffers: int, body: int, at: int
+) -> int:
+    """Put which rows have a tuple; return where that ends."""
+    rows = len(tuple_at)
+    bitmap = rows + 7 >> 3 if nulls > 0 else 0
+    end = at + (bitmap + 7 & ~7)
+    clear(out, at, end)
+    if nulls > 0:
+        present(tuple_at, 0, rows, out[at:end])
+    put_node(words, nodes, rows, nulls)
+    put_buffer(words, buffers, at - body, bitmap)
+    return end

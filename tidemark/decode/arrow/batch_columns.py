@@ -1,0 +1,372 @@
+"""Puts the columns of a side into a batch, one call for all: from kernel to kernel of `columns` and `text_columns`.
+
+A column that has no kernel, or that its kernel does not like, is left to the caller, who goes on behind it; so it does
+where there is no more room. Columns next to each other whose buffers can be placed before a value is read are put
+together, in three passes: their buffers are reserved, their values filled in, some rows of all of them at a time (these
+rows are fetched from memory once), and what is known only then is sealed.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. `out` and its like are views of the same bytes, `nodes` and `buffers` indexes in `out_64`; `state` is where the
+next column goes, and which it is.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901 - a branch for each way
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from tidemark.decode.arrow.batch_body import clear, put_buffer, put_node
+from tidemark.decode.arrow.columns import (
+    build_16,
+    build_32,
+    build_64,
+    build_bool,
+    build_clamped_32,
+    build_clamped_64,
+    build_decimal,
+    build_labels,
+    build_uuid,
+    build_widened,
+    copy_bytes,
+    measure,
+    valid_utf8,
+)
+from tidemark.decode.arrow.text_columns import build_jsonb_text, build_numeric_text
+from tidemark.decode.datum.places import present
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if TYPE_CHECKING:
+    from tidemark.decode.datum.places import Buffer, Integers, Room
+
+COMPILED = bool(cython.compiled)
+
+
+class Way(IntEnum):
+    """How a column gets into the body."""
+
+    OTHER = 0  # the caller knows
+    BOOL = 1
+    FIXED_16 = 2
+    FIXED_32 = 3
+    FIXED_64 = 4
+    UNSIGNED = 5
+    DATE = 6
+    TIMESTAMP = 7
+    DECIMAL = 8
+    BYTES = 9  # from here on values of any length, behind offsets
+    TEXT = 10
+    UUID = 11
+    LABELS = 12  # from here on as long as they turn out
+    NUMERIC_TEXT = 13
+    JSONB = 14
+
+
+class Stop(IntEnum):
+    """Why `put_columns` came back."""
+
+    DONE = -1
+    OTHER = -2  # the caller's column
+    FULL = -3
+    TOO_LONG = -4  # more bytes than Arrow's 32-bit offsets reach: fewer rows would do
+
+
+# A column's numbers in a plan.
+STEP = 6  # way, node, buffer, and of a decimal precision and scale; of a date or timestamp its bounds and the epoch; of
+# labels where they are in the plan, how many, and the bytes of the longest
+ROWS_TOGETHER = 1024  # as long as their tuples and places are in the processor's second cache; a multiple of 64
+
+# The same as C integers, which Python does not see.
+WAY_OTHER = int(Way.OTHER)
+WAY_BOOL = int(Way.BOOL)
+WAY_16 = int(Way.FIXED_16)
+WAY_32 = int(Way.FIXED_32)
+WAY_64 = int(Way.FIXED_64)
+WAY_UNSIGNED = int(Way.UNSIGNED)
+WAY_DATE = int(Way.DATE)
+WAY_TIMESTAMP = int(Way.TIMESTAMP)
+WAY_DECIMAL = int(Way.DECIMAL)
+WAY_BYTES = int(Way.BYTES)
+WAY_TEXT = int(Way.TEXT)
+WAY_UUID = int(Way.UUID)
+WAY_LABELS = int(Way.LABELS)
+WAY_NUMERIC_TEXT = int(Way.NUMERIC_TEXT)
+WAY_JSONB = int(Way.JSONB)
+STOP_DONE = int(Stop.DONE)
+STOP_OTHER = int(Stop.OTHER)
+STOP_FULL = int(Stop.FULL)
+STOP_TOO_LONG = int(Stop.TOO_LONG)
+STOP_WRITTEN = -5  # a column for itself
+NUMBERS = STEP
+DIGITS = b"0123456789abcdef"
+UUID_TEXT_BYTES = 36
+TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+TOGETHER = int(ROWS_TOGETHER)
+
+
+def unset(bits: Room, count: int) -> int:
+    """Return how many of the first `count` bits are not set."""
+    left = count
+    with cython.nogil:
+        for index in range(count + 7 >> 3):
+            byte = bits[index]
+            while byte:
+                byte = byte & (byte - 1)
+                left -= 1
+    return left
+
+
+def put_columns(
+    data: Buffer, places: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers, labels: bytes,
+    stack: Integers, out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
+    nodes: int, buffers: int, body: int, state: Integers,
+) -> int:  # fmt: skip
+    """Put the columns of located values from `state[1]` on, at `state[0]`; return why it stopped, with both moved on.
+
+    `absent` says how many rows of each have no value.
+    """
+    halt = STOP_DONE
+    while halt == STOP_DONE and state[1] < len(absent):
+        slot = state[1]
+        halt = reserve(places, sizes, absent, rows, plan, out, out_64, offsets, nodes, buffers, body, state)
+        reserved = state[1]
+        filled = fill(
+            data, places, sizes, rows, plan, out, out_16, out_32, out_64, offsets, buffers, body, slot, reserved
+        )
+        whole = seal(rows, plan, out, out_64, offsets, nodes, buffers, body, slot, filled)
+        if whole < reserved:  # its kernel does not like it
+            state[0] = body + out_64[buffers + plan[whole * NUMBERS + 2] * 2]
+            state[1] = whole
+            halt = STOP_OTHER
+        elif halt == STOP_WRITTEN:
+            halt = put_written(
+                data, places, sizes, absent[reserved], rows, reserved, plan, labels, stack, out, out_64, offsets,
+                nodes, buffers, body, state,
+            )  # fmt: skip
+    return halt
+
+
+def byte_count(way: int, rows: int) -> int:
+    """Return how long a column's values are, or the offsets of those that have any length."""
+    if way >= WAY_BYTES:
+        return (rows + 1) * 4
+    if way == WAY_BOOL:
+        return rows + 7 >> 3
+    if way == WAY_16:
+        return rows * 2
+    if way in (WAY_32, WAY_DATE):
+        return rows * 4
+    return rows * 16 if way == WAY_DECIMAL else rows * 8
+
+
+def reserve(
+    places: Integers, sizes: Integers, absent: Integers, rows: int, plan: Integers,
+    out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int, state: Integers,
+) -> int:  # fmt: skip
+    """Place the buffers of the columns from `state[1]` on; return why it stopped, with `state` moved on."""
+    bitmap = rows + 7 >> 3
+    halt = STOP_DONE
+    while state[1] < len(absent):
+        slot = state[1]
+        at = state[0]
+        step = slot * NUMBERS
+        way = plan[step]
+        nulls = absent[slot]
+        first = slot * rows
+        needed = 0
+        size = byte_count(way, rows)
+        start = at + (bitmap + 7 & ~7 if nulls > 0 or way == WAY_DECIMAL else 0)
+        end = start + (size + 7 & ~7)
+        if way == WAY_OTHER:
+            halt = STOP_OTHER
+        elif way > WAY_UUID:
+            halt = STOP_WRITTEN
+        elif end > len(out):
+            halt = STOP_FULL
+        elif way >= WAY_BYTES:
+            needed = (rows - nulls) * UUID_TEXT_BYTES
+            if way != WAY_UUID:
+                needed = measure(places, sizes, first, rows, offsets[start >> 2 : (start >> 2) + rows + 1])
+            if needed < 0 or needed > TEXT_BYTES_MAX:
+                halt = STOP_TOO_LONG
+            elif end + (needed + 7 & ~7) > len(out):
+                halt = STOP_FULL
+        if halt != STOP_DONE:
+            return halt
+        if start > at:
+            clear(out, at, start)
+            present(places, first, rows, out[at:start])
+        clear(out, start if way == WAY_BOOL or (nulls > 0 and way < WAY_BYTES) else start + size, end)
+        buffer = buffers + plan[step + 2] * 2
+        put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
+        put_buffer(out_64, buffer, at - body, bitmap if nulls > 0 else 0)
+        put_buffer(out_64, buffer + 2, start - body, size)
+        if way >= WAY_BYTES:
+            put_buffer(out_64, buffer + 4, end - body, needed)
+            end += needed + 7 & ~7
+            if way == WAY_UUID:
+                offsets[start >> 2] = 0
+        state[0] = end
+        state[1] = slot + 1
+    return halt
+
+
+def fill(
+    data: Buffer, places: Integers, sizes: Integers, rows: int, plan: Integers,
+    out: Room, out_16: Integers, out_32: Integers, out_64: Integers, offsets: Integers,
+    buffers: int, body: int, slot: int, last: int,
+) -> int:  # fmt: skip
+    """Fill the columns from `slot` to `last` with their values; return the first that is the caller's, or `last`."""
+    begin = 0
+    while begin < rows:
+        count = min(rows - begin, TOGETHER)
+        index = slot
+        while index < last:
+            step = index * NUMBERS
+            way = plan[step]
+            buffer = buffers + plan[step + 2] * 2
+            first = index * rows + begin
+            at = body + out_64[buffer]
+            start = body + out_64[buffer + 2]
+            odd = STOP_DONE
+            if way == WAY_BOOL:
+                start += begin >> 3
+                build_bool(data, places, first, count, out[start : start + (count + 7 >> 3)])
+            elif way == WAY_16:
+                start = (start >> 1) + begin
+                build_16(data, places, first, count, out_16[start : start + count])
+            elif way == WAY_32:
+                start = (start >> 2) + begin
+                build_32(data, places, first, count, out_32[start : start + count])
+            elif way == WAY_64:
+                start = (start >> 3) + begin
+                build_64(data, places, first, count, out_64[start : start + count])
+            elif way == WAY_UNSIGNED:
+                start = (start >> 3) + begin
+                build_widened(data, places, first, count, out_64[start : start + count])
+            elif way == WAY_DATE:
+                start = (start >> 2) + begin
+                build_clamped_32(
+                    data, places, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
+                    out_32[start : start + count],
+                )  # fmt: skip
+            elif way == WAY_TIMESTAMP:
+                start = (start >> 3) + begin
+                build_clamped_64(
+                    data, places, first, count, plan[step + 3], plan[step + 4], plan[step + 5],
+                    out_64[start : start + count],
+                )  # fmt: skip
+            elif way == WAY_DECIMAL:
+                at += begin >> 3
+                start = (start >> 3) + begin * 2
+                odd = build_decimal(
+                    data, places, sizes, first, count, plan[step + 3], plan[step + 4],
+                    out_64[start : start + count * 2], out[at : at + (count + 7 >> 3)],
+                )  # fmt: skip
+            else:
+                start = (start >> 2) + begin
+                at = body + out_64[buffer + 4]
+                odd = fill_texts(
+                    data, places, sizes, first, count, way, offsets[start : start + count + 1],
+                    out[at : at + (out_64[buffer + 5] + 7 & ~7)],
+                )  # fmt: skip
+            if odd != STOP_DONE:
+                last = index  # of the rest no column is filled
+            index += 1
+        begin += count
+    return last
+
+
+def fill_texts(
+    data: Buffer, places: Integers, sizes: Integers, first: int, count: int, way: int, ends: Integers, out: Room
+) -> int:
+    """Fill a column with values of any length, as it says of each where it ends; return why not, or DONE."""
+    if way == WAY_UUID:
+        return build_uuid(data, places, sizes, first, count, DIGITS, ends, out)
+    return copy_bytes(data, places, sizes, first, count, ends, out)
+
+
+def seal(
+    rows: int, plan: Integers, out: Room, out_64: Integers, offsets: Integers,
+    nodes: int, buffers: int, body: int, slot: int, last: int,
+) -> int:  # fmt: skip
+    """Note what filling has shown of columns: NaNs, bytes that are no text; return the first that is the caller's."""
+    bitmap = rows + 7 >> 3
+    for index in range(slot, last):
+        step = index * NUMBERS
+        way = plan[step]
+        buffer = buffers + plan[step + 2] * 2
+        start = body + out_64[buffer + 2]
+        if way == WAY_DECIMAL:
+            at = body + out_64[buffer]
+            nulls = unset(out[at:start], rows)
+            put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
+            put_buffer(out_64, buffer, at - body, bitmap if nulls > 0 else 0)
+        elif way >= WAY_BYTES:
+            at = body + out_64[buffer + 4]
+            size = out_64[buffer + 5]
+            clear(out, at + size, at + (size + 7 & ~7))
+            ends = offsets[start >> 2 : (start >> 2) + rows + 1]
+            if way == WAY_TEXT and not valid_utf8(out[at : at + size], ends, rows):
+                return index  # although the database says so
+    return last
+
+
+def put_written(
+    data: Buffer, places: Integers, sizes: Integers, nulls: int, rows: int, slot: int, plan: Integers, labels: bytes,
+    stack: Integers, out: Room, out_64: Integers, offsets: Integers, nodes: int, buffers: int, body: int,
+    state: Integers,
+) -> int:  # fmt: skip
+    """Put a column whose texts have a length that is known when they are written; return why not, or DONE."""
+    step = slot * NUMBERS
+    way = plan[step]
+    bitmap = rows + 7 >> 3
+    first = slot * rows
+    at = state[0]
+    start = at + (bitmap + 7 & ~7 if nulls > 0 else 0)
+    size = (rows + 1) * 4
+    end = start + (size + 7 & ~7)
+    if end > len(out):
+        return STOP_FULL
+    if start > at:
+        clear(out, at, start)
+        present(places, first, rows, out[at:start])
+    clear(out, start + size, end)
+    ends = offsets[start >> 2 : (start >> 2) + rows + 1]
+    room = min(len(out) - end, TEXT_BYTES_MAX)
+    if way == WAY_LABELS:
+        needed = rows * plan[step + 5]
+        if needed > room:
+            return STOP_TOO_LONG if needed > TEXT_BYTES_MAX else STOP_FULL
+        odd = build_labels(
+            data, places, first, rows, plan, plan[step + 3], plan[step + 4], labels, ends, out[end : end + room]
+        )
+    else:
+        ends[0] = 0
+        if way == WAY_NUMERIC_TEXT:
+            odd = build_numeric_text(data, places, sizes, first, 0, rows, ends, out[end : end + room])
+        else:
+            odd = build_jsonb_text(data, places, sizes, first, 0, rows, ends, out[end : end + room], stack)
+        if odd >= 0:  # the first row that did not fit
+            return STOP_TOO_LONG if room == TEXT_BYTES_MAX else STOP_FULL
+    if odd != STOP_DONE:
+        return STOP_OTHER
+    needed = ends[rows]
+    if way == WAY_JSONB and not valid_utf8(out[end : end + needed], ends, rows):
+        return STOP_OTHER  # although the database says so
+    buffer = buffers + plan[step + 2] * 2
+    put_node(out_64, nodes + plan[step + 1] * 2, rows, nulls)
+    put_buffer(out_64, buffer, at - body, bitmap if nulls > 0 else 0)
+    put_buffer(out_64, buffer + 2, start - body, size)
+    put_buffer(out_64, buffer + 4, end - body, needed)
+    clear(out, end + needed, end + (needed + 7 & ~7))
+    state[0] = end + (needed + 7 & ~7)
+    state[1] = slot + 1
+    return STOP_DONE

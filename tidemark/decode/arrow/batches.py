@@ -1,0 +1,225 @@
+"""Row changes of one relation version to columnar batches, in two passes: locate all values, then build each column.
+
+Rows come as spans of an arena (`RowSpans`), many transactions together: below some hundred rows a batch the fixed cost
+of a batch outweighs its rows. What is rare in a batch (compressed values, values missing from old tuples) is put behind
+the arena's end first, so that the kernels know one place to look in.
+"""
+
+from array import array
+
+import pyarrow as pa
+
+from tidemark.decode.arrow import batch_body
+from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
+from tidemark.decode.arrow.batch_message import BatchMessage
+from tidemark.decode.arrow.batch_shapes import batch_shape
+from tidemark.decode.arrow.column_plans import ColumnPlan
+from tidemark.decode.arrow.column_values import NONE_MISSING, BadCell, TooLong, put
+from tidemark.decode.arrow.located_tuples import Side, TupleLocator
+from tidemark.decode.datum import places
+from tidemark.decode.datum.places import Place
+from tidemark.decode.types.codec import ArrowValue, Dialect
+from tidemark.decode.types.registry import UTF8
+from tidemark.model.change import ChangeBatch, RowsMessage
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+
+ABSENT = -1  # offset of a tuple that is not there
+ROW_BYTES = 64  # of what a row says of itself, and more than that
+HEAD_BYTES = 160  # by which the buffers of that are aligned
+COLUMN_BYTES = 24  # by which a column's are
+CELLS_MAX = 4 << 20  # located at once, 16 bytes each: rows of a batch times columns
+EXPANDED_BYTES_MAX = 256 << 20  # decompressed in a batch, before it is split; a single row may be larger
+
+
+class RowSpans:
+    """Row changes of one relation version in stream order: where their tuples are, and an array an attribute.
+
+    Others' tuples may stand in the arena as well.
+    """
+
+    __slots__ = (
+        "before_kind",
+        "commit_lsn",
+        "commit_time_us",
+        "data",
+        "lsn",
+        "new_at",
+        "new_length",
+        "old_at",
+        "old_length",
+        "op",
+        "ordinal",
+        "origin",
+        "timeline",
+        "xid",
+    )
+
+    def __init__(self, data: bytearray, count: int = 0) -> None:
+        """Have room for `count` rows, whose tuples are in `data`."""
+        self.data = data
+        self.op = bytearray(count)  # the letter of an Op
+        self.before_kind = bytearray(count)
+        self.timeline = array("i", [0]) * count
+        self.commit_lsn = array("q", [0]) * count
+        self.ordinal = array("q", [0]) * count
+        self.origin = array("i", [0]) * count
+        self.lsn = array("q", [0]) * count
+        self.xid = array("q", [0]) * count  # top-level
+        self.commit_time_us = array("q", [0]) * count  # since 1970-01-01 UTC
+        self.new_at = array("q", [0]) * count
+        self.new_length = array("q", [0]) * count
+        self.old_at = array("q", [0]) * count
+        self.old_length = array("q", [0]) * count
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def part(self, start: int, stop: int) -> "RowSpans":
+        """Return the rows from `start` to `stop`, in the same arena."""
+        if (start, stop) == (0, len(self)):
+            return self
+        part = RowSpans(self.data)
+        part.op = self.op[start:stop]
+        part.before_kind = self.before_kind[start:stop]
+        part.timeline = self.timeline[start:stop]
+        part.commit_lsn = self.commit_lsn[start:stop]
+        part.ordinal = self.ordinal[start:stop]
+        part.origin = self.origin[start:stop]
+        part.lsn = self.lsn[start:stop]
+        part.xid = self.xid[start:stop]
+        part.commit_time_us = self.commit_time_us[start:stop]
+        part.new_at = self.new_at[start:stop]
+        part.new_length = self.new_length[start:stop]
+        part.old_at = self.old_at[start:stop]
+        part.old_length = self.old_length[start:stop]
+        return part
+
+
+class BatchBuilder:
+    """Builds the batches of one relation version; costs little where its shape is kept."""
+
+    __slots__ = ("_database", "_locator", "_relation", "_rows_max", "_shape")
+
+    def __init__(
+        self,
+        database: Oid,
+        relation: Relation,
+        dialect: Dialect = UTF8,
+        *,
+        cells_max: int = CELLS_MAX,
+        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+    ) -> None:
+        self._database = database
+        self._relation = relation
+        self._shape = batch_shape(relation, dialect)
+        self._rows_max = max(1, cells_max // max(1, len(self._shape.missing)))
+        self._locator = TupleLocator(relation, self._shape, expanded_bytes_max)
+
+    @property
+    def struct_type(self) -> pa.StructType:
+        """Return the Arrow type of a row."""
+        return self._shape.struct_type
+
+    def build(self, rows: RowSpans) -> list[ChangeBatch]:
+        """Return the batches of `rows`: one, unless columns or decompressed bytes are too many for one."""
+        made: list[ChangeBatch] = []
+        pending = [(start, min(start + self._rows_max, len(rows))) for start in range(0, len(rows), self._rows_max)]
+        pending.reverse()
+        end = len(rows.data)
+        while pending:
+            start, stop = pending.pop()
+            try:
+                made.append(ChangeBatch(self._database, self._relation, self._batch(rows.part(start, stop))))
+            except TooLong as error:
+                if stop - start == 1:
+                    raise InternalError(f"{self._relation.qualified_name}: a value prints over 2 GB") from error
+                middle = (start + stop) // 2
+                pending += [(middle, stop), (start, middle)]
+            del rows.data[end:]
+        return made
+
+    def _batch(self, rows: RowSpans) -> RowsMessage:
+        """Return the record batch of all rows."""
+        before = self._locator.side(rows.data, rows.lsn, rows.old_at, rows.old_length)
+        after = self._locator.side(rows.data, rows.lsn, rows.new_at, rows.new_length)
+        count, form, plan = len(rows), self._shape.form, self._shape.plan
+        external = after.kinds[places.EXTERNAL]
+        room = count * (ROW_BYTES + (len(plan.codecs) >> 3 if external else 0)) + HEAD_BYTES
+        message = BatchMessage(form, room + _room(before, plan) + _room(after, plan))
+        message.at = batch_body.put_rows(
+            rows.op,
+            rows.timeline,
+            rows.commit_lsn,
+            rows.ordinal,
+            rows.lsn,
+            rows.xid,
+            rows.commit_time_us,
+            rows.origin,
+            rows.before_kind,
+            message.out,
+            message.offsets,
+            message.words,
+            form.nodes,
+            form.buffers,
+            message.body,
+            message.at,
+        )
+        message.at = batch_body.put_unchanged(
+            after.places,
+            after.at,
+            len(plan.codecs),
+            external,
+            message.out,
+            message.offsets,
+            message.words,
+            form.nodes,
+            form.buffers,
+            message.body,
+            message.at,
+        )
+        nodes, buffers = form.nodes + 2 * META_NODES, form.buffers + 2 * META_BUFFERS
+        self._put(before, message, nodes, buffers)
+        self._put(after, message, nodes + 2 * len(plan.levels), buffers + 2 * len(plan.units))
+        return RowsMessage(self._shape.schema, message.finish(count))
+
+    def _put(self, side: Side, message: BatchMessage, nodes: int, buffers: int) -> None:
+        """Put a struct of the columns, or NULLs if there is no tuple."""
+        message.require(side.rows + 1 << 4)
+        if not side.any_tuple:
+            message.at = batch_body.put_nothing(
+                self._shape.plan.levels,
+                self._shape.plan.units,
+                side.rows,
+                message.out,
+                message.words,
+                nodes,
+                buffers,
+                message.body,
+                message.at,
+            )
+            return
+        message.at = batch_body.put_validity(
+            side.at, side.nulls, message.out, message.words, nodes, buffers, message.body, message.at
+        )
+        missing = self._missing_values(side) if self._shape.texts and side.kinds[places.MISSING] else NONE_MISSING
+        try:
+            put(self._shape.plan, side, message, nodes=nodes, buffers=buffers, missing=missing)
+        except BadCell as bad:
+            raise self._locator.bad(side, bad.row, bad, bad.slot) from bad
+
+    def _missing_values(self, side: Side) -> dict[int, ArrowValue]:
+        """Return the missing values that are known by their text, of columns that are younger than a tuple."""
+        return {
+            slot: self._shape.plan.codecs[slot].parse_text(text)
+            for slot, text in self._shape.texts.items()
+            if places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, Place.MISSING, 0)
+        }
+
+
+def _room(side: Side, plan: ColumnPlan) -> int:
+    """Return how many bytes the columns take, about."""
+    if not side.any_tuple:
+        return side.rows + 1 << 4
+    return side.rows * (plan.row_bytes + 1) + side.byte_count + len(plan.codecs) * COLUMN_BYTES

@@ -1,0 +1,119 @@
+"""How the columns of a relation version get into a batch, worked out once: numbers that a kernel goes by."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tidemark.decode.arrow.batch_body import BITS, OFFSETS
+from tidemark.decode.arrow.batch_columns import STEP, Way
+from tidemark.decode.types.arrays import ArrayCodec
+from tidemark.decode.types.calendar import EPOCH_2000_DAYS, USECS_PER_DAY
+from tidemark.decode.types.codec import Codec, ColumnKind, without_escapes
+from tidemark.decode.types.datetimes import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
+from tidemark.decode.types.numeric import DecimalCodec
+from tidemark.decode.types.strings import EnumCodec
+
+EPOCH_2000_USECS = EPOCH_2000_DAYS * USECS_PER_DAY
+# Bounds before the epoch is added, sign bit flipped: as the clamping kernels want them.
+DAY_BOUNDS = (FIRST_DAY - EPOCH_2000_DAYS + (1 << 31), LAST_DAY - EPOCH_2000_DAYS + (1 << 31), EPOCH_2000_DAYS)
+INSTANT_BOUNDS = (
+    FIRST_INSTANT - EPOCH_2000_USECS + (1 << 63),
+    LAST_INSTANT - EPOCH_2000_USECS + (1 << 63),
+    EPOCH_2000_USECS,
+)
+FIXED = {16: Way.FIXED_16, 32: Way.FIXED_32, 64: Way.FIXED_64}
+WAYS = {
+    ColumnKind.BOOL: Way.BOOL,
+    ColumnKind.BYTES: Way.BYTES,
+    ColumnKind.DATE: Way.DATE,
+    ColumnKind.ENUM: Way.LABELS,
+    ColumnKind.JSONB: Way.JSONB,
+    ColumnKind.NUMERIC: Way.DECIMAL,
+    ColumnKind.NUMERIC_TEXT: Way.NUMERIC_TEXT,
+    ColumnKind.TEXT: Way.TEXT,
+    ColumnKind.TIMESTAMP: Way.TIMESTAMP,
+    ColumnKind.UNSIGNED4: Way.UNSIGNED,
+    ColumnKind.UUID: Way.UUID,
+}
+# Bytes of text a row, beyond those of its tuple: a guess, but for UUIDs.
+TEXT_BYTES = {Way.UUID: 36, Way.NUMERIC_TEXT: 16, Way.JSONB: 32}
+
+
+class ColumnPlan:
+    """The columns of a struct, or the one of a list's elements."""
+
+    __slots__ = ("codecs", "elements", "has_jsonb", "labels", "levels", "numbers", "row_bytes", "units")
+
+    def __init__(self, codecs: Sequence[Codec], *, in_struct: bool = True) -> None:
+        self.codecs = codecs
+        # Of each array how many lists it is in, of each buffer its bytes a row: the struct's own first.
+        self.levels = array("q", [0] if in_struct else [])
+        self.units = array("q", [BITS] if in_struct else [])
+        self.numbers = array("Q")
+        self.elements: dict[int, ColumnPlan] = {}  # of lists, by slot
+        told: list[tuple[int, EnumCodec]] = []
+        for slot, codec in enumerate(codecs):
+            numbers = [_way(codec), len(self.levels), len(self.units), *_told(codec)]
+            self.numbers.extend(numbers + [0] * (STEP - len(numbers)))
+            for level, units in _shape(codec.arrow_type):
+                self.levels.append(level)
+                self.units.extend(units)
+            if isinstance(codec, ArrayCodec) and codec.kind is ColumnKind.ARRAY:
+                self.elements[slot] = ColumnPlan([codec.element_codec], in_struct=False)
+            if numbers[0] == Way.LABELS and isinstance(codec, EnumCodec):
+                told.append((slot, codec))
+        self.labels = self._take_labels(told)
+        ways = [Way(way) for way in self.numbers[: len(codecs) * STEP : STEP]]
+        self.has_jsonb = Way.JSONB in ways
+        widths = sum(unit if unit > 0 else 4 for unit in self.units)
+        longest = sum(self.numbers[slot * STEP + 5] for slot, _ in told)
+        self.row_bytes = widths + longest + sum(TEXT_BYTES.get(way, 0) for way in ways)
+
+    def _take_labels(self, told: list[tuple[int, EnumCodec]]) -> bytes:
+        """Put the labels' OIDs, and where their texts begin and the last one ends, behind; return the texts."""
+        texts = bytearray()
+        for slot, codec in told:
+            oids = sorted(codec.labels)
+            labels = [without_escapes(codec.labels[oid]).encode() for oid in oids]
+            self.numbers[slot * STEP + 3 : slot * STEP + 6] = array(
+                "Q", [len(self.numbers), len(oids), max(map(len, labels))]
+            )
+            self.numbers.extend([*oids, len(texts)])
+            for label in labels:
+                texts += label
+                self.numbers.append(len(texts))
+        return bytes(texts)
+
+
+def _way(codec: Codec) -> Way:
+    if codec.kind is ColumnKind.FIXED:
+        return FIXED[codec.arrow_type.bit_width]
+    if isinstance(codec, EnumCodec) and not codec.labels:
+        return Way.OTHER
+    return WAYS.get(codec.kind, Way.OTHER)
+
+
+def _told(codec: Codec) -> tuple[int, ...]:
+    """Return what the kernel has to know of a type beside its way."""
+    if codec.kind is ColumnKind.DATE:
+        return DAY_BOUNDS
+    if codec.kind is ColumnKind.TIMESTAMP:
+        return INSTANT_BOUNDS
+    if codec.kind is ColumnKind.NUMERIC:
+        assert isinstance(codec, DecimalCodec), codec
+        return codec.precision, codec.scale
+    return ()
+
+
+def _shape(arrow_type: pa.DataType, level: int = 0) -> Iterator[tuple[int, list[int]]]:
+    """Give out the arrays of a column: how many lists each is in, and its buffers' bytes a row."""
+    counted = level == 0
+    if pa.types.is_list(arrow_type):
+        yield level, [BITS, OFFSETS] if counted else [0, 0]
+        yield from _shape(arrow_type.value_type, level + 1)
+    elif pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type):
+        yield level, [BITS, OFFSETS, 0] if counted else [0, 0, 0]
+    else:
+        width = BITS if pa.types.is_boolean(arrow_type) else arrow_type.bit_width // 8
+        yield level, [BITS, width] if counted else [0, 0]

@@ -1,0 +1,427 @@
+"""The second pass: each column of located values (`places`) to the buffers of an Arrow array.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. No loop makes an object for a row or a value, and all run without the interpreter lock. A value that a loop cannot
+take is answered with its row; the codec then can, or says what is wrong. `DONE` means that there was none.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901, PLR0911, PLR0912 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+# ruff: noqa: B007 - a loop variable of its own name has a C type, `_` has none
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.datum.prefetch import prefetch
+    from cython.cimports.tidemark.decode.datum.value_bytes import copy_within, every_ascii, uuid_text
+
+if TYPE_CHECKING:
+    from tidemark.decode.datum.places import Buffer, Integers, Room
+
+COMPILED = bool(cython.compiled)
+DONE = -1
+
+# The same as C integers, which the loops can read without the interpreter.
+ALL_DONE = int(DONE)
+
+UUID_BYTES = 16
+UUID_TEXT_BYTES = 36
+TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+
+# Values are clamped and moved to another epoch as unsigned integers: with the sign bit flipped they order as signed.
+SIGN_32 = 1 << 31
+SIGN_64 = 1 << 63
+MASK_32 = (1 << 32) - 1
+MASK_64 = (1 << 64) - 1
+
+NUMERIC_SPECIAL = 0xC000
+NUMERIC_SHORT = 0x8000
+NUMERIC_LONG_NEGATIVE = 0x4000
+NUMERIC_SHORT_NEGATIVE = 0x2000
+NUMERIC_WEIGHT_SIGN = 0x0040
+NUMERIC_WEIGHT = 0x003F
+GROUP_MAX = 9999
+AHEAD = 16  # rows
+GROUP_BASE = 10000
+TEN = 10
+ZERO = 0
+
+
+def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
+    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
+    if cython.compiled:
+        place = places[min(cell + AHEAD, last)]
+        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
+            prefetch(cython.address(data[place]))
+    return 0
+
+
+def read_u16(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of two bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    return b0 | b1 << 8
+
+
+def read_u32(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of four bytes."""
+    b0 = data[at]
+    b3 = data[at + 3]
+    if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        value = b0
+        memcpy(cython.address(value), cython.address(data[at]), 4)
+        return value
+    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
+
+
+def read_u64(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of eight bytes."""
+    value = data[at]
+    last = data[at + 7]
+    if cython.compiled:  # NB: as above
+        value = last
+        memcpy(cython.address(value), cython.address(data[at]), 8)
+        return value
+    return read_u32(data, at) | read_u32(data, at + 4) << 32
+
+
+def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room) -> int:
+    """Set the bit of each row whose one byte is not zero."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0 and data[place] != 0:
+                out[row >> 3] |= 1 << (row & 7)
+    return ALL_DONE
+
+
+def build_16(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+    """Take two bytes a row."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                out[row] = read_u16(data, place)
+    return ALL_DONE
+
+
+def build_32(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+    """Take four bytes a row."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                out[row] = read_u32(data, place)
+    return ALL_DONE
+
+
+def build_64(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+    """Take eight bytes a row."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                out[row] = read_u64(data, place)
+    return ALL_DONE
+
+
+def build_widened(data: Buffer, places: Integers, first: int, rows: int, out: Integers) -> int:
+    """Take four bytes a row as an unsigned integer, into eight."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                out[row] = read_u32(data, place)
+    return ALL_DONE
+
+
+def build_clamped_32(
+    data: Buffer, places: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
+) -> int:
+    """Take a signed integer of four bytes a row, clamp it between `low` and `high`, and add `epoch`.
+
+    NB: `low` and `high` come with their sign bit flipped.
+    """
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                ordered = read_u32(data, place) ^ SIGN_32
+                ordered = max(min(ordered, high), low)
+                out[row] = ((ordered ^ SIGN_32) + epoch) & MASK_32
+    return ALL_DONE
+
+
+def build_clamped_64(
+    data: Buffer, places: Integers, first: int, rows: int, low: int, high: int, epoch: int, out: Integers
+) -> int:
+    """Do the same with eight bytes."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                ordered = read_u64(data, place) ^ SIGN_64
+                ordered = max(min(ordered, high), low)
+                out[row] = ((ordered ^ SIGN_64) + epoch) & MASK_64
+    return ALL_DONE
+
+
+def measure(places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
+    """Lay the values end to end: fill `offsets`, return the sum; DONE if 32 bits do not hold it."""
+    total = 0
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = total
+            if places[first + row] >= 0:
+                total += sizes[first + row]
+                if total > TEXT_BYTES_MAX:
+                    return ALL_DONE
+        offsets[rows] = total
+    return total
+
+
+def copy_bytes(
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers, out: Room
+) -> int:
+    """Copy the payloads to where `measure` put them."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            size = sizes[first + row]
+            if place >= 0 and size > 0:
+                if place + size > len(data) or offsets[row] + size > len(out):
+                    return row
+                at = offsets[row]
+                if cython.compiled:  # NB: what a short value is followed by comes along, and is overwritten or cleared
+                    copy_within(
+                        cython.address(out[at]), len(out) - at, cython.address(data[place]), len(data) - place, size
+                    )
+                else:
+                    out[at : at + size] = data[place : place + size]
+    return ALL_DONE
+
+
+def build_uuid(
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, digits: bytes, offsets: Integers,
+    out: Room,
+) -> int:  # fmt: skip
+    """Write 16 bytes as text, the first ones at `offsets[0]`."""
+    at = offsets[0]
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = at
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place < 0:
+                continue
+            if sizes[first + row] != UUID_BYTES:
+                return row
+            if cython.compiled:
+                byte = data[place + UUID_BYTES - 1]
+                out[at + UUID_TEXT_BYTES - 1] = 0
+                uuid_text(cython.address(out[at]), cython.address(data[place]))
+                at += UUID_TEXT_BYTES
+                continue
+            for index in range(UUID_BYTES):
+                byte = data[place + index]
+                if index in (4, 6, 8, 10):
+                    out[at] = 45  # -
+                    at += 1
+                out[at] = digits[byte >> 4]
+                out[at + 1] = digits[byte & 15]
+                at += 2
+        offsets[rows] = at
+    return ALL_DONE
+
+
+def build_decimal(
+    data: Buffer,
+    places: Integers,
+    sizes: Integers,
+    first: int,
+    rows: int,
+    precision: int,
+    scale: int,
+    out: Integers,
+    validity: Room,
+) -> int:
+    """Turn numerics into 128-bit integers of the column's scale; NaN and infinities lose their validity bit."""
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place < 0:
+                continue
+            taken = decimal(data, place, sizes[first + row], precision, scale, row, out)
+            if taken < 0:
+                return row
+            if taken == 0:
+                validity[row >> 3] &= 255 - (1 << (row & 7))
+                out[row * 2] = 0
+                out[row * 2 + 1] = 0
+    return ALL_DONE
+
+
+def decimal(data: Buffer, place: int, size: int, precision: int, scale: int, row: int, out: Integers) -> int:
+    """Return 1 for a decimal, 0 for NaN and infinities, -1 for what is the codec's: too long, or no numeric at all."""
+    if size < 2:
+        return -1
+    head = read_u16(data, place)
+    if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
+        return 0
+    at = place + 2
+    if head & NUMERIC_SHORT:
+        negative = head & NUMERIC_SHORT_NEGATIVE
+        weight = head & NUMERIC_WEIGHT
+        if head & NUMERIC_WEIGHT_SIGN:
+            weight -= NUMERIC_WEIGHT + 1
+    else:
+        if size < 4:
+            return -1
+        negative = head & NUMERIC_LONG_NEGATIVE
+        weight = read_u16(data, at)
+        if weight > 32767:
+            weight -= 65536
+        at += 2
+    groups = (place + size - at) >> 1
+    # Decimal places from the first group's highest digit to the column's last one.
+    left = weight * 4 + 4 + scale
+    coefficient = ZERO
+    for index in range(groups):
+        group = read_u16(data, at + index * 2)
+        if group > GROUP_MAX:
+            return -1
+        if index == 0 and left - (group < 1000) - (group < 100) - (group < 10) > precision:
+            return -1  # NB: what passes has no more digits than `precision`, and 38 of them fit
+        if left >= 4:
+            coefficient = coefficient * GROUP_BASE + group
+        else:  # of this group some digits, or none, stand before the column's end
+            for step in range(4 - max(left, 0)):
+                group = group * 52429 >> 19  # a tenth
+            for step in range(left):
+                coefficient = coefficient * TEN
+            coefficient = coefficient + group
+        left = max(left - 4, 0)
+    if groups > 0:
+        for step in range(left):
+            coefficient = coefficient * TEN
+    low = coefficient & MASK_64
+    high = coefficient >> 64
+    if negative:
+        low = (MASK_64 - low + 1) & MASK_64
+        high = (MASK_64 - high + (low == 0)) & MASK_64
+    out[row * 2] = low
+    out[row * 2 + 1] = high
+    return 1
+
+
+def build_labels(
+    data: Buffer, places: Integers, first: int, rows: int, labels: Integers, at: int, count: int, text: bytes,
+    offsets: Integers, out: Room,
+) -> int:  # fmt: skip
+    """Write the labels of OIDs: `labels` has `count` sorted ones from `at` on, then where their texts begin."""
+    written = 0
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = written
+            place = places[first + row]
+            if place < 0:
+                continue
+            wanted = read_u32(data, place)
+            low = at
+            high = at + count
+            while low < high:
+                middle = (low + high) >> 1
+                if labels[middle] < wanted:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == at + count or labels[low] != wanted:
+                return row
+            start = labels[low + count]
+            size = labels[low + count + 1] - start
+            for index in range(size):
+                out[written + index] = text[start + index]
+            written += size
+        offsets[rows] = written
+    return ALL_DONE
+
+
+def is_ascii(text: Buffer | Room) -> int:
+    """Return if no byte has its highest bit set."""
+    if not cython.compiled:
+        return bytes(text).isascii()
+    return every_ascii(cython.address(text[0]), len(text)) if len(text) > 0 else 1
+
+
+def valid_utf8(text: Buffer | Room, offsets: Integers, rows: int) -> int:
+    """Return if each value is UTF-8 (RFC 3629)."""
+    with cython.nogil:
+        if is_ascii(text):
+            return 1
+        for row in range(rows):
+            at = offsets[row]
+            end = offsets[row + 1]
+            while at < end:
+                lead = text[at]
+                at += 1
+                if lead < 0x80:
+                    continue
+                low = 0x80
+                high = 0xBF
+                if lead < 0xC2:
+                    return 0
+                if lead < 0xE0:
+                    left = 1
+                elif lead < 0xF0:
+                    left = 2
+                    if lead == 0xE0:
+                        low = 0xA0
+                    elif lead == 0xED:  # no surrogates
+                        high = 0x9F
+                elif lead < 0xF5:
+                    left = 3
+                    if lead == 0xF0:
+                        low = 0x90
+                    elif lead == 0xF4:  # nothing over U+10FFFF
+                        high = 0x8F
+                else:
+                    return 0
+                if at + left > end:
+                    return 0
+                byte = text[at]
+                if byte < low or byte > high:
+                    return 0
+                for index in range(1, left):
+                    byte = text[at + index]
+                    if byte < 0x80 or byte > 0xBF:
+                        return 0
+                at += left
+    return 1

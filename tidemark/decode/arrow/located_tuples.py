@@ -1,0 +1,118 @@
+"""Where the values of some rows' tuples are: the first of two passes, with all that is rare made plain.
+
+Compressed values, and values that are missing from old tuples, are put behind the end of the arena where the tuples
+are, so that the loops of the second pass know one place to look in.
+"""
+
+from typing import TYPE_CHECKING
+
+from tidemark.decode.arrow import batch_body
+from tidemark.decode.arrow.batch_shapes import BatchShape
+from tidemark.decode.arrow.column_values import Located, TooLong, zeros
+from tidemark.decode.datum import places
+from tidemark.decode.datum.places import DONE
+from tidemark.decode.datum.tuples import deform
+from tidemark.decode.datum.varlena import PLAIN_HEADER_BYTES, BadDatum, decompress
+from tidemark.model.errors import CorruptWal, InternalError
+from tidemark.model.lsn import format_lsn
+from tidemark.model.relation import Relation
+
+if TYPE_CHECKING:
+    from array import array
+
+
+class Side(Located):
+    """The old or the new tuples of some rows, and where their values are."""
+
+    __slots__ = ("any_tuple", "at", "byte_count", "kinds", "length", "lsn", "nulls")
+
+    def __init__(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]", slots: int) -> None:
+        byte_count = zeros(1)
+        self.nulls = batch_body.survey(at, length, byte_count)
+        self.any_tuple = self.nulls < len(at)
+        self.byte_count = byte_count[0]  # of tuples, and of values that are put in their place
+        self.lsn = lsn
+        self.at = at
+        self.length = length
+        self.kinds = zeros(places.KINDS)
+        super().__init__(data, len(at), slots, located=self.any_tuple)
+
+
+class TupleLocator:
+    """Locates the values of tuples of one relation version."""
+
+    __slots__ = ("_expanded_bytes_max", "_relation", "_shape")
+
+    def __init__(self, relation: Relation, shape: BatchShape, expanded_bytes_max: int) -> None:
+        """Where values take more than `expanded_bytes_max` when they are decompressed, fewer rows would do: TooLong."""
+        self._relation = relation
+        self._shape = shape
+        self._expanded_bytes_max = expanded_bytes_max
+
+    def side(self, data: bytearray, lsn: "array[int]", at: "array[int]", length: "array[int]") -> Side:
+        """Return where the values of tuples in `data` are; `lsn` are those of the rows' records."""
+        side = Side(data, lsn, at, length, len(self._shape.missing))
+        if side.any_tuple:
+            self._locate(side)
+            self._expand(side)
+        return side
+
+    def missing_text(self, slot: int) -> str | None:
+        """Return what stands in a live column where tuples are older, if its text alone is known."""
+        return self._shape.texts.get(slot)
+
+    def _locate(self, side: Side) -> None:
+        odd = places.locate(
+            side.data,
+            side.at,
+            side.length,
+            self._shape.lengths,
+            self._shape.aligns,
+            self._shape.slots,
+            side.places,
+            side.sizes,
+            side.absent,
+            side.kinds,
+        )
+        if odd == DONE:
+            return
+        try:
+            deform(bytes(side.data[side.at[odd] : side.at[odd] + side.length[odd]]), self._shape.layout)
+        except CorruptWal as error:
+            raise self.bad(side, odd, error) from error
+        raise InternalError(f"{self._relation.qualified_name}: the two ways to find its columns disagree")
+
+    def bad(self, side: Side, row: int, error: Exception, slot: int | None = None) -> BadDatum:
+        """Say where `error` was met."""
+        column = "" if slot is None else f"column {self._relation.live_columns[slot].name!r}: "
+        bad = BadDatum(f"{self._relation.qualified_name}, record at {format_lsn(side.lsn[row])}: {column}{error}")
+        bad.lsn = side.lsn[row]
+        return bad
+
+    def _expand(self, side: Side) -> None:
+        """Put decompressed and missing values behind the arena's end, until the batch is built."""
+        expanded = bytearray()
+        end = len(side.data)
+        cell = places.next_compressed(side.places, side.sizes, 0) if side.kinds[places.COMPRESSED] else DONE
+        while cell != DONE:
+            place = side.places[cell]
+            try:
+                payload = decompress(bytes(side.data[place + PLAIN_HEADER_BYTES : place - side.sizes[cell]]))
+            except CorruptWal as error:
+                raise self.bad(side, cell % side.rows, error, cell // side.rows) from error
+            side.places[cell] = end + len(expanded)
+            side.sizes[cell] = len(payload)
+            expanded += payload
+            if len(expanded) > self._expanded_bytes_max and side.rows > 1:
+                raise TooLong
+            cell = places.next_compressed(side.places, side.sizes, cell + 1)
+        for slot, missing in enumerate(self._shape.missing if side.kinds[places.MISSING] else ()):
+            if isinstance(missing, bytes):
+                place = end + len(expanded)
+                filled = places.fill_missing(side.places, side.sizes, slot * side.rows, side.rows, place, len(missing))
+                if filled:
+                    expanded += missing
+                    side.absent[slot] -= filled
+                    side.byte_count += filled * len(missing)
+        side.byte_count += len(expanded)
+        side.data += expanded

@@ -1,0 +1,447 @@
+"""The loops that write text which is longer or shorter than its value: numeric without a decimal type, and jsonb.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. How long the text gets is known only when it is written: a loop stops at the first row that does not fit, the
+caller makes the buffer longer and goes on there. What a loop does not like (bytes that are no value, jsonb deeper than
+its stack) it leaves to the codec, which either can or says what is wrong.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901, PLR0911, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.datum.prefetch import prefetch
+    from cython.cimports.tidemark.decode.datum.value_bytes import copy_within, plain_bytes
+
+if TYPE_CHECKING:
+    from tidemark.decode.datum.places import Buffer, Integers, Room
+
+COMPILED = bool(cython.compiled)
+DONE = -1
+ODD = -2
+FRAME = 9  # integers on the stack for an open container
+DEPTH_MAX = 64  # of jsonb; deeper ones take the codec's way
+STACK_INTEGERS = FRAME * DEPTH_MAX
+
+# The same as C integers, which the loops can read without the interpreter.
+ALL_DONE = int(DONE)
+BAD = int(ODD)
+FULL = -3
+FRAME_INTEGERS = int(FRAME)
+STACK_TOP = int(STACK_INTEGERS)
+
+NUMERIC_SPECIAL = 0xC000
+NUMERIC_PLUS_INFINITY = 0xD000
+NUMERIC_MINUS_INFINITY = 0xF000
+NUMERIC_SPECIAL_SIGNS = 0xF000
+NUMERIC_SHORT = 0x8000
+NUMERIC_LONG_NEGATIVE = 0x4000
+NUMERIC_LONG_SCALE = 0x3FFF
+NUMERIC_SHORT_NEGATIVE = 0x2000
+NUMERIC_SHORT_SCALE = 0x1F80
+NUMERIC_WEIGHT_SIGN = 0x0040
+NUMERIC_WEIGHT = 0x003F
+GROUP_MAX = 9999
+ZEROS = 48 | 48 << 8 | 48 << 16 | 48 << 24  # four digits
+AHEAD = 8  # rows
+
+COUNT_MASK = 0x0FFFFFFF
+FORM_OBJECT = 2  # what stands above the count
+FORM_ARRAY = 4
+FORM_SCALAR = 5
+KIND_SHIFT = 28
+STRING = 0
+NUMERIC = 1
+FALSE = 2
+TRUE = 3
+NULL = 4
+CONTAINER = 5
+
+WORD_FALSE = b"false"
+WORD_TRUE = b"true"
+WORD_NULL = b"null"
+WORD_NAN = b"NaN"
+WORD_INFINITY = b"Infinity"
+WORD_MINUS_INFINITY = b"-Infinity"
+OPEN = b"[{"
+CLOSE = b"]}"
+
+
+def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
+    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
+    if cython.compiled:
+        place = places[min(cell + AHEAD, last)]
+        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
+            prefetch(cython.address(data[place]))
+    return 0
+
+
+def read_u16(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of two bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    return b0 | b1 << 8
+
+
+def read_u32(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of four bytes."""
+    b0 = data[at]
+    b3 = data[at + 3]
+    if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        value = b0
+        memcpy(cython.address(value), cython.address(data[at]), 4)
+        return value
+    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
+
+
+def write_word(word: bytes, length: int, out: Room, at: int) -> int:
+    """Write an ASCII word; return where it ends, or FULL."""
+    if at + length > len(out):
+        return FULL
+    for index in range(length):
+        out[at + index] = word[index]
+    return at + length
+
+
+def write_group(group: int, zeros: int, out: Room, at: int) -> int:
+    """Write the four digits of a group but for the first `zeros`, and as many bytes behind it that mean nothing.
+
+    NB: the shifts divide by 100 and 10, exactly for all that a group can be.
+    """
+    word = group * 5243 >> 19  # the first two digits, then all four, each in a byte
+    tens = word * 103 >> 10
+    ones = word - tens * 10
+    low = group - word * 100
+    word = low * 103 >> 10
+    low = low - word * 10
+    word = ((tens | ones << 8 | word << 16 | low << 24) + ZEROS) >> (zeros * 8)
+    if cython.compiled:
+        out[at + 3] = 0
+        memcpy(cython.address(out[at]), cython.address(word), 4)
+    else:
+        out[at : at + 4] = word.to_bytes(4, "little")
+    return at + 4 - zeros
+
+
+def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
+    """Write what `numeric_out` prints; return where it ends, or FULL, or BAD."""
+    if size < 2:
+        return BAD
+    head = read_u16(data, place)
+    if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
+        if head & NUMERIC_SPECIAL_SIGNS == NUMERIC_PLUS_INFINITY:
+            return write_word(WORD_INFINITY, 8, out, at)
+        if head & NUMERIC_SPECIAL_SIGNS == NUMERIC_MINUS_INFINITY:
+            return write_word(WORD_MINUS_INFINITY, 9, out, at)
+        return write_word(WORD_NAN, 3, out, at)
+    first = place + 2
+    if head & NUMERIC_SHORT:
+        negative = head & NUMERIC_SHORT_NEGATIVE
+        scale = (head & NUMERIC_SHORT_SCALE) >> 7
+        weight = head & NUMERIC_WEIGHT
+        if head & NUMERIC_WEIGHT_SIGN:
+            weight -= NUMERIC_WEIGHT + 1
+    else:
+        if size < 4:
+            return BAD
+        negative = head & NUMERIC_LONG_NEGATIVE
+        scale = head & NUMERIC_LONG_SCALE
+        weight = read_u16(data, first)
+        if weight > 32767:
+            weight -= 65536
+        first += 2
+    groups = (place + size - first) >> 1
+    if at + 12 + max(weight, 0) * 4 + scale > len(out):  # a group that is cut off is written whole, then gone over
+        return FULL
+    if negative:
+        out[at] = 45  # -
+        at += 1
+    start = at
+    for index in range(weight + 1):
+        group = read_u16(data, first + index * 2) if index < groups else 0
+        if group > GROUP_MAX:
+            return BAD
+        zeros = 0  # in front: they are not shown
+        if at == start:
+            zeros = (group < 1000) + (group < 100) + (group < 10) + (group == 0)
+        at = write_group(group, zeros, out, at)
+    if at == start:
+        out[at] = 48
+        at += 1
+    index = weight + 1
+    if scale > 0:
+        out[at] = 46  # .
+        at += 1
+        left = scale
+        while left > 0:
+            group = read_u16(data, first + index * 2) if 0 <= index < groups else 0
+            if group > GROUP_MAX:
+                return BAD
+            write_group(group, 0, out, at)
+            at += min(left, 4)
+            left -= 4
+            index += 1
+    for rest in range(max(index, 0), groups):  # not shown, and digits all the same
+        group = read_u16(data, first + rest * 2)
+        if group > GROUP_MAX:
+            return BAD
+    return at
+
+
+def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
+    """Write a JSON string (`escape_json`); return where it ends, or FULL."""
+    room = len(out)
+    if at + 2 > room:
+        return FULL
+    out[at] = 34  # "
+    at += 1
+    while True:
+        begin = place
+        if cython.compiled:
+            if place < end:
+                byte = data[end - 1]
+                place += plain_bytes(cython.address(data[place]), end - place, len(data) - place)
+        else:
+            while place < end and data[place] >= 32 and data[place] != 34 and data[place] != 92:
+                place += 1
+        length = place - begin
+        if at + length + 7 > room:
+            return FULL
+        if cython.compiled:
+            if length > 0:
+                copy_within(cython.address(out[at]), room - at, cython.address(data[begin]), len(data) - begin, length)
+        else:
+            out[at : at + length] = data[begin:place]
+        at += length
+        if place >= end:
+            break
+        byte = data[place]
+        place += 1
+        out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
+        letter = byte
+        if byte == 8:
+            letter = 98
+        elif byte == 9:
+            letter = 116
+        elif byte == 10:
+            letter = 110
+        elif byte == 12:
+            letter = 102
+        elif byte == 13:
+            letter = 114
+        if letter >= 32:
+            out[at + 1] = letter
+            at += 2
+            continue
+        out[at + 1] = 117  # u
+        out[at + 2] = 48
+        out[at + 3] = 48
+        out[at + 4] = 48 + (byte >> 4)
+        low = byte & 15
+        out[at + 5] = 48 + low if low < 10 else 87 + low
+        at += 6
+    out[at] = 34
+    return at + 1
+
+
+def datum_header(data: Buffer, at: int, end: int) -> int:
+    """Return the length of the header of a datum that must be plain or short and must end before `end`, or BAD."""
+    if at >= end:
+        return BAD
+    first = data[at]
+    if first & 1:
+        length = first >> 1
+        header = 1
+    else:
+        if end - at < 4 or first & 2:
+            return BAD
+        length = read_u32(data, at) >> 2
+        header = 4
+    return header if header <= length <= end - at else BAD
+
+
+def datum_end(data: Buffer, at: int) -> int:
+    """Return where the datum at `at` ends, after `datum_header` found it sound."""
+    first = data[at]
+    if first & 1:
+        return at + (first >> 1)
+    return at + (read_u32(data, at) >> 2)
+
+
+def write_jsonb(data: Buffer, place: int, size: int, out: Room, at: int, stack: Integers) -> int:
+    """Write what `jsonb_out` prints; return where it ends, or FULL, or BAD.
+
+    A frame of the stack, for each container around the one at hand: 0 entries, 1 children's data, 2 end, 3 count,
+    4 next child, 5 and 6 where the next key and value begin in the data, 7 is it an object, 8 is it a bare scalar.
+    """
+    top = 0
+    node = place
+    end = place + size
+    opening = 1
+    child = count = entries = base = key_at = value_at = is_object = is_scalar = 0
+    while True:
+        if opening:
+            if end - node < 4 or top == STACK_TOP:
+                return BAD
+            head = read_u32(data, node)
+            count = head & COUNT_MASK
+            form = head >> KIND_SHIFT
+            is_object = 1 if form == FORM_OBJECT else 0
+            is_scalar = 1 if form == FORM_SCALAR and count == 1 and top == 0 else 0
+            if form != FORM_ARRAY and not is_object and not is_scalar:
+                return BAD
+            entries = node + 4
+            base = entries + count * 4 + is_object * count * 4
+            if base > end:
+                return BAD
+            key_at = value_at = child = 0
+            if is_object:
+                for index in range(count):
+                    entry = read_u32(data, entries + index * 4)
+                    length = entry & COUNT_MASK
+                    value_at = length if entry >> 31 else value_at + length
+            opening = 0
+            if not is_scalar:
+                if at >= len(out):
+                    return FULL
+                out[at] = OPEN[is_object]
+                at += 1
+        if at + 4 > len(out):
+            return FULL
+        if child == count:
+            if not is_scalar:
+                out[at] = CLOSE[is_object]
+                at += 1
+            if top == 0:
+                return at
+            top -= FRAME_INTEGERS
+            entries = stack[top]
+            base = stack[top + 1]
+            end = stack[top + 2]
+            count = stack[top + 3]
+            child = stack[top + 4]
+            key_at = stack[top + 5]
+            value_at = stack[top + 6]
+            is_object = stack[top + 7]
+            is_scalar = stack[top + 8]
+            continue
+        if child > 0:
+            out[at] = 44  # ,
+            out[at + 1] = 32
+            at += 2
+        index = child
+        child += 1
+        if is_object:
+            entry = read_u32(data, entries + index * 4)
+            start = base + key_at
+            length = entry & COUNT_MASK
+            key_at = length if entry >> 31 else key_at + length
+            stop = base + key_at
+            if stop < start or stop > end or entry >> KIND_SHIFT & 7 != STRING:
+                return BAD
+            at = write_string(data, start, stop, out, at)
+            if at < 0:
+                return at
+            if at + 2 > len(out):
+                return FULL
+            out[at] = 58  # :
+            out[at + 1] = 32
+            at += 2
+            index += count
+        entry = read_u32(data, entries + index * 4)
+        start = base + value_at
+        length = entry & COUNT_MASK
+        value_at = length if entry >> 31 else value_at + length
+        stop = base + value_at
+        if stop < start or stop > end:
+            return BAD
+        kind = entry >> KIND_SHIFT & 7
+        if kind == STRING:
+            at = write_string(data, start, stop, out, at)
+        elif kind == NUMERIC:
+            start += (place - start) & 3
+            header = datum_header(data, start, stop)
+            if header < 0:
+                return BAD
+            at = write_numeric(data, start + header, datum_end(data, start) - start - header, out, at)
+        elif kind == FALSE:
+            at = write_word(WORD_FALSE, 5, out, at)
+        elif kind == TRUE:
+            at = write_word(WORD_TRUE, 4, out, at)
+        elif kind == NULL:
+            at = write_word(WORD_NULL, 4, out, at)
+        elif kind == CONTAINER:
+            stack[top] = entries
+            stack[top + 1] = base
+            stack[top + 2] = end
+            stack[top + 3] = count
+            stack[top + 4] = child
+            stack[top + 5] = key_at
+            stack[top + 6] = value_at
+            stack[top + 7] = is_object
+            stack[top + 8] = is_scalar
+            top += FRAME_INTEGERS
+            node = start + ((place - start) & 3)
+            end = stop
+            opening = 1
+        else:
+            return BAD
+        if at < 0:
+            return at
+
+
+def build_numeric_text(
+    data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
+    out: Room,
+) -> int:  # fmt: skip
+    """Write the numerics from `row` on; return the first row that is not written, or DONE, or ODD."""
+    with cython.nogil:
+        at = offsets[row]
+        while row < rows:
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                written = write_numeric(data, place, sizes[first + row], out, at)
+                if written == FULL:
+                    return row
+                if written < 0:
+                    return BAD
+                at = written
+            row += 1
+            offsets[row] = at
+    return ALL_DONE
+
+
+def build_jsonb_text(
+    data: Buffer, places: Integers, sizes: Integers, first: int, row: int, rows: int, offsets: Integers,
+    out: Room, stack: Integers,
+) -> int:  # fmt: skip
+    """Write the jsonb values from `row` on; return the first row that is not written, or DONE, or ODD."""
+    with cython.nogil:
+        at = offsets[row]
+        while row < rows:
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place >= 0:
+                written = write_jsonb(data, place, sizes[first + row], out, at, stack)
+                if written == FULL:
+                    return row
+                if written < 0:
+                    return BAD
+                at = written
+            row += 1
+            offsets[row] = at
+    return ALL_DONE

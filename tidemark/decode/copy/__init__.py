@@ -1,0 +1,1 @@
+"""Lines of COPY ... TO STDOUT to record batches."""

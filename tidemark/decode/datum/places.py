@@ -1,0 +1,413 @@
+"""The first pass over rows: where every value stands.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. No loop makes an object for a row or a value, and all run without the interpreter lock.
+
+Places are kept a column after the other: of the value of column c in row r at `c * rows + r`, where its payload begins
+in the arena, or a negative `Place`; beside it its size, negative if the payload is compressed (the whole datum then).
+A row whose bytes contradict its layout is answered with its number; the value-level path then raises the error, with
+its words. `DONE` means that there was none.
+
+NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: C901, PLR0912, PLR0915 - each loop in one piece: a call a value costs more than the value
+# ruff: noqa: PLR0917 - buffers and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.datum.prefetch import prefetch
+    from cython.cimports.tidemark.decode.datum.value_bytes import copy_within
+
+if TYPE_CHECKING:
+    from array import array
+
+Buffer = bytes | bytearray
+Integers: TypeAlias = "array[int] | memoryview[int]"
+Room: TypeAlias = "bytearray | memoryview[int]"
+COMPILED = bool(cython.compiled)
+DONE = -1
+
+
+class Place(IntEnum):
+    """What stands in place of an offset where there is no payload in the arena."""
+
+    NULL = -1  # or no tuple at all
+    MISSING = -2  # the tuple is older than the column
+    EXTERNAL = -3  # a pointer into the TOAST table
+
+
+COMPRESSED, MISSING, EXTERNAL = range(3)  # what `locate` counts, beside the values that are not there
+KINDS = 3
+
+# The same as C integers, which the loops can read without the interpreter.
+COMPRESSED_KIND = int(COMPRESSED)
+MISSING_KIND = int(MISSING)
+EXTERNAL_KIND = int(EXTERNAL)
+AT_NULL = int(Place.NULL)
+AT_MISSING = int(Place.MISSING)
+AT_EXTERNAL = int(Place.EXTERNAL)
+ALL_DONE = int(DONE)
+
+PACKED_HEADER = 5  # xl_heap_header
+TUPLE_HEADER = 23  # SizeofHeapTupleHeader
+ATTRIBUTES = 0x07FF
+HAS_NULLS = 1
+VARLENA = -1
+EXTERNAL_BYTES = 18
+EXTERNAL_TAG = 18
+ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header
+ARRAY_DIMENSIONS = 6  # MAXDIM
+ELEMENTS_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+AHEAD = 16  # rows
+LINE = 64  # bytes of a processor's cache
+
+
+def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
+    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
+    if cython.compiled:
+        place = places[min(cell + AHEAD, last)]
+        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
+            prefetch(cython.address(data[place]))
+    return 0
+
+
+def fetch_tuple(data: Buffer, at: int, length: int) -> int:
+    """Have a tuple on its way from memory."""
+    if cython.compiled:
+        while length > 0 and 0 <= at < len(data):
+            prefetch(cython.address(data[at]))
+            at += LINE
+            length -= LINE
+    return 0
+
+
+def read_u16(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of two bytes."""
+    b0 = data[at]
+    b1 = data[at + 1]
+    return b0 | b1 << 8
+
+
+def read_u32(data: Buffer, at: int) -> int:
+    """Read a little-endian integer of four bytes."""
+    b0 = data[at]
+    b3 = data[at + 3]
+    if cython.compiled:  # NB: what lies between two places that are checked needs no check
+        value = b0
+        memcpy(cython.address(value), cython.address(data[at]), 4)
+        return value
+    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
+
+
+def datum_length(data: Buffer, at: int, end: int) -> int:
+    """Return the length of the varlena datum at `at`, header included; -1 if its header is none or is cut off."""
+    if at >= end:
+        return -1
+    first = data[at]
+    if first == 1:
+        return EXTERNAL_BYTES if end - at >= EXTERNAL_BYTES and data[at + 1] == EXTERNAL_TAG else -1
+    if first & 1:
+        return first >> 1
+    length = read_u32(data, at) >> 2 if end - at >= 4 else 0
+    return length if length >= 4 else -1
+
+
+def locate(
+    data: Buffer,
+    tuple_at: Integers,
+    tuple_length: Integers,
+    lengths: Integers,
+    aligns: Integers,
+    slots: Integers,
+    places: Integers,
+    sizes: Integers,
+    absent: Integers,
+    kinds: Integers,
+) -> int:
+    """Find every value of every tuple (`heap_deform_tuple`); columns without a slot (dropped ones) are passed over.
+
+    Count in `absent` how many rows have no payload, by slot, and in `kinds` the values that more has to be done for.
+    """
+    rows = len(tuple_at)
+    columns = len(lengths)
+    room = len(data)
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled and row + AHEAD < rows:
+                fetch_tuple(data, tuple_at[row + AHEAD], tuple_length[row + AHEAD])
+                if row & 7 == 0:
+                    for column in range(columns):
+                        cell = column * rows + row + AHEAD
+                        if cell < len(places) and cell < len(sizes):
+                            prefetch(cython.address(places[cell]))
+                            prefetch(cython.address(sizes[cell]))
+            start = tuple_at[row]
+            if start < 0:
+                for column in range(columns):
+                    slot = slots[column]
+                    if slot >= 0:
+                        places[slot * rows + row] = AT_NULL
+                        absent[slot] += 1
+                continue
+            end = start + tuple_length[row]
+            if tuple_length[row] < PACKED_HEADER or end > room:
+                return row
+            if locate_row(
+                data, start, end, row, rows, columns, lengths, aligns, slots, places, sizes, absent, kinds
+            ) < 0:  # fmt: skip
+                return row
+    return ALL_DONE
+
+
+def locate_row(
+    data: Buffer,
+    start: int,
+    end: int,
+    row: int,
+    rows: int,
+    columns: int,
+    lengths: Integers,
+    aligns: Integers,
+    slots: Integers,
+    places: Integers,
+    sizes: Integers,
+    absent: Integers,
+    kinds: Integers,
+) -> int:
+    """Find the values of one tuple; return -1 if its bytes contradict its layout."""
+    stored = read_u16(data, start) & ATTRIBUTES
+    has_nulls = data[start + 2] & HAS_NULLS
+    hoff = data[start + 4]
+    base = start + PACKED_HEADER + hoff - TUPLE_HEADER
+    bitmap = start + PACKED_HEADER
+    bitmap_bytes = stored + 7 >> 3 if has_nulls else 0
+    if hoff & 7 or hoff < TUPLE_HEADER + bitmap_bytes or base > end or stored > columns:
+        return -1
+    at = base
+    for column in range(stored):
+        slot = slots[column]
+        if has_nulls and not data[bitmap + (column >> 3)] >> (column & 7) & 1:
+            if slot >= 0:
+                places[slot * rows + row] = AT_NULL
+                absent[slot] += 1
+            continue
+        place = at
+        length = lengths[column]
+        if length != VARLENA:
+            at += (base - at) & (aligns[column] - 1)
+            place = at
+            size = length
+            at += length
+        else:
+            if at < end and data[at] == 0:
+                at += (base - at) & (aligns[column] - 1)
+            length = datum_length(data, at, end)
+            if length < 0:
+                return -1
+            first = data[at]
+            if first == 1:
+                place = AT_EXTERNAL
+                size = length
+                if slot >= 0:
+                    absent[slot] += 1
+                    kinds[EXTERNAL_KIND] += 1
+            elif first & 1:
+                place = at + 1
+                size = length - 1
+            elif first & 2:
+                place = at
+                size = -length
+                kinds[COMPRESSED_KIND] += 1
+            else:
+                place = at + 4
+                size = length - 4
+            at += length
+        if at > end:
+            return -1
+        if slot >= 0:
+            places[slot * rows + row] = place
+            sizes[slot * rows + row] = size
+    for column in range(stored, columns):
+        slot = slots[column]
+        if slot >= 0:
+            places[slot * rows + row] = AT_MISSING
+            absent[slot] += 1
+            kinds[MISSING_KIND] += 1
+    return 0
+
+
+def next_compressed(places: Integers, sizes: Integers, cell: int) -> int:
+    """Return the first cell from `cell` on whose payload is compressed, or DONE."""
+    cells = len(places)
+    with cython.nogil:
+        while cell < cells:
+            if places[cell] >= 0 and sizes[cell] < 0:
+                return cell
+            cell += 1
+    return ALL_DONE
+
+
+def fill_missing(places: Integers, sizes: Integers, first: int, rows: int, place: int, size: int) -> int:
+    """Put the missing value, at `place`, where the column that begins at cell `first` needs it; return how often."""
+    filled = 0
+    with cython.nogil:
+        for cell in range(first, first + rows):
+            if places[cell] == AT_MISSING:
+                places[cell] = place
+                sizes[cell] = size
+                filled += 1
+    return filled
+
+
+def mark_unchanged(
+    places: Integers, tuple_at: Integers, columns: int, bitmaps: Room, offsets: Integers, validity: Room
+) -> int:
+    """Note for each row which columns are external: a bitmap of `columns` bits; return how many rows have one."""
+    rows = len(tuple_at)
+    width = columns + 7 >> 3
+    marked = 0
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = marked * width
+            found = 0
+            for column in range(columns):
+                if places[column * rows + row] == AT_EXTERNAL:
+                    bitmaps[marked * width + (column >> 3)] |= 1 << (column & 7)
+                    found = 1
+            if found:
+                validity[row >> 3] |= 1 << (row & 7)
+                marked += 1
+        offsets[rows] = marked * width
+    return marked
+
+
+def present(places: Integers, first: int, rows: int, validity: Room) -> int:
+    """Set the bits of the rows that have a value; return how many have none."""
+    nulls = 0
+    with cython.nogil:
+        for row in range(rows):
+            if places[first + row] >= 0:
+                validity[row >> 3] |= 1 << (row & 7)
+            else:
+                nulls += 1
+    return nulls
+
+
+def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, offsets: Integers) -> int:
+    """Lay the elements of all arrays end to end: fill `offsets`, return their number; DONE if a header is odd."""
+    total = 0
+    with cython.nogil:
+        for row in range(rows):
+            offsets[row] = total
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            place = places[first + row]
+            if place < 0:
+                continue
+            size = sizes[first + row]
+            dimensions = read_u32(data, place) if size >= ARRAY_HEADER else ARRAY_DIMENSIONS + 1
+            if dimensions > ARRAY_DIMENSIONS or size < ARRAY_HEADER + dimensions * 8:
+                return ALL_DONE
+            count = 1 if dimensions > 0 else 0
+            for index in range(dimensions):
+                # An element takes a bit at least: no array has more of them than bits.
+                count *= read_u32(data, place + ARRAY_HEADER + index * 4)
+                if count > size * 8 or count > ELEMENTS_MAX:
+                    return ALL_DONE
+            total += count
+            if total > ELEMENTS_MAX:
+                return ALL_DONE
+        offsets[rows] = total
+    return total
+
+
+def locate_elements(
+    data: Buffer,
+    places: Integers,
+    sizes: Integers,
+    first: int,
+    rows: int,
+    length: int,
+    align: int,
+    offsets: Integers,
+    element_places: Integers,
+    element_sizes: Integers,
+) -> int:
+    """Find every element of every array; return DONE, or the row of an odd one."""
+    with cython.nogil:
+        for row in range(rows):
+            count = offsets[row + 1] - offsets[row]
+            if count == 0:
+                continue
+            place = places[first + row]
+            origin = place - 4  # of alignment: the header that is gone
+            end = place + sizes[first + row]
+            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
+            data_offset = read_u32(data, place + 4)
+            bitmap = bounds_end if data_offset != 0 else 0
+            at = origin + data_offset if data_offset != 0 else bounds_end + ((origin - bounds_end) & 7)
+            if at < bounds_end or at > end or (bitmap != 0 and bitmap + (count + 7 >> 3) > at):
+                return row
+            for index in range(count):
+                cell = offsets[row] + index
+                if bitmap != 0 and not data[bitmap + (index >> 3)] >> (index & 7) & 1:
+                    element_places[cell] = AT_NULL
+                    continue
+                at += (origin - at) & (align - 1)
+                size = length if length != VARLENA else datum_length(data, at, end)
+                if size < 0 or at + size > end:
+                    return row
+                lead = 0
+                if length == VARLENA:
+                    head = data[at]
+                    if head == 1:
+                        return row
+                    lead = 1 if head & 1 else 4
+                    if head & 3 == 2:
+                        lead = 0
+                element_places[cell] = at + lead
+                element_sizes[cell] = size - lead if length != VARLENA or lead != 0 else -size
+                at += size
+    return ALL_DONE
+
+
+def copy_elements(
+    data: Buffer, places: Integers, sizes: Integers, first: int, rows: int, length: int, offsets: Integers, out: Room
+) -> int:
+    """Copy the elements of arrays without NULLs, `length` bytes each, next to each other; return DONE.
+
+    Otherwise, the row of an array that has a NULL, or is odd.
+    """
+    with cython.nogil:
+        for row in range(rows):
+            if cython.compiled:
+                fetch(data, places, first + row, first + rows - 1)
+            size = (offsets[row + 1] - offsets[row]) * length
+            if size == 0:
+                continue
+            place = places[first + row]
+            bounds_end = place + ARRAY_HEADER + read_u32(data, place) * 8
+            at = bounds_end + ((place - 4 - bounds_end) & 7)
+            to = offsets[row] * length
+            if (
+                read_u32(data, place + 4) != 0
+                or at + size > place + sizes[first + row]
+                or at + size > len(data)
+                or to + size > len(out)
+            ):
+                return row
+            if cython.compiled:
+                copy_within(cython.address(out[to]), len(out) - to, cython.address(data[at]), len(data) - at, size)
+            else:
+                out[to : to + size] = data[at : at + size]
+    return ALL_DONE

@@ -1,0 +1,69 @@
+"""TOASTed values put together again: their chunks are rows of the TOAST table that precede the row which owns them.
+
+Chunks are kept per subtransaction until that row has been read, then forgotten (`ReorderBufferToastReset`,
+`reorderbuffer.c`, PG 16): a pointer that finds no chunks stands for a value written earlier, which is not in WAL again.
+A multi-insert is one call of many rows: only its last record ends the life of its chunks. A value is no sooner put
+together than its chunks are gone: each belongs to one row, and may be a gigabyte.
+"""
+
+import struct
+
+from tidemark.decode.datum.tuples import (
+    PACKED_HEADER_BYTES,
+    TUPLE_HEADER_BYTES,
+    TupleLayout,
+    external_pointers,
+    replace_external,
+)
+from tidemark.decode.datum.varlena import BadDatum, ExternalPointer, datum_length, read_datum, reassembled_datum
+from tidemark.model.lsn import Oid
+
+HAS_EXTERNAL = 0x0004  # of infomask: some value is in a TOAST table
+_INFOMASK_AT = 2
+_HOFF_AT = 4
+_CHUNK_KEY = struct.Struct("<Ii")  # chunk_id, chunk_seq; chunk_data follows
+
+
+class ToastChunks:
+    """Chunks of values whose owning rows have not been read yet."""
+
+    __slots__ = ("_values", "byte_count")
+
+    def __init__(self) -> None:
+        self._values: dict[Oid, list[bytes]] = {}
+        self.byte_count = 0
+
+    def add(self, packed: bytes) -> None:
+        """Take one row of a TOAST table."""
+        at = PACKED_HEADER_BYTES + packed[_HOFF_AT] - TUPLE_HEADER_BYTES
+        if len(packed) < at + _CHUNK_KEY.size:
+            raise BadDatum(f"TOAST chunk of {len(packed)} bytes")
+        value_id, number = _CHUNK_KEY.unpack_from(packed, at)
+        at += _CHUNK_KEY.size
+        content = read_datum(packed, at, datum_length(packed, at))
+        if isinstance(content, ExternalPointer):
+            raise BadDatum(f"chunk {number} of TOAST value {value_id} is itself a pointer")
+        if number == 0:
+            self._values[Oid(value_id)] = []
+        chunks = self._values.get(Oid(value_id), [])
+        if number != len(chunks):
+            raise BadDatum(f"chunk {number} of TOAST value {value_id} follows {len(chunks)} chunks")
+        chunks.append(content)
+        self.byte_count += len(content)
+
+    def clear(self) -> None:
+        """Forget all chunks: the row that owned them is through."""
+        self._values.clear()
+        self.byte_count = 0
+
+    def fill_in(self, packed: bytes, layout: TupleLayout) -> bytes:
+        """Return `packed` with the values that are here in place of the pointers to them; give these up."""
+        if not self._values or not packed[_INFOMASK_AT] & HAS_EXTERNAL:
+            return packed
+        datums = {}
+        for column, pointer in external_pointers(packed, layout):
+            chunks = self._values.pop(pointer.value_id, None)
+            if chunks is not None:
+                datums[column] = reassembled_datum(pointer, chunks)
+                self.byte_count -= pointer.stored_size
+        return replace_external(packed, layout, datums) if datums else packed

@@ -1,0 +1,1 @@
+"""Transactions to bounded change groups."""

@@ -1,0 +1,227 @@
+"""Rows of many transactions and relations on their way into batches: taken in runs, sorted by relation at the end.
+
+Two passes, as everywhere where rows become columns: what a run costs does not depend on its rows, and what a row costs
+is one turn of a loop (`row_entries`).
+"""
+
+from array import array
+from collections.abc import Callable, Iterator
+
+from tidemark.decode.arrow.batch_costs import MetVersions
+from tidemark.decode.arrow.batches import RowSpans
+from tidemark.decode.datum.row_entries import ENTRY_BYTES, arrange, has_wanted, put_runs, tally, tuple_bytes
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import RowRun
+from tidemark.decode.transactions.rowlog import RelationVersions
+from tidemark.model.change import TransactionEnd
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+
+ARENA_KEPT_BYTES = 64 << 20  # an arena that had to be larger is not kept
+ARENA_GROWS_BYTES = 1 << 20  # at most, by more than is needed now; up to there it doubles
+
+
+class Arena:
+    """Bytes put end to end, in memory that is kept from one group to the next: fresh pages cost more than the copy."""
+
+    __slots__ = ("_buffer", "size")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.size = 0
+
+    def put(self, part: bytes | bytearray | memoryview) -> None:
+        """Put `part` behind what is there."""
+        end = self.size + len(part)
+        if end > len(self._buffer):
+            self._buffer += bytes(max(end - len(self._buffer), min(len(self._buffer), ARENA_GROWS_BYTES)))
+        memoryview(self._buffer)[self.size : end] = part
+        self.size = end
+
+    def content(self) -> bytearray:
+        """Return what was put since `clear`: good until the next `put`."""
+        del self._buffer[self.size :]
+        return self._buffer
+
+    def clear(self) -> None:
+        """Begin anew."""
+        if len(self._buffer) > ARENA_KEPT_BYTES:
+            self._buffer = bytearray()
+        self.size = 0
+
+
+class Runs:
+    """What its transaction says of each run of rows: columns, whose memory is kept as well."""
+
+    __slots__ = ("_columns", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        # Entries up to the run's end, ordinal of its first row, timeline, commit LSN, time, xid or the 64-bit one.
+        self._columns = tuple(array(code) for code in "qqiqqq")
+
+    def put(self, rows: int, ordinal: int, end: TransactionEnd) -> None:
+        """Put a run of the transaction `end` behind those that are there."""
+        at = self._make_room(1)
+        told = (rows, ordinal, end.timeline, end.commit_lsn, end.commit_time_us, end.xid)
+        for column, value in zip(self._columns, told, strict=True):
+            column[at] = value
+
+    def put_transactions(self, run: CommittedRun, start: int, stop: int, more_rows: int) -> None:
+        """Put a run for each of the transactions `start` to `stop`, which end `more_rows` later than they say."""
+        ends = run.ends
+        put_runs(
+            run.row_ends,
+            ends.commit_lsns,
+            ends.times_us,
+            ends.full_xids,
+            start,
+            stop,
+            more_rows,
+            ends.timeline,
+            self._make_room(stop - start),
+            *self._columns,
+        )
+
+    def columns(self) -> "list[array[int]]":
+        """Return what was put since `clear`, column by column."""
+        return [column[: self.count] for column in self._columns]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.count = 0
+
+    def _make_room(self, count: int) -> int:
+        """Return where the next `count` stand."""
+        at = self.count
+        self.count += count
+        room = len(self._columns[0])
+        if self.count > room:
+            for column in self._columns:
+                column.frombytes(bytes(column.itemsize * max(self.count - room, room)))
+        return at
+
+
+class Arenas:
+    """Where a grouper's rows are gathered, one group after the other."""
+
+    __slots__ = ("entries", "runs", "tuples")
+
+    def __init__(self) -> None:
+        self.entries = Arena()
+        self.tuples = Arena()
+        self.runs = Runs()
+
+
+class GatheredRows:
+    """Rows in stream order, each run with what its transaction says of it."""
+
+    __slots__ = ("_entries", "_passed_over", "_runs", "_tuples", "_uncounted_bytes", "_versions", "met")
+
+    def __init__(self, versions: RelationVersions, arenas: Arenas, uncounted_bytes: int) -> None:
+        """Gather in `arenas`: what others gathered there is gone.
+
+        Tables are counted where batches of all of them take more than `uncounted_bytes` beside their rows.
+        """
+        self._versions = versions
+        self.met = MetVersions(versions.batch_bytes)
+        self._uncounted_bytes = uncounted_bytes
+        self._entries, self._tuples, self._runs = arenas.entries, arenas.tuples, arenas.runs
+        self._entries.clear()
+        self._tuples.clear()
+        self._runs.clear()
+        self._passed_over = 0  # entries of transactions whose rows nobody wants: they count, and are not gathered
+
+    def __len__(self) -> int:
+        return self._entries.size // ENTRY_BYTES + self._passed_over
+
+    @property
+    def byte_count(self) -> int:
+        """Memory taken, about."""
+        return len(self) * ENTRY_BYTES + self._tuples.size
+
+    def fits(self, run: RowRun | CommittedRun) -> bool:
+        """Tell if the run's entries name relation versions by the same numbers."""
+        return run.versions is self._versions
+
+    def within(self, run: RowRun | CommittedRun, start: int, stop: int, most: int) -> int:
+        """Return the entry from `start` on by which batches take `most` beside their rows, counted in; or `stop`."""
+        return self.met.within(run.chunk.entries if isinstance(run, RowRun) else run.entries, start, stop, most)
+
+    def take(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
+        """Take the rows `start` to `stop` of a run of the transaction `end`."""
+        chunk = run.chunk
+        if self._versions.all_batch_bytes > self._uncounted_bytes:
+            self.met.take(chunk.entries, start, stop)
+        if stop - start == len(chunk):  # most transactions are small
+            self._entries.put(chunk.entries)
+            self._tuples.put(chunk.tuples)
+        else:
+            begin = run.tuples_at + tuple_bytes(chunk.entries, run.start, start)
+            size = tuple_bytes(chunk.entries, start, stop)
+            self._entries.put(memoryview(chunk.entries)[start * ENTRY_BYTES : stop * ENTRY_BYTES])
+            self._tuples.put(memoryview(chunk.tuples)[begin : begin + size])
+        self._runs.put(self._entries.size // ENTRY_BYTES, run.ordinal(start), end)
+
+    def take_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+        """Take the rows of the transactions `start` to `stop`."""
+        first, last = run.rows_before(start), run.rows_before(stop)
+        if self._versions.all_batch_bytes > self._uncounted_bytes:
+            self.met.take(run.entries, first, last)
+        if not has_wanted(run.entries, first, last):
+            self._passed_over += last - first
+            return
+        self._runs.put_transactions(run, start, stop, self._entries.size // ENTRY_BYTES - first)
+        self._entries.put(memoryview(run.entries)[first * ENTRY_BYTES : last * ENTRY_BYTES])
+        self._tuples.put(memoryview(run.tuples)[run.bytes_before(start) : run.bytes_before(stop)])
+
+    def by_relation(self, wanted: Callable[[Relation], bool]) -> Iterator[tuple[Oid, Relation, RowSpans]]:
+        """Give out the rows of each wanted relation version, in the order in which the versions were first seen."""
+        versions = self._versions
+        row_counts = array("q", [0]) * len(versions)
+        if tally(self._entries.content(), row_counts) < 0:
+            raise InternalError("gathered rows name a relation version that is none")
+        chosen = [number for number, count in enumerate(row_counts) if count and wanted(versions.relations[number])]
+        next_row = array("q", [-1]) * len(versions)
+        rows = 0
+        for number in chosen:
+            next_row[number] = rows
+            rows += row_counts[number]
+        columns = self._arranged(rows, next_row)
+        for number in chosen:
+            stop = next_row[number]
+            spans = columns.part(stop - row_counts[number], stop)
+            yield versions.databases[number], versions.relations[number], spans
+
+    def _arranged(self, rows: int, next_row: "array[int]") -> RowSpans:
+        """Return all rows, those of one relation version next to each other."""
+        out = RowSpans(self._tuples.content(), rows)
+        rows_up_to, ordinals, timelines, commit_lsns, times_us, xids = self._runs.columns()
+        moved = arrange(
+            self._entries.content(),
+            self._tuples.size,
+            rows_up_to,
+            ordinals,
+            timelines,
+            commit_lsns,
+            times_us,
+            xids,
+            next_row,
+            out.op,
+            out.before_kind,
+            out.origin,
+            out.lsn,
+            out.ordinal,
+            out.timeline,
+            out.commit_lsn,
+            out.commit_time_us,
+            out.xid,
+            out.new_at,
+            out.new_length,
+            out.old_at,
+            out.old_length,
+        )
+        if moved != rows:
+            raise InternalError(f"{moved} of {rows} gathered rows have tuples")
+        return out

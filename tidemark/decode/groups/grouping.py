@@ -1,0 +1,422 @@
+"""Committed transactions to change groups: rows gathered into columnar batches across transactions, within bounds.
+
+A group is a contiguous prefix of the stream, cut where a bound is reached, also inside a transaction. In it, what is no
+row and no message is a *barrier*: batches end there, so that all rows of an earlier batch come before it in the stream
+and all rows of a later one after it. Between barriers there is one batch a relation version, in no order: its rows
+carry their positions. The batches of one table are in stream order, also where its versions or partitions take turns.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from tidemark.decode.arrow.batch_costs import batch_bytes
+from tidemark.decode.arrow.batches import BatchBuilder
+from tidemark.decode.datum.row_entries import ENTRY_BYTES, rows_within
+from tidemark.decode.groups.gathering import Arenas, GatheredRows
+from tidemark.decode.groups.origins import has_excluded, kept_rows
+from tidemark.decode.groups.partitions import PartitionRoutes, RootOf, RoutedItem, by_leaf
+from tidemark.decode.groups.stream_order import in_stream_order
+from tidemark.decode.groups.transaction_counts import TransactionCounts
+from tidemark.decode.transactions.committed_run import CommittedRun, EndsInGroup
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, RowRun
+from tidemark.decode.transactions.itemlog import Item
+from tidemark.decode.transactions.schema_changes import CAPTURED_KINDS
+from tidemark.decode.types.codec import Dialect
+from tidemark.model.change import (
+    CAPTURE_PREFIXES,
+    ChangeBatch,
+    ChangeGroup,
+    GroupItem,
+    LogicalMessage,
+    SchemaEvent,
+    TransactionEnd,
+    Truncation,
+)
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.origins import NO_ORIGIN_EXCLUDED, ExcludedOrigins
+from tidemark.model.position import Pointer, Position
+from tidemark.model.relation import Relation
+from tidemark.model.snapshot import Visibility
+
+TABLES_MAX = 65536  # relation versions whose selection is remembered
+GROUP_ROWS = 65536
+GROUP_BYTES = 4 << 20  # of tuples, about, and of what batches that have ended take beside them: what the caches hold
+GROUP_BATCH_BYTES = 48 << 20  # of what batches take beside their rows: of 13,000 to 32,000 with 20 to 2 columns
+UNCOUNTED_SHARE = 8  # of which batches of all tables that there are may take one without being counted
+ITEM_BYTES = 500  # what an item that is no row counts, beside its content
+
+Selection = Callable[[Relation], bool]
+Copied = Callable[[Oid, TransactionEnd], bool]  # of a relation, a transaction: its rows came with the first copy
+
+
+def nothing_copied(_relation: Oid, _end: TransactionEnd) -> bool:
+    """Say that no first copy was made."""
+    return False
+
+
+def all_tables(relation: Relation) -> bool:
+    """Select every relation whose rows are captured; materialized views are not."""
+    return relation.kind in CAPTURED_KINDS
+
+
+def all_messages(_prefix: str) -> bool:
+    """Select every logical message."""
+    return True
+
+
+class _Reached(NamedTuple):
+    """How far a group goes: a pointer, made only when one is asked for."""
+
+    timeline: TimelineId
+    commit_lsn: Lsn
+    ordinal: int
+    restart_lsn: Lsn
+
+    @property
+    def position(self) -> Position:
+        return Position(self.timeline, self.commit_lsn, self.ordinal)
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(self.position, self.restart_lsn)
+
+
+class Grouper:
+    """Gathers what the decoder gives out; hands over a group whenever one is full."""
+
+    def __init__(
+        self,
+        dialects: Mapping[Oid, Dialect],
+        *,
+        selected: Selection = all_tables,
+        root_of: RootOf = by_leaf,
+        excluded: ExcludedOrigins = NO_ORIGIN_EXCLUDED,
+        wants_message: Callable[[str], bool] = all_messages,
+        counting: bool = False,
+        copied: Copied = nothing_copied,
+        copied_by: Collection[Visibility] = (),
+        after: Position | None = None,
+        behind: Visibility | None = None,
+        rows_max: int = GROUP_ROWS,
+        bytes_max: int = GROUP_BYTES,
+        batch_bytes_max: int = GROUP_BATCH_BYTES,
+    ) -> None:
+        """`dialects` are the databases'; `selected` tells which relations are wanted, `root_of` whose name they have.
+
+        `excluded` are replication origins, `wants_message` goes by a message's prefix. `counting`: transactions come
+        with their counts, and changes numbered by table.
+
+        What stands at or before the position `after` was delivered already, and is left out; so is what the snapshot
+        `behind` sees: the changes begin behind it. `copied` tells by the snapshots `copied_by`; where those are not
+        named, it is asked of every row.
+        """
+        self._dialects = dialects
+        self._selected = selected
+        self._routes = PartitionRoutes(dialects, root_of)
+        self._excluded = excluded
+        self._wants_message = wants_message
+        self._counts = TransactionCounts() if counting else None
+        self._copied = copied
+        self._snapshots = tuple(copied_by) if behind is None else (behind, *copied_by)
+        self._asks_always = copied is not nothing_copied and not copied_by
+        self._after = after
+        self._behind = behind
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
+        self._batch_bytes_max = batch_bytes_max
+        self._uncounted_bytes = batch_bytes_max // UNCOUNTED_SHARE
+        self._selection: dict[Relation, bool] = {}
+        self._arenas = Arenas()
+        self._restart()
+
+    def _restart(self) -> None:
+        self._first: _Reached | None = None
+        self._last: _Reached | None = None
+        self._items: list[GroupItem] = []
+        self._gathered: GatheredRows | None = None
+        self._transactions = EndsInGroup()
+        self._begun = EndsInGroup()  # where that counts
+        self._row_count = 0
+        self._byte_count = 0
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes gathered since the last group, about."""
+        return self._byte_count + (self._gathered.byte_count if self._gathered is not None else 0)
+
+    def add_transaction(self, transaction: CommittedTransaction) -> Iterator[ChangeGroup]:
+        """Take a transaction and let go of it; give out the groups that became full by it."""
+        end = transaction.end
+        first = self._first_new(end)
+        if first >= end.item_count:
+            transaction.release()
+            return
+        yield from self._begin(end, first)
+        for item in transaction.items():
+            if not isinstance(item, RowRun):
+                if item.position.ordinal < first:
+                    self._count_item(item, end)
+                    continue
+                if self._is_full:
+                    yield self._close()
+                self._add_item(item, transaction.inner_restart_lsn, end)
+                continue
+            row = item.row_at(first)
+            self._count_rows(item, item.start, row, end)
+            while row < item.stop:
+                self._gather(item)  # NB: other versions end the batches, by which the group may become full
+                if self._is_full:
+                    yield self._close()
+                row = self._add_rows(item, row, first, transaction)
+        transaction.release()
+        assert self._last is not None, end
+        self._transactions.append(end)
+        self._last = self._last._replace(restart_lsn=transaction.restart_lsn)
+        if self._is_full:
+            yield self._close()
+
+    def add_run(self, run: CommittedRun) -> Iterator[ChangeGroup]:
+        """Take small transactions; give out the groups that became full by them, as one by one."""
+        if not self._takes_all_of(run):
+            for index in range(len(run)):
+                yield from self.add_transaction(run.transaction(index))
+            return
+        index = 0
+        while index < len(run):
+            stop = self._fitting(run, index)
+            if stop > index:
+                self._add_transactions(run, index, stop)
+            else:
+                yield from self.add_transaction(run.transaction(index))
+            index = max(stop, index + 1)
+
+    def _begin(self, end: TransactionEnd, first: int) -> Iterator[ChangeGroup]:
+        """Note where a transaction begins, where that counts: with its first item, in the same group."""
+        if self._counts is not None and first == 0:
+            if self._is_full:
+                yield self._close()
+            self._begun.append(end)
+
+    def add_message(self, message: LogicalMessage, restart_lsn: Lsn) -> Iterator[ChangeGroup]:
+        """Take a message that belongs to no transaction; give out the group if it is full."""
+        if self._after is not None and message.position <= self._after:
+            return
+        self._add_item(message, restart_lsn)
+        if self._is_full:
+            yield self._close()
+
+    def flush(self) -> ChangeGroup | None:
+        """Give out what was gathered, full or not; None if there is nothing."""
+        return None if self._first is None else self._close()
+
+    @property
+    def _is_full(self) -> bool:
+        rows = self._row_count + (len(self._gathered) if self._gathered is not None else 0)
+        if self._gathered is not None and self._gathered.met.byte_count >= self._batch_bytes_max:
+            return True
+        return rows >= self._rows_max or self.byte_count >= self._bytes_max
+
+    def _first_new(self, end: TransactionEnd) -> int:
+        """Return the ordinal of the transaction's first item that was not delivered."""
+        if self._behind is not None and self._behind.shows(end.full_xid, end.commit_lsn):
+            return end.item_count
+        if self._after is None:
+            return 0
+        if (end.timeline, end.commit_lsn) == (self._after.timeline, self._after.commit_lsn):
+            return self._after.ordinal + 1
+        return end.item_count if Position(end.timeline, end.commit_lsn, 0) < self._after else 0
+
+    def _takes_all_of(self, run: CommittedRun) -> bool:
+        """Tell if nothing of a run was delivered or copied already, or is looked at one by one."""
+        after, ends = self._after, run.ends
+        if self._asks_always or has_excluded(run.entries, self._excluded):
+            return False
+        if after is not None and ends.timeline != after.timeline:
+            return False
+        if after is not None and ends.commit_lsns[0] <= after.commit_lsn:
+            return False
+        if not self._snapshots:
+            return True
+        oldest, lsn = FullXid(min(ends.full_xids)), Lsn(ends.commit_lsns[0])
+        return all(snapshot.shows_none_from(oldest, lsn) for snapshot in self._snapshots)
+
+    def _fitting(self, run: CommittedRun, index: int) -> int:
+        """Return the first transaction of a run, from `index` on, by which the group gets full; or the run's end."""
+        gathered = self._gather(run)  # NB: first of all, as above
+        rows = self._rows_max - self._row_count - len(gathered)
+        room = self._bytes_max - self.byte_count
+        stop = len(run)
+        rows_before, bytes_before = run.rows_before(index), run.bytes_before(index)
+
+        if run.versions.all_batch_bytes > self._uncounted_bytes:
+            end = run.rows_before(stop)
+            within = gathered.within(run, rows_before, end, self._batch_bytes_max)
+            stop = stop if within == end else bisect_left(run.row_ends, within, lo=index)
+
+        def fills(number: int) -> bool:
+            taken = run.row_ends[number] - rows_before
+            return taken >= rows or taken * ENTRY_BYTES + run.byte_ends[number] - bytes_before >= room
+
+        if stop == index or not fills(stop - 1):
+            return stop
+        return bisect_left(range(stop), True, lo=index, key=fills)
+
+    def _gather(self, run: RowRun | CommittedRun) -> GatheredRows:
+        """Return where the rows of `run` go."""
+        if self._gathered is None or not self._gathered.fits(run):
+            self._end_batches()
+            self._gathered = GatheredRows(run.versions, self._arenas, self._uncounted_bytes)
+        return self._gathered
+
+    def _add_transactions(self, run: CommittedRun, start: int, stop: int) -> None:
+        gathered = self._gather(run)
+        ends, last = run.ends, stop - 1
+        self._reach(_Reached(ends.timeline, Lsn(ends.commit_lsns[start]), 0, run.inner_restart_lsn(start)))
+        commit_lsn, restart_lsn = Lsn(ends.commit_lsns[last]), Lsn(run.restart_lsns[last])
+        self._last = _Reached(ends.timeline, commit_lsn, ends.row_counts[last] - 1, restart_lsn)
+        gathered.take_transactions(run, start, stop)
+        self._transactions.extend(ends.part(start, stop))
+        if self._counts is not None:
+            self._begun.extend(ends.part(start, stop))
+
+    def _add_item(self, item: Item, restart_lsn: Lsn, end: TransactionEnd | None = None) -> None:
+        position = item.position
+        self._reach(_Reached(position.timeline, position.commit_lsn, position.ordinal, restart_lsn))
+        if isinstance(item, LogicalMessage | Truncation) and self._is_excluded(item, end):
+            return
+        if isinstance(item, LogicalMessage):
+            if item.prefix not in CAPTURE_PREFIXES and self._wants_message(item.prefix):
+                self._items.append(item)
+                self._byte_count += ITEM_BYTES + len(item.content)
+            return
+        wanted = [told for told in self._routes.items(item) if self._wants_item(told, end)]
+        if wanted:
+            self._end_batches()
+            self._count_item(item, end)
+            self._items.extend(wanted)
+            self._byte_count += ITEM_BYTES * len(wanted)
+
+    def _add_rows(self, run: RowRun, row: int, first: int, transaction: CommittedTransaction) -> int:
+        """Take rows of `run` from `row` on until the group is full; return the first row left over.
+
+        Of rows that nobody wants some may have been passed over already: those before the ordinal `first`.
+        """
+        end = transaction.end
+        gathered, chunk = self._gather(run), run.chunk
+        stop = min(run.stop, row + self._rows_max - self._row_count - len(gathered))
+        room = self._bytes_max - self.byte_count
+        if chunk.byte_count >= room:
+            stop = row + rows_within(chunk.entries, row, stop, room)
+        if run.versions.all_batch_bytes > self._uncounted_bytes:
+            stop = gathered.within(run, row, stop, self._batch_bytes_max)
+        ordinal = max(first, run.ordinal(row))
+        here = _Reached(end.timeline, end.commit_lsn, ordinal, transaction.inner_restart_lsn)
+        self._reach(here)
+        self._last = here._replace(ordinal=run.ordinal(stop) - 1)
+        for begin, finish in self._wanted_rows(run, row, stop, end):
+            gathered.take(run, begin, finish, end)
+        return stop
+
+    def _wanted_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
+        """Give out the ranges of rows that are neither copied already nor left out by their origin."""
+        ranges: Iterable[tuple[int, int]] = ((start, stop),)
+        if self._excluded:
+            ranges = kept_rows(run.chunk.entries, start, stop, self._excluded, end.origin)
+        if self._copied is nothing_copied:
+            yield from ranges
+        else:
+            for begin, finish in ranges:
+                yield from self._not_copied(run, begin, finish, end)
+
+    def _not_copied(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> Iterator[tuple[int, int]]:
+        """Give out the ranges of rows that no first copy has brought already."""
+        oids = [self._routes.target(relation).oid for relation in run.versions.relations]
+        begin = start
+        for row, number in enumerate(run.chunk.numbers(start, stop), start):
+            if self._copied(oids[number], end):
+                if row > begin:
+                    yield begin, row
+                begin = row + 1
+        if stop > begin:
+            yield begin, stop
+
+    def _count_item(self, item: Item, end: TransactionEnd | None) -> None:
+        """Count a TRUNCATE, given out now or before a restart."""
+        if self._counts is None or end is None or not isinstance(item, Truncation) or self._is_excluded(item, end):
+            return
+        for told in self._routes.items(item):
+            if isinstance(told, Truncation) and self._wants_item(told, end):
+                self._counts.count(end.commit_lsn, told.database, told.relation, 1)
+
+    def _count_rows(self, run: RowRun, start: int, stop: int, end: TransactionEnd) -> None:
+        """Count rows that were given out before a restart."""
+        if self._counts is None or start == stop:
+            return
+        versions = run.versions
+        for begin, finish in self._wanted_rows(run, start, stop, end):
+            for number, count in Counter(run.chunk.numbers(begin, finish)).items():
+                relation = versions.relations[number]
+                if self.wants(relation):
+                    target = self._routes.target(relation)
+                    self._counts.count(end.commit_lsn, versions.databases[number], target, count)
+
+    def _is_excluded(self, item: LogicalMessage | Truncation, end: TransactionEnd | None) -> bool:
+        return bool(self._excluded) and self._excluded.holds(item.origin, end.origin if end is not None else 0)
+
+    def _wants_item(self, item: RoutedItem, end: TransactionEnd | None) -> bool:
+        told = (item.before, item.after) if isinstance(item, SchemaEvent) else (item.relation,)
+        versions = [relation for relation in told if relation is not None]
+        if end is not None and self._copied(versions[0].oid, replace(end, database=item.database)):
+            return False
+        return any(self.wants(relation) for relation in versions)
+
+    def wants(self, relation: Relation) -> bool:
+        """Tell if the rows of a relation version come out."""
+        wanted = self._selection.get(relation)
+        if wanted is None:
+            if len(self._selection) >= TABLES_MAX:
+                self._selection.clear()
+            wanted = all_tables(relation) and self._selected(self._routes.target(relation))
+            self._selection[relation] = wanted
+        return wanted
+
+    def _reach(self, reached: _Reached) -> None:
+        if self._first is None:
+            self._first = reached
+        self._last = reached
+
+    def _end_batches(self) -> None:
+        gathered, self._gathered = self._gathered, None
+        if gathered is None:
+            return
+        self._byte_count += gathered.byte_count
+        made: dict[tuple[Oid, Oid], list[ChangeBatch]] = {}
+        for database, relation, spans in gathered.by_relation(self.wants):
+            builder = BatchBuilder(database, relation, self._dialects[database])
+            self._byte_count += batch_bytes(relation)
+            table = self._routes.target(relation).oid
+            made.setdefault((database, table), []).extend(self._routes.batches(builder.build(spans)))
+            self._row_count += len(spans)
+        for batches in made.values():
+            ordered = in_stream_order(batches)
+            self._items.extend(self._counts.number(ordered) if self._counts is not None else ordered)
+
+    def _close(self) -> ChangeGroup:
+        self._end_batches()
+        assert self._first is not None, "a full group has items"
+        assert self._last is not None, "a full group has items"
+        counts, ends = self._counts, self._transactions
+        group = ChangeGroup(
+            self._first.position,
+            self._last.pointer,
+            self._items,
+            ends if counts is None else counts.told(ends),
+            self._row_count,
+            self._byte_count,
+            self._begun,
+        )
+        self._restart()
+        return group

@@ -1,0 +1,296 @@
+"""Changes of partitions under the name of a partitioned table above them (P23).
+
+A row of a partition comes with the columns of the table above, by name, and with one more: the system column
+`tableoid`, which names its partition. With it in the key a row means the same to a target as to the server: partitions
+may have keys of their own that are unique in each of them alone, a row that moves is a delete there and an insert here,
+and whatever happens to one partition as a whole, from TRUNCATE to DETACH, is said of the rows with its `tableoid`.
+
+What is routed where is decided per version of the partition, which has the versions of the tables above it with it: so
+names and columns are those of the change's own record.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tidemark.decode.transactions.schema_changes import as_readers_see, differ
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import arrow_struct
+from tidemark.model.change import (
+    AFTER,
+    BEFORE,
+    ChangeBatch,
+    PartitionChange,
+    PartitionEvent,
+    RewriteBoundary,
+    SchemaChange,
+    SchemaEvent,
+    Truncation,
+    batch_schema,
+)
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import TABLEOID_NUMBER, Align, Column, Relation, TypeDescription, TypeKind
+
+ROUTES_MAX = 65536  # versions whose way is remembered
+ROUTED_KIND = "p"  # pg_class.relkind of partitioned tables, which have no rows themselves
+_OID = TypeDescription(
+    oid=Oid(26),
+    namespace="pg_catalog",
+    name="oid",
+    display_name="oid",
+    kind=TypeKind.BASE,
+    length=4,
+    by_value=True,
+    align=Align.INT,
+)
+_TABLEOID = Column(
+    number=TABLEOID_NUMBER,
+    name="tableoid",
+    type=_OID,
+    typmod=-1,
+    length=4,
+    by_value=True,
+    align=Align.INT,
+    not_null=True,
+)
+
+RootOf = Callable[[Sequence[Relation]], Relation | None]
+"""Of a relation and those above it, nearest first: the one under whose name changes come; None: each its own."""
+SchemaItem = SchemaEvent | RewriteBoundary | Truncation
+RoutedItem = SchemaItem | PartitionEvent
+
+
+def by_leaf(_lineage: Sequence[Relation]) -> None:
+    """Leave all changes under their own tables' names."""
+
+
+def lineage(relation: Relation) -> tuple[Relation, ...]:
+    """Return what may give its name to changes of `relation`: itself if it is partitioned, and the tables above it."""
+    return (relation, *relation.ancestors) if relation.kind == ROUTED_KIND else relation.ancestors
+
+
+def as_target(root: Relation, of: Relation | None = None, *, constants: bool = False) -> Relation:
+    """Return the version of `root` that rows of the partition `of` come under; without one, its own.
+
+    The key is the partition's, since that is what old rows hold. `constants`: the new columns' values are, too.
+    """
+    of = of or root
+    names = {column.number: column.name for column in of.live_columns}
+    numbers = {column.name: column.number for column in root.live_columns}
+    missing = {column.name: column.missing for column in of.live_columns} if constants else {}
+    columns = tuple(replace(column, missing=missing.get(column.name)) for column in root.columns)
+
+    def key(of_partition: tuple[int, ...]) -> tuple[int, ...]:
+        return (*(numbers[names[number]] for number in of_partition), TABLEOID_NUMBER) if of_partition else ()
+
+    return replace(
+        root,
+        columns=(*columns, _TABLEOID),
+        replica_identity=of.replica_identity,
+        identity_columns=key(of.identity_columns),
+        primary_key=key(of.primary_key),
+        ancestors=(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where the rows of one version go: as what, and where each of the target's columns stands in them."""
+
+    target: Relation
+    places: tuple[int, ...]
+    struct: pa.StructType
+    schema: pa.Schema
+
+
+class PartitionRoutes:
+    """Gives batches and events of partitions the form in which they come under the table above."""
+
+    def __init__(self, dialects: Mapping[Oid, Dialect], root_of: RootOf) -> None:
+        self._dialects = dialects
+        self._root_of = root_of
+        self._targets: dict[Relation, Relation] = {}
+        self._ways: dict[Relation, _Way] = {}
+        self._told: dict[tuple[Oid, Oid], Relation | None] = {}  # what events said last of a table, by its OID
+
+    def root(self, relation: Relation) -> Relation | None:
+        """Return the table under whose name changes of `relation` come, which may be itself; None: it has its own."""
+        candidates = lineage(relation)
+        return self._root_of(candidates) if candidates else None
+
+    def target(self, relation: Relation) -> Relation:
+        """Return the version under which rows of `relation` come."""
+        target = self._targets.get(relation)
+        if target is None:
+            if len(self._targets) >= ROUTES_MAX:
+                self._targets.clear()
+            root = self.root(relation)
+            target = as_target(root, relation) if root is not None else alone(relation)
+            self._targets[relation] = target
+        return target
+
+    def batches(self, made: Iterable[ChangeBatch]) -> list[ChangeBatch]:
+        """Return batches as they are given out."""
+        return [
+            self._routed(batch) if self.target(batch.relation).gathers_partitions else self._alone(batch)
+            for batch in made
+        ]
+
+    def _alone(self, batch: ChangeBatch) -> ChangeBatch:
+        return replace(batch, relation=self.target(batch.relation)) if batch.relation.ancestors else batch
+
+    def _routed(self, batch: ChangeBatch) -> ChangeBatch:
+        way = self._way(batch)
+        columns, rows = [], batch.rows
+        for field, values in zip(rows.schema, rows.columns, strict=True):
+            if field.name in (BEFORE, AFTER):
+                columns.append(_struct(values, way, batch.relation.oid))
+            elif field.name == "_unchanged":
+                columns.append(_moved_bits(values, way.places))
+            else:
+                columns.append(values)
+        return ChangeBatch(batch.database, way.target, pa.RecordBatch.from_arrays(columns, schema=way.schema))
+
+    def _way(self, batch: ChangeBatch) -> _Way:
+        way = self._ways.get(batch.relation)
+        if way is None:
+            if len(self._ways) >= ROUTES_MAX:
+                self._ways.clear()
+            target = self.target(batch.relation)
+            there = {column.name: place for place, column in enumerate(batch.relation.live_columns)}
+            places = tuple(there[column.name] for column in target.live_columns[:-1])
+            struct = arrow_struct(target.live_columns, self._dialects[batch.database])
+            way = self._ways[batch.relation] = _Way(target, places, struct, batch_schema(struct))
+        return way
+
+    # --- events
+
+    def items(self, item: SchemaItem) -> Iterator[RoutedItem]:
+        """Give what an event comes to: nothing, itself, or what it means for one table and another."""
+        if isinstance(item, SchemaEvent):
+            described = item.after or item.before
+            assert described is not None, "nothing became nothing"
+            yield from self._of_table(item) if described.kind == ROUTED_KIND else self._of_leaf(item)
+            return
+        root = self.root(item.relation)
+        if root is None:
+            yield replace(item, relation=alone(item.relation))
+        elif item.relation.kind != ROUTED_KIND:
+            yield replace(item, relation=self.target(item.relation), partition=item.relation.oid)
+        elif root.oid == item.relation.oid:
+            yield replace(item, relation=as_target(root))
+
+    def _of_table(self, event: SchemaEvent) -> Iterator[RoutedItem]:
+        """Give what the event of a partitioned table comes to: one below another says nothing to anybody."""
+        before, after = self._own(event.before), self._own(event.after)
+        described = after or before
+        if described is None:
+            return
+        if described.gathers_partitions and not self._is_news(event.database, described.oid, after):
+            return
+        yield from _changed(event, before, after)
+
+    def _own(self, relation: Relation | None) -> Relation | None:
+        """Return how a partitioned table is shown under its own name, if it is."""
+        return under_own_name(relation, self._root_of) if relation is not None else None
+
+    def _of_leaf(self, event: SchemaEvent) -> Iterator[RoutedItem]:
+        before, after = event.before, event.after
+        was = self.root(before) if before is not None else None
+        now = self.root(after) if after is not None else None
+        left = was is not None and (now is None or now.oid != was.oid)
+        came = now is not None and (was is None or now.oid != was.oid)
+        own_before = alone(before) if before is not None and was is None else None
+        own_after = alone(after) if after is not None and now is None else None
+        yield from _changed(replace(event, brings_rows=left and own_after is not None), own_before, own_after)
+        if left:
+            assert was is not None, "it left it"
+            assert before is not None, "it was there"
+            if self._told.get((event.database, was.oid), was) is not None:
+                change = PartitionChange.DROP if after is None else PartitionChange.DETACH
+                yield _partition_event(event, change, as_target(was), before)
+        if came:
+            assert now is not None, "it came there"
+            assert after is not None, "it is there"
+            change = PartitionChange.CREATE if before is None else PartitionChange.ATTACH
+            yield _partition_event(event, change, as_target(now), after)
+        elif now is not None and was is not None:
+            yield from self._of_root(event, was, now)
+
+    def _of_root(self, event: SchemaEvent, was: Relation, now: Relation) -> Iterator[RoutedItem]:
+        """Tell what changed of the table above, by the first of its partitions: they know what became of the rows."""
+        assert event.after is not None, "it is there"
+        if differ(was, now) and self._is_news(event.database, now.oid, as_target(now)):
+            yield replace(event, before=as_target(was), after=as_target(now, event.after, constants=True))
+
+    def _is_news(self, database: Oid, oid: Oid, version: Relation | None) -> bool:
+        """Tell if the events so far did not say this of a table; note that they do."""
+        key = (database, oid)
+        shown = as_readers_see(version) if version is not None else None
+        shown = replace(shown, identity_columns=(), primary_key=()) if shown is not None else None
+        if key in self._told and self._told[key] == shown:
+            return False
+        if len(self._told) >= ROUTES_MAX:
+            self._told.clear()
+        self._told[key] = shown
+        return True
+
+
+def under_own_name(relation: Relation, root_of: RootOf) -> Relation | None:
+    """Return a version as it is given out under its own name; None: its changes come under another's."""
+    candidates = lineage(relation)
+    root = root_of(candidates) if candidates else None
+    if root is None:
+        return alone(relation)
+    return as_target(relation) if root.oid == relation.oid else None
+
+
+def alone(relation: Relation) -> Relation:
+    """Return a version as it is given out under its own name."""
+    return replace(relation, ancestors=()) if relation.ancestors else relation
+
+
+def _changed(event: SchemaEvent, before: Relation | None, after: Relation | None) -> Iterator[SchemaEvent]:
+    """Give the event with what is shown of it; none where nothing is."""
+    if (before is None and after is None) or (before is not None and after is not None and not differ(before, after)):
+        return
+    change = event.change
+    if before is None:
+        change = SchemaChange.CREATE
+    elif after is None:
+        change = SchemaChange.DROP
+    yield replace(event, change=change, before=before, after=after)
+
+
+def _partition_event(
+    event: SchemaEvent, change: PartitionChange, target: Relation, partition: Relation
+) -> PartitionEvent:
+    return PartitionEvent(event.position, event.lsn, event.database, event.xid, change, target, alone(partition))
+
+
+def _struct(values: pa.StructArray, way: _Way, partition: Oid) -> pa.StructArray:
+    """Return rows of a partition as rows of the table above it."""
+    count = len(values)
+    if values.null_count == count:
+        return pa.nulls(count, way.struct)
+    last = way.struct.field(way.struct.num_fields - 1).type
+    children = [
+        *(values.field(place) for place in way.places),
+        pa.repeat(pa.scalar(int(partition), last), count),
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(way.struct), mask=values.is_null())
+
+
+def _moved_bits(bitmaps: pa.Array, places: Sequence[int]) -> pa.Array:
+    """Return the bitmaps over the columns of a partition as such over those of the table above it."""
+    if bitmaps.null_count == len(bitmaps):
+        return bitmaps
+    coded = bitmaps.dictionary_encode()
+    size = (len(places) >> 3) + 1
+    moved = []
+    for bitmap in coded.dictionary.to_pylist():
+        bits = int.from_bytes(bitmap, "little")
+        number = sum((bits >> place & 1) << at for at, place in enumerate(places))
+        moved.append(number.to_bytes(size, "little"))
+    return pa.array(moved, bitmaps.type).take(coded.indices)

@@ -1,0 +1,1 @@
+"""Records to transactions, as decode.c and reorderbuffer.c do, with a fast path for small ones."""

@@ -1,0 +1,107 @@
+"""A committed transaction: its rows in runs, and what stands between them, with their places in the stream."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tidemark.decode.datum.row_entries import tuple_bytes
+from tidemark.decode.transactions.itemlog import Item, ItemLog
+from tidemark.decode.transactions.object_names import NO_NAMES, NamesNoted
+from tidemark.decode.transactions.ports import SpillPort
+from tidemark.decode.transactions.rowlog import RelationVersions, Row, RowChunk, RowLog
+from tidemark.model.change import TransactionEnd
+from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.model.position import Position
+
+
+class Ended(NamedTuple):
+    """What a commit record says of its transaction, and where it stands."""
+
+    xid: Xid
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    time_us: int
+    database: Oid
+    origin: int = 0
+    gid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowRun:
+    """Entries `start` to `stop` of a chunk, next to each other in the stream; the first row has `first_ordinal`."""
+
+    chunk: RowChunk
+    versions: RelationVersions  # whose numbers the entries hold
+    start: int
+    stop: int
+    first_ordinal: int
+    tuples_at: int  # where the tuples of row `start` begin
+
+    def ordinal(self, row: int) -> int:
+        """Return the ordinal of an entry, or behind the last."""
+        return self.first_ordinal + self.chunk.row_count(self.start, row)
+
+    def row_at(self, ordinal: int) -> int:
+        """Return the first entry that has a row at `ordinal` or behind it."""
+        if not self.chunk.more:
+            return min(self.stop, self.start + max(0, ordinal - self.first_ordinal))
+        return bisect_right(range(self.start, self.stop), ordinal, key=lambda row: self.ordinal(row + 1)) + self.start
+
+    def rows(self) -> Iterator[Row]:
+        """Take the rows out one by one."""
+        return self.chunk.rows(self.start, self.stop, self.tuples_at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommittedTransaction:
+    """A whole transaction, with something in it, at its place in commit order.
+
+    `release` gives back what was spilled; after that there are no items.
+    """
+
+    end: TransactionEnd
+    restart_lsn: Lsn  # of a pointer at its end
+    inner_restart_lsn: Lsn  # of a pointer before its end: it has to be read again then
+    _rows: RowLog
+    _between: ItemLog
+    _port: SpillPort | None
+    names: NamesNoted = NO_NAMES  # that its rows need, if they were kept
+
+    def items(self) -> Iterator[RowRun | Item]:
+        """Give out the rows, in runs as long as possible, and what stands between them."""
+        ordinal = 0
+        waiting = self._between.read(self._port)
+        following = next(waiting, None)
+        for base, chunk in self._rows.chunks(self._port):
+            start = counted = at = 0
+            while start < len(chunk):
+                while following is not None and following[0] <= base + start:
+                    yield self._placed(following[1], ordinal)
+                    ordinal += 1
+                    following = next(waiting, None)
+                stop = len(chunk) if following is None else min(len(chunk), following[0] - base)
+                for run_start, run_stop in self._rows.surviving(chunk, start, stop):
+                    at += tuple_bytes(chunk.entries, counted, run_start)
+                    counted = run_start
+                    yield RowRun(chunk, self._rows.versions, run_start, run_stop, ordinal, at)
+                    ordinal += chunk.row_count(run_start, run_stop)
+                start = stop
+        while following is not None:
+            yield self._placed(following[1], ordinal)
+            ordinal += 1
+            following = next(waiting, None)
+        assert ordinal == self.end.item_count, self.end
+
+    @property
+    def byte_count(self) -> int:
+        """Memory taken, about; what was spilled does not count."""
+        return self._rows.byte_count + self._between.byte_count
+
+    def release(self) -> None:
+        """Forget rows and items, on disk as well."""
+        self._rows.release(self._port)
+        self._between.release(self._port)
+
+    def _placed(self, item: Item, ordinal: int) -> Item:
+        return replace(item, position=Position(self.end.timeline, self.end.commit_lsn, ordinal))

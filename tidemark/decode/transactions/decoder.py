@@ -1,0 +1,404 @@
+"""From WAL records to whole transactions: what the server's decode.c and reorderbuffer.c do, outside the server.
+
+A row is resolved against the catalog when its record is read, not at commit: its relation's version, type names
+and enum labels are those of that moment, which is what a historic snapshot would show. What is kept and what is passed
+over follows the server (`ReorderBufferProcessTXN`, PG 16), with two differences: rows of a transient heap that rewrites
+an ordinary table are kept as op `r` of that table, and rows of materialized views are kept here and left out later.
+
+Reading may have to begin before what is wanted, and there meets transactions whose beginning it does not meet (see
+`transactions`). What is wrong with one of them is kept as its doubt, and is an error only if it turns out to be wanted.
+
+Small transactions come out many together when records come in by the block. Pure: records in, what they complete out.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tidemark.decode.datum.varlena import BadDatum
+from tidemark.decode.transactions.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction, Ended
+from tidemark.decode.transactions.heap_changes import HeapChanges, Wants, tell_schema
+from tidemark.decode.transactions.itemlog import ITEM_OVERHEAD_BYTES
+from tidemark.decode.transactions.object_names import NameKeeper
+from tidemark.decode.transactions.open_transaction import OpenTransaction
+from tidemark.decode.transactions.ports import Catalog, Databases, DatabaseTurn, SpillPort
+from tidemark.decode.transactions.schema_changes import UNPLACED, SchemaTracker, is_captured, whole_database_event
+from tidemark.decode.transactions.skim import Skimmer
+from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.model.change import MARKER_PREFIX, LogicalMessage, TransactionEnd
+from tidemark.model.errors import CorruptWal, NodeUnfit
+from tidemark.model.lsn import INVALID_LSN, INVALID_OID, INVALID_XID, FullXid, Lsn, TimelineId, Xid, format_lsn
+from tidemark.model.position import Position
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.record import BadRecord, Record
+from tidemark.wal.rmgr import (
+    RM_DBASE,
+    RM_HEAP,
+    RM_HEAP2,
+    RM_LOGICALMSG,
+    RM_RELMAP,
+    RM_STANDBY,
+    RM_XACT,
+    RM_XLOG,
+    message,
+    standby,
+    xact,
+    xlog,
+)
+from tidemark.wal.versions import RMGRS, WalFormat
+
+Decoded = CommittedTransaction | LogicalMessage
+DecodedRun = Decoded | CommittedRun
+Journal = Callable[[Record], None]
+OnMarker = Callable[[Lsn, bytes], bool]  # told of each message under our prefix; true halts decoding behind it
+
+
+class WalLevelLowered(NodeUnfit):
+    """From here on WAL does not hold what decoding needs."""
+
+    hint = (
+        "set wal_level=logical and full_page_writes=on, then make a new first copy: changes in between are not in WAL"
+    )
+
+
+class Decoder:
+    """All of one capture: several databases, one stream of records."""
+
+    def __init__(
+        self,
+        fmt: WalFormat,
+        timeline: TimelineId,
+        databases: Databases,
+        *,
+        next_xid: FullXid,
+        memory_bytes: int,
+        spill: SpillPort | None = None,
+        complete_from: FullXid | None = None,
+        wanted_from: Lsn = INVALID_LSN,
+        on_marker: OnMarker | None = None,
+    ) -> None:
+        """`next_xid` is a 64-bit xid from near the start; transactions older than `complete_from` are not given out.
+
+        What commits before `wanted_from` will be left out: so whatever was begun before the first record read, and has
+        ended by then, need not be readable.
+        """
+        self.timeline = timeline
+        self.last_lsn = INVALID_LSN  # start of the last record
+        self.decoded_lsn = INVALID_LSN  # its end
+        self.is_halted = False  # by `on_marker`: nothing behind the last record is decoded any more
+        self.catalogs_changed = False  # by the last record: it belongs into the journal
+        self.transactions = TransactionTable(next_xid, memory_bytes, spill, complete_from)
+        self._wanted_from = wanted_from
+        self._on_marker = on_marker
+        self._fmt = fmt
+        self._databases = databases
+        self._outdated_count = databases.outdated_count
+        self._skimmer = Skimmer(fmt, self.transactions)
+        self._changes = HeapChanges(self.transactions, self._skimmer)
+        self._handlers: dict[int, Callable[[Record, OpenTransaction | None], Decoded | None]] = {
+            RM_XLOG: self._xlog,
+            RM_XACT: self._xact,
+            RM_DBASE: self._catalogs_only,
+            RM_RELMAP: self._catalogs_only,
+            RM_STANDBY: self._standby,
+            RM_HEAP: self._heap,
+            RM_HEAP2: self._heap2,
+            RM_LOGICALMSG: self._message,
+        }
+
+    def want_only(self, wants: Wants) -> None:
+        """Keep the tuples of those rows alone whose relation version `wants` tells of, from the next record on.
+
+        The others are counted as before, so that every position stays what it is; whoever takes the transactions has
+        to leave out by the same rule what has no tuples.
+        """
+        self._changes.wants = wants
+        self._skimmer.forget_files()
+
+    def keep_names(self) -> None:
+        """Note beside rows what `regclass` and its like are called in them, from the next record on: it takes time."""
+        self._changes.names = NameKeeper()
+        self._skimmer.forget_files()
+
+    @property
+    def quiet(self) -> frozenset[int]:
+        """The resource managers whose records say nothing but to which transaction a subtransaction belongs.
+
+        That is in a subtransaction's first record, and no transaction begins with such a one.
+        """
+        return frozenset(range(RMGRS)) - self._handlers.keys()
+
+    @property
+    def restart_lsn(self) -> Lsn:
+        """Where to begin reading so that nothing is missed that commits after `decoded_lsn`."""
+        return self.transactions.restart_lsn(self.decoded_lsn)
+
+    @property
+    def has_reached_wanted(self) -> bool:
+        """Tell if all transactions that are open now have been read from their first records on."""
+        return self.last_lsn >= self._wanted_from
+
+    def decode_block(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[Decoded]:
+        """Take the records of `block`, all of them to be drawn; yield what they complete, one by one.
+
+        `journal` gets each record that changed a catalog, after the mirrors have taken it.
+        """
+        return singly(self.decode_runs(block, journal))
+
+    def decode_runs(self, block: RecordBlock, journal: Journal | None = None) -> Iterator[DecodedRun]:
+        """Do the same, and yield small transactions many together."""
+        count, index = len(block), 0
+        while index < count:
+            index = self._skimmer.skim(block, index)
+            run = self._skimmer.committed(self.timeline)
+            if run is not None:
+                self.last_lsn, self.decoded_lsn = Lsn(run.ends.commit_lsns[-1]), Lsn(run.ends.end_lsns[-1])
+                yield run
+            self._reach(block, index)
+            found = self._skimmer.ended(block)
+            if found is not None:
+                committed = self._complete(*found)
+                if committed is not None:
+                    yield committed
+            elif index < count and not self._skimmer.is_full:
+                record = block.record(index)
+                decoded = self.decode(record)
+                if self.catalogs_changed and journal is not None:
+                    journal(record)
+                if decoded is not None:
+                    yield decoded
+                if self.is_halted:
+                    return
+                index += 1
+        self._reach(block, index)
+
+    def _reach(self, block: RecordBlock, index: int) -> None:
+        """Note that the records of `block` before `index` are taken, and behind the last those that were left out."""
+        if index == len(block) > 0:
+            self.last_lsn, self.decoded_lsn = block.last_lsn, block.end_lsn
+        elif index > 0:
+            self.last_lsn, self.decoded_lsn = Lsn(block.lsns[index - 1]), Lsn(block.ends[index - 1])
+
+    def decode(self, record: Record) -> Decoded | None:
+        """Take the next record; return what it completes, if anything."""
+        self.last_lsn, self.decoded_lsn = record.lsn, record.end_lsn
+        self.catalogs_changed = False
+        transaction = None
+        handler = self._handlers.get(record.rmgr)
+        # Other records, of indexes say, tell nothing but a subtransaction's top-level xid: no transaction begins there.
+        if record.xid and (handler is not None or record.top_xid):
+            transaction = self.transactions.enter(record.xid, record.top_xid, record.lsn)
+        decoded = handler(record, transaction) if handler is not None else None
+        # NB: a subtransaction's first record may be ASSIGNMENT or invalidations; the next names no top-level xid.
+        if transaction is not None:
+            self._look_at(transaction, record.xid)
+        return decoded
+
+    def _look_at(self, transaction: OpenTransaction, xid: Xid) -> None:
+        """Say what may be skimmed of `xid`, a part of the transaction, as far as both are open still.
+
+        NB: the transaction may have written nothing yet itself, and would be taken for a new one.
+        """
+        for member in {xid, transaction.xid}:
+            if self.transactions.is_open(member):
+                self._skimmer.look_at(member, transaction)
+
+    def _xlog(self, record: Record, transaction: OpenTransaction | None) -> None:
+        parsed = xlog.parse(record, self._fmt)
+        if isinstance(parsed, xlog.Checkpoint):
+            self.transactions.observe_next_xid(parsed.next_xid)
+        if isinstance(parsed, xlog.WalLevelChange) and parsed.wal_level < xlog.WAL_LEVEL_LOGICAL:
+            raise WalLevelLowered(f"wal_level was lowered below logical at {format_lsn(record.lsn)}")
+        if isinstance(parsed, xlog.FullPageWritesChange) and not parsed.full_page_writes:
+            raise WalLevelLowered(f"full_page_writes was turned off at {format_lsn(record.lsn)}")
+        self._catalogs_only(record, transaction)
+
+    def _catalogs_only(self, record: Record, transaction: OpenTransaction | None) -> None:
+        catalog = self._databases.captured(record.blocks[0].locator.db) if record.blocks else None
+        if catalog is not None:
+            self._redo(catalog, record, transaction)
+        else:
+            self._tell_pending(record, transaction)
+            self.catalogs_changed |= self._databases.redo(record, _top_xid(transaction))
+
+    def _standby(self, record: Record, transaction: OpenTransaction | None) -> None:
+        del transaction
+        running = standby.parse(record)
+        if running is not None:
+            self._skimmer.forget(self.transactions.abort_older_than(running.oldest_running_xid))
+            self.catalogs_changed |= self._databases.abort_older_than(running.oldest_running_xid)
+
+    def _xact(self, record: Record, transaction: OpenTransaction | None) -> CommittedTransaction | None:
+        ended = xact.parse(record, self._fmt)
+        if isinstance(ended, xact.Commit):
+            return self._commit(record, ended)
+        if isinstance(ended, xact.Abort):
+            self._skimmer.forget(self.transactions.abort(ended.xid, ended.subxids))
+            self.catalogs_changed |= self._databases.abort((ended.xid, *ended.subxids))
+        elif isinstance(ended, xact.Prepare):
+            if transaction is not None:
+                transaction.gid = ended.gid
+        elif isinstance(ended, xact.Assignment):
+            for child in ended.subxids:
+                self._look_at(self.transactions.enter(child, ended.top_xid, record.lsn), child)
+        return None
+
+    def _commit(self, record: Record, commit: xact.Commit) -> CommittedTransaction | None:
+        family = self.transactions.family(commit.xid)
+        transaction = self.transactions.leave(commit.xid, commit.subxids)
+        self._skimmer.forget({*family, *commit.subxids})
+        committed = None
+        if transaction is not None:
+            self._add(record, transaction, partial(_end_schema, transaction, record.lsn))
+            for turn in self._databases.turns(commit.xid):
+                self._add(record, transaction, partial(_tell_database, transaction, record.lsn, turn))
+            told = (commit.time_us, commit.database, record.origin, commit.gid)
+            committed = self._complete(Ended(commit.xid, record.lsn, record.end_lsn, *told), transaction)
+        xids = (commit.xid, *commit.subxids)
+        if self._databases.commit(xids, record.lsn):
+            self.catalogs_changed = True
+            if self._outdated_count != self._databases.outdated_count:
+                self._outdated_count = self._databases.outdated_count
+                self._skimmer.forget_files()
+        return committed
+
+    def _complete(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction | None:
+        """Return a transaction that committed, if there is anything to give out."""
+        if transaction.is_kept and not transaction.is_empty:
+            return self._committed(ended, transaction)
+        transaction.release(self.transactions.port)
+        if transaction.doubt is not None and not transaction.partial and ended.commit_lsn >= self._wanted_from:
+            raise transaction.doubt
+        return None
+
+    def _add(self, record: Record, transaction: OpenTransaction, add: Callable[[], None]) -> None:
+        """Let `add` put what `record` did into its transaction, if that is kept."""
+        if not transaction.is_kept:
+            return
+        try:
+            add()
+        except CorruptWal as error:
+            # NB: a datum knows nothing of the record that it stands in.
+            told = BadRecord(record.lsn, str(error)) if isinstance(error, BadDatum) else error
+            if record.lsn < self._wanted_from:
+                transaction.give_up(told, self.transactions.port)
+            elif told is error:
+                raise
+            else:
+                raise told from error
+
+    def _committed(self, ended: Ended, transaction: OpenTransaction) -> CommittedTransaction:
+        end = TransactionEnd(
+            xid=ended.xid,
+            full_xid=self.transactions.full_xid(ended.xid),
+            timeline=self.timeline,
+            first_lsn=transaction.first_lsn,
+            commit_lsn=ended.commit_lsn,
+            end_lsn=ended.end_lsn,
+            commit_time_us=ended.time_us,
+            database=ended.database,
+            item_count=transaction.rows.surviving_count + len(transaction.between),
+            origin=ended.origin,
+            gid=ended.gid,
+        )
+        restart_lsn = self.transactions.restart_lsn(ended.end_lsn)
+        inner = min(transaction.first_lsn, restart_lsn)
+        port = self.transactions.port
+        rows, between, names = transaction.rows, transaction.between, transaction.names
+        return CommittedTransaction(end, restart_lsn, inner, rows, between, port, names)
+
+    def _message(self, record: Record, transaction: OpenTransaction | None) -> LogicalMessage | None:
+        emitted = message.parse(record)
+        if emitted is not None and emitted.prefix == MARKER_PREFIX.encode():
+            # NB: told when the record is read, whether its transaction commits or not: it is a place in WAL.
+            self.is_halted = self._on_marker is not None and self._on_marker(record.lsn, emitted.content)
+            return None
+        catalog = self._databases.captured(emitted.database) if emitted is not None else None
+        if catalog is None or emitted is None:
+            return None
+        told = LogicalMessage(
+            position=UNPLACED if emitted.transactional else Position(self.timeline, record.lsn, 0),
+            lsn=record.lsn,
+            database=emitted.database,
+            xid=transaction.xid if transaction is not None else INVALID_XID,
+            transactional=emitted.transactional,
+            prefix=catalog.dialect.decode(emitted.prefix),
+            content=emitted.content,
+            origin=record.origin,
+        )
+        if not emitted.transactional:
+            return told
+        if transaction is not None:
+            self._add(record, transaction, partial(self._add_message, transaction, told, record.xid))
+        return None
+
+    def _add_message(self, transaction: OpenTransaction, told: LogicalMessage, xid: Xid) -> None:
+        tell_schema(transaction)
+        transaction.add_item(xid, told)
+        self.transactions.grew(ITEM_OVERHEAD_BYTES + len(told.content))
+
+    def _heap2(self, record: Record, transaction: OpenTransaction | None) -> None:
+        catalog = self._databases.captured(record.blocks[0].locator.db) if record.blocks else None
+        if catalog is None:
+            self._foreign(record, transaction)
+        elif not self._redo(catalog, record, transaction) and transaction is not None:
+            self._add(record, transaction, partial(self._changes.take_heap2, record, transaction, catalog))
+
+    def _heap(self, record: Record, transaction: OpenTransaction | None) -> None:
+        if not record.blocks:
+            if transaction is not None:
+                take = partial(self._changes.take_truncate, record, transaction, self._databases)
+                self._add(record, transaction, take)
+            return
+        catalog = self._databases.captured(record.blocks[0].locator.db)
+        if catalog is None:
+            self._foreign(record, transaction)
+        elif not self._redo(catalog, record, transaction) and transaction is not None:
+            self._add(record, transaction, partial(self._changes.take_heap, record, transaction, catalog))
+
+    def _foreign(self, record: Record, transaction: OpenTransaction | None) -> None:
+        """Take a record of the shared catalogs, or of a database that is not captured."""
+        if not record.blocks:
+            return
+        locator = record.blocks[0].locator
+        if self._databases.redo(record, _top_xid(transaction)):
+            self.catalogs_changed = True
+        elif locator.db != INVALID_OID:
+            self._skimmer.file_is_passed_over(locator)
+
+    def _redo(self, catalog: Catalog, record: Record, transaction: OpenTransaction | None) -> bool:
+        """Let the mirror follow; tell if the record was about catalogs."""
+        self._tell_pending(record, transaction)
+        changed = catalog.redo(record, _top_xid(transaction))
+        if changed and transaction is not None and transaction.is_kept:
+            if transaction.schema is None:
+                self._skimmer.set_aside(transaction)
+                transaction.schema = SchemaTracker(catalog, transaction.xid)
+            transaction.schema.touch(record.xid, record.lsn)
+        self.catalogs_changed |= changed
+        return changed
+
+    def _tell_pending(self, record: Record, transaction: OpenTransaction | None) -> None:
+        """Have told what another subtransaction has changed of catalogs, before this record is looked at."""
+        schema = transaction.schema if transaction is not None else None
+        if transaction is not None and schema is not None and schema.dirty_xid not in (INVALID_XID, record.xid):
+            self._add(record, transaction, partial(tell_schema, transaction))
+
+
+def _end_schema(transaction: OpenTransaction, commit_lsn: Lsn) -> None:
+    """Put behind all else what is still pending of schema changes when a transaction commits."""
+    if transaction.schema is not None:
+        tell_schema(transaction)
+        for tagged in transaction.schema.end_rewrites(commit_lsn):
+            transaction.add_item(tagged.xid, tagged.item)
+
+
+def _top_xid(transaction: OpenTransaction | None) -> Xid:
+    return INVALID_XID if transaction is None else transaction.xid
+
+
+def _tell_database(transaction: OpenTransaction, lsn: Lsn, turn: DatabaseTurn) -> None:
+    """Tell of the tables of a database that comes or goes as a whole: a partitioned one before its partitions."""
+    for relation in sorted(turn.relations, key=lambda relation: len(relation.ancestors)):
+        if is_captured(relation):
+            transaction.add_item(transaction.xid, whole_database_event(turn, relation, transaction.xid, lsn))

@@ -1,0 +1,138 @@
+# The types of extract.py. Places in buffers are signed, so that differences of them are; the wire's integers are not.
+
+cimport cython
+
+from tidemark.decode.transactions.held cimport HeldRows
+from tidemark.decode.transactions.held_children cimport HeldChildren
+from tidemark.decode.datum.lookup cimport LookUp
+
+cdef Py_ssize_t IN_RECORD_MAX, RECORD_HEADER, PACKED_HEADER, BLOCK_HEADER_MAX
+cdef long long XID_UNKNOWN, XID_KNOWN, XID_ORDINARY, XID_HELD, FILE_HAS_NO_ROWS, VERSION_BASE, NOTHING, OTHERS
+cdef long long POSTGRES_EPOCH_US
+cdef unsigned int NO_TUPLE
+cdef long long ALL_XIDS, HALF_OF_XIDS
+cdef unsigned int RM_XLOG, RM_XACT, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_HEAP2, RM_HEAP, RM_LOGICALMSG, OPCODE
+cdef unsigned int HEAP_INSERT, HEAP_DELETE, HEAP_UPDATE, HEAP_TRUNCATE, HEAP_HOT_UPDATE, HEAP_CONFIRM, HEAP_LOCK
+cdef unsigned int HEAP_INPLACE, HEAP2_MULTI_INSERT, HEAP2_NEW_CID, INIT_PAGE, INSERT_SPECULATIVE, INSERT_NEW
+cdef unsigned int RUNNING_XACTS, XACT_INVALIDATIONS
+cdef unsigned int NO_ORDINARY_TIME
+cdef unsigned int XACT_COMMIT, XACT_ABORT, XACT_HAS_INFO, COMMIT_MAIN, ABORT_MAIN, COMMIT_HAS_DATABASE, COMMIT_SAYS_MORE
+cdef unsigned int COMMIT_HAS_CHILDREN
+cdef unsigned int UPDATE_OLD_TUPLE, UPDATE_OLD_KEY, UPDATE_NEW, UPDATE_BORROWS
+cdef unsigned int DELETE_OLD_TUPLE, DELETE_OLD_KEY, DELETE_SUPER
+cdef unsigned char OP_INSERT, OP_UPDATE, OP_DELETE, BEFORE_NONE, BEFORE_KEY, BEFORE_FULL
+cdef unsigned int BLOCK_ID_MAX, ID_TOP_XID, ID_ORIGIN, ID_MAIN_LONG, ID_MAIN_SHORT
+cdef unsigned int HAS_IMAGE, SAME_REL, FORK, IMAGE_HAS_HOLE
+cdef unsigned int TUPLE_HEADER
+
+
+# NB: Cython 3.3 writes no valid C for a final class with a method that returns `long long` and an exception value.
+@cython.final
+cdef class RowExtractor:
+    cdef HeldRows held
+    cdef HeldChildren children
+    cdef const unsigned char[::1] linear
+    cdef public long long next_xid
+    cdef readonly bint is_full
+    cdef readonly long long other_end, other_time, other_database
+    cdef bint is_new
+    cdef LookUp xids, files, tablespaces
+    cdef unsigned int image_compressed
+    cdef Py_ssize_t index, at, end, promised, data_at, data_length, image_length, main_at, main_length
+    cdef int blocks, origin
+    cdef long long xid, top, whole_from, slot
+    cdef long long spc
+    cdef unsigned long long db, rel
+    cdef long long lsn, end_lsn
+
+    @cython.locals(room=Py_ssize_t, at=Py_ssize_t)
+    cpdef Py_ssize_t extract(self, const unsigned char[::1] linear, unsigned char[::1] tuples,
+                             unsigned char[::1] arranged_tuples, const long long[::1] lsns, const long long[::1] ends,
+                             const unsigned int[::1] xids, const unsigned char[::1] rmgrs,
+                             const unsigned char[::1] infos, const long long[::1] offsets,
+                             const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
+                             long long others_lsn) except -1
+
+    @cython.locals(b0="unsigned int", b1="unsigned int")
+    cdef inline unsigned int read_u16(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+    @cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
+    cdef inline unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
+
+    cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
+
+    cpdef know_xid(self, unsigned int xid, long long state)
+
+    @cython.locals(state="long long")
+    cpdef Py_ssize_t held_slot(self, unsigned long long xid) except? -2
+
+    @cython.locals(slot="long long", child="long long")
+    cpdef Py_ssize_t take_child(self, unsigned long long xid) except -1
+
+    @cython.locals(slot="long long")
+    cpdef int let_go(self, unsigned long long xid) except -1
+
+    @cython.locals(child="long long")
+    cdef int know_children(self, long long slot, long long state) except -1 nogil
+
+    @cython.locals(state="long long", opcode="unsigned int")
+    cdef int take(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr, unsigned int info) except -1 nogil
+
+    @cython.locals(top_state="long long")
+    cdef inline int can_join(self, long long state) except -1 nogil
+
+    @cython.locals(top_state="long long")
+    cdef int join(self) except -1 nogil
+
+    @cython.locals(opcode="unsigned int", has_info=bint)
+    cdef int take_end(self, Py_ssize_t begin, Py_ssize_t length, unsigned int info, long long state) except -1 nogil
+
+    @cython.locals(slot="long long")
+    cdef int take_abort(self, long long state) except -1 nogil
+
+    @cython.locals(flags="unsigned int", low="long long", high="long long", time="long long")
+    cdef int take_commit(self, Py_ssize_t at, Py_ssize_t main, long long state) except -1 nogil
+
+    @cython.locals(slot="long long", known="long long", number="long long", child="long long")
+    cdef int names_children(self, Py_ssize_t at, Py_ssize_t size, unsigned int flags, long long state) except -1 nogil
+
+    @cython.locals(distance="long long", full="long long")
+    cdef Py_ssize_t see(self, long long xid) except? -2 nogil
+
+    @cython.locals(opcode="unsigned int", key="unsigned long long", known="long long", changes_rows=bint)
+    cdef int take_heap(self, Py_ssize_t begin, Py_ssize_t length, unsigned int rmgr,
+                       unsigned int info, long long state) except -1 nogil
+
+    cdef inline int is_whole(self, long long xid) except -1 nogil
+
+    @cython.locals(opcode="unsigned int")
+    cdef int take_rows(self, unsigned int rmgr, unsigned int info, long long relation) except -1 nogil
+
+    @cython.locals(header="unsigned int", main=Py_ssize_t, short=bint)
+    cdef int read_headers(self, Py_ssize_t begin, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(at=Py_ssize_t, flags="unsigned int", data_length=Py_ssize_t, image_length=Py_ssize_t,
+                   compressed="unsigned int", first=bint)
+    cdef inline int read_block_header(self) except -1 nogil
+
+    cdef inline int is_tuple(self, Py_ssize_t at, Py_ssize_t length) except -1 nogil
+
+    @cython.locals(flags="unsigned int")
+    cdef int take_insert(self, long long relation) except -1 nogil
+
+    @cython.locals(flags="unsigned int", kind="unsigned char")
+    cdef int take_delete(self, long long relation) except -1 nogil
+
+    @cython.locals(flags="unsigned int", kind="unsigned char", old_at=Py_ssize_t, old_length=Py_ssize_t)
+    cdef int take_update(self, long long relation) except -1 nogil
+
+    @cython.locals(count="unsigned int")
+    cdef int take_multi_insert(self, unsigned int info, long long relation) except -1 nogil
+
+    @cython.locals(_="unsigned int", at=Py_ssize_t, stop=Py_ssize_t, length=Py_ssize_t)
+    cdef int walk_tuples(self, unsigned int count, long long relation, bint write) except -1 nogil
+
+    @cython.locals(top="long long", is_unwanted=bint)
+    cdef int add(self, unsigned char op, unsigned char before_kind,
+                 long long relation, Py_ssize_t new_at, Py_ssize_t new_length, Py_ssize_t old_at,
+                 Py_ssize_t old_length) except -1 nogil

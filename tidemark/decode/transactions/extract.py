@@ -1,0 +1,597 @@
+"""The hot way from a block of records to row entries: no object a record, for all that is ordinary.
+
+Ordinary is an insert, multi-insert, update or delete of a row in a file that is known, by a transaction that has
+changed no catalog and has no TOASTed value to put together. Anything else stops the loop, and `Decoder.decode` takes
+that record: so the rules stand there once, and here is only what they come to in the ordinary case. What the loop
+takes over is told it in two tables: which files are which relation versions, and which xids are ordinary.
+
+A transaction that is new here is held (`held`), with its subtransactions (`held_children`), and commits here as well if
+its commit record says no more than when, in which database, and which of these are in. The like commit of one that the
+caller knows is taken too, and ends the call.
+
+Lengths are checked against the record's end before they are followed; a record that does not add up stops the loop as
+well, for `parse_record` to say what is wrong with it.
+
+The module is compiled where a compiler is there (its `.pxd` has the types) and runs interpreted otherwise; both do the
+same. NB: a byte is named before it is shifted, and no literal exceeds 31 bits: see the `.pxd`.
+"""
+# ruff: noqa: PLR0917 - columns and their bounds: a struct of them would be an object a call
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidemark.decode.datum.lookup import LookUp
+from tidemark.decode.transactions.held import HeldRows  # noqa: TC001 - compiled, a type of the module's own
+from tidemark.decode.transactions.held_children import HeldChildren
+
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
+if TYPE_CHECKING:
+    from array import array
+
+UNKNOWN = 0  # of an xid: a top-level one, unless its first record says otherwise
+KNOWN = 1  # its rows are not ordinary, other records of it say nothing
+ORDINARY = 2  # one of the others
+NONE = -1  # of a record, a slot, an LSN: there is none
+NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
+FIRST_VERSION = 2  # of a file: from here on, number of the relation version plus this
+
+# The same as C integers, which Python does not see.
+IN_RECORD_MAX = 2048  # held.RECORD_ROWS_MAX
+XID_UNKNOWN = UNKNOWN
+XID_KNOWN = KNOWN
+XID_ORDINARY = ORDINARY
+XID_HELD = ORDINARY + 1  # from here on, the transaction's slot plus this
+FILE_HAS_NO_ROWS = NO_ROWS
+VERSION_BASE = FIRST_VERSION
+NOTHING = NONE
+OTHERS = NONE  # in place of a slot
+NO_TUPLE = (1 << 32) - 1
+ALL_XIDS = (1 << 32) - 1
+HALF_OF_XIDS = 1 << 31
+RM_XLOG = 0
+RM_XACT = 1
+RM_DBASE = 4
+RM_RELMAP = 7
+RM_STANDBY = 8
+RM_HEAP2 = 9
+RM_HEAP = 10
+RM_LOGICALMSG = 21
+OPCODE = 0x70
+HEAP_INSERT = 0x00
+HEAP_DELETE = 0x10
+HEAP_UPDATE = 0x20
+HEAP_TRUNCATE = 0x30
+HEAP_HOT_UPDATE = 0x40
+HEAP_CONFIRM = 0x50
+HEAP_LOCK = 0x60
+HEAP_INPLACE = 0x70
+HEAP2_MULTI_INSERT = 0x50
+HEAP2_NEW_CID = 0x70
+XACT_INVALIDATIONS = 0x60
+RUNNING_XACTS = 0x10
+INIT_PAGE = 0x80
+INSERT_SPECULATIVE = 0x04
+INSERT_NEW = 0x08
+UPDATE_OLD_TUPLE = 0x04
+UPDATE_OLD_KEY = 0x08
+UPDATE_NEW = 0x10
+UPDATE_BORROWS = 0x60  # prefix or suffix of the old tuple
+DELETE_OLD_TUPLE = 0x02
+DELETE_OLD_KEY = 0x04
+DELETE_SUPER = 0x08
+XACT_COMMIT = 0x00
+XACT_ABORT = 0x20
+XACT_HAS_INFO = 0x80
+COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
+ABORT_MAIN = 8  # bytes: time
+COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = 0x01, 0x02
+COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags but these, locks and what a waiter wants
+NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or later since 1970 than 64 bits can hold
+POSTGRES_EPOCH_US = 946_684_800 * 1_000_000  # 2000-01-01 since 1970-01-01
+OP_INSERT, OP_UPDATE, OP_DELETE = b"iud"
+BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = 0, 1, 2
+RECORD_HEADER = 24
+BLOCK_ID_MAX = 32
+BLOCK_HEADER_MAX = 27  # bytes that one can have
+ID_TOP_XID = 252
+ID_ORIGIN = 253
+ID_MAIN_LONG = 254
+ID_MAIN_SHORT = 255
+HAS_IMAGE = 0x10
+SAME_REL = 0x80
+FORK = 0x0F
+IMAGE_HAS_HOLE = 0x01
+TUPLE_HEADER = 23
+PACKED_HEADER = 5
+NO_BYTES = b""
+
+Buffer = bytes | bytearray
+
+
+class RowExtractor:
+    """Where the loop stands, and what it knows."""
+
+    def __init__(self, image_compressed: int, whole_from: int, held: HeldRows) -> None:
+        self.held = held
+        self.linear: Buffer = NO_BYTES  # the block at hand: an argument of this kind would be copied by each call
+        self.children = HeldChildren()
+        self.xids = LookUp()  # xid to UNKNOWN, KNOWN, ORDINARY, or a slot of `held`: a subtransaction to its top's
+        self.files = LookUp()  # database and relfilenode to NO_ROWS or a relation version
+        self.tablespaces = LookUp()  # of the same files
+        self.image_compressed = image_compressed  # bits of an image's info (WalFormat)
+        self.whole_from = whole_from  # xid: of older ones the beginning was not seen; negative: there are none
+        self.next_xid = 0  # 64 bits: above all that were seen
+        self.is_full = False
+        self.other_end = NOTHING  # the record by which one of the others committed: the last that was taken
+        self.other_time = self.other_database = 0
+        # Of the record at hand.
+        self.at = self.end = 0
+        self.promised = 0  # bytes of data that the headers so far announce
+        self.blocks = self.origin = 0
+        self.top = 0  # xid: of the first record of a subtransaction
+        self.image_length = 0  # of the first block
+        self.data_at = self.data_length = 0
+        self.main_at = self.main_length = 0
+        self.spc = self.db = self.rel = 0
+        self.index = 0  # in its block
+        self.xid = 0
+        self.is_new = False  # the xid
+        self.slot = OTHERS
+        self.lsn = self.end_lsn = 0
+
+    def extract(
+        self,
+        linear: bytearray,
+        tuples: bytearray,
+        arranged_tuples: bytearray,
+        lsns: array[int],
+        ends: array[int],
+        xids: array[int],
+        rmgrs: array[int],
+        infos: array[int],
+        offsets: array[int],
+        lengths: array[int],
+        start: int,
+        stop: int,
+        others_lsn: int,
+    ) -> int:
+        """Take the records from `start` on; return the first that is not ordinary, or where it stopped.
+
+        `tuples` and `arranged_tuples` have room for what is held and for `linear`. `others_lsn`: the least first LSN of
+        open transactions that are not held. `is_full`: it stopped for want of room. `other_end`: it stopped behind the
+        commit of such a transaction.
+        """
+        room = self.held.tuple_count + len(linear)
+        if len(tuples) < room or len(arranged_tuples) < room:
+            return start
+        self.linear = linear
+        self.held.begin(linear, tuples, arranged_tuples, others_lsn)
+        self.other_end = NOTHING
+        self.is_full = False
+        at = start
+        if not self.xids.has_room():
+            self.xids.grow()
+        with cython.nogil:
+            while at < stop and self.other_end == NOTHING:
+                if not self.held.has_room() or not self.xids.has_room():
+                    self.is_full = True
+                    break
+                self.xid = xids[at]
+                self.lsn = lsns[at]
+                self.end_lsn = ends[at]
+                self.index = at
+                if not self.take(offsets[at], lengths[at], rmgrs[at], infos[at]):
+                    break
+                at += 1
+            self.held.finish()
+        self.linear = self.held.linear = NO_BYTES
+        return at
+
+    def read_u16(self, at: int) -> int:
+        """Read a little-endian integer of two bytes."""
+        b0 = self.linear[at]
+        b1 = self.linear[at + 1]
+        return b0 | b1 << 8
+
+    def read_u32(self, at: int) -> int:
+        """Read a little-endian integer of four bytes."""
+        b0 = self.linear[at]
+        b3 = self.linear[at + 3]
+        if cython.compiled:  # NB: what lies between two places that are checked needs no check
+            value = b0
+            memcpy(cython.address(value), cython.address(self.linear[at]), 4)
+            return value
+        return b0 | self.linear[at + 1] << 8 | self.linear[at + 2] << 16 | b3 << 24
+
+    def forget_files(self) -> None:
+        """Know no file any more."""
+        self.files = LookUp()
+        self.tablespaces = LookUp()
+
+    def forget_xids(self) -> None:
+        """Know no transaction any more."""
+        self.xids = LookUp()
+
+    def know_file(self, spc: int, db: int, rel: int, value: int) -> None:
+        """Say what rows a file holds: NO_ROWS, FIRST_VERSION plus a version's number, or NONE minus it: no tuples."""
+        self.files.put(db << 32 | rel, value)
+        self.tablespaces.put(db << 32 | rel, spc)
+
+    def know_xid(self, xid: int, state: int) -> None:
+        """Say what is known of a transaction or subtransaction."""
+        self.xids.put(xid, state)
+
+    def held_slot(self, xid: int) -> int:
+        """Return the slot of a transaction, or of a subtransaction's; NONE if it is not held."""
+        state = self.xids.get(xid)
+        return state - XID_HELD if state >= XID_HELD else NOTHING
+
+    def take_child(self, xid: int) -> int:
+        """Hold a subtransaction of `xid` no longer, and return it; 0 if there is none left."""
+        slot = self.held_slot(xid)
+        child = self.children.take(slot) if slot != NOTHING else 0
+        if child != 0:
+            self.xids.enter(child, XID_ORDINARY)
+        return child
+
+    def let_go(self, xid: int) -> int:
+        """Hold a transaction no longer: it is one of the others, which have its rows."""
+        slot = self.held_slot(xid)
+        if slot != NOTHING and self.held.is_top(slot, xid):
+            self.know_children(slot, XID_ORDINARY)
+            self.held.let_go(slot)
+            self.xids.enter(xid, XID_ORDINARY)
+        return 0
+
+    def know_children(self, slot: int, state: int) -> int:
+        """Hold the subtransactions of a transaction no longer."""
+        child = self.children.take(slot)
+        while child != 0:
+            self.xids.enter(child, state)
+            child = self.children.take(slot)
+        return 0
+
+    def take(self, begin: int, length: int, rmgr: int, info: int) -> int:
+        """Take one record; 0 if it is not ordinary."""
+        state = XID_ORDINARY
+        if self.xid != 0:
+            state = self.xids.get(self.xid)
+        # Nearly half of what a transaction with DDL writes says nothing to us, once its xid is known.
+        opcode = info & OPCODE
+        if state != XID_UNKNOWN and (
+            (rmgr == RM_HEAP2 and opcode == HEAP2_NEW_CID)
+            or (rmgr == RM_XACT and opcode == XACT_INVALIDATIONS)
+            or (rmgr == RM_STANDBY and opcode != RUNNING_XACTS)
+        ):
+            return 1
+        if rmgr in (RM_HEAP, RM_HEAP2):
+            return self.take_heap(begin, length, rmgr, info, state)
+        if rmgr == RM_XACT:
+            return self.take_end(begin, length, info, state) if self.xid != 0 else 0
+        if rmgr in (RM_XLOG, RM_DBASE, RM_RELMAP, RM_STANDBY, RM_LOGICALMSG):
+            return 0
+        # Nothing to us, unless it is the first of a subtransaction: then a header names the top-level xid.
+        return self.read_headers(begin, length) and self.join() if state == XID_UNKNOWN else 1
+
+    def can_join(self, state: int) -> int:
+        """Tell if the record is not the first of a subtransaction, or of one that can be held."""
+        if self.top == 0:
+            return 1
+        if state != XID_UNKNOWN or self.top == self.xid or not self.children.has_room():
+            return 0
+        top_state = self.xids.get(self.top)
+        if top_state >= XID_HELD:
+            return self.held.is_top(top_state - XID_HELD, self.top)
+        return 1 if top_state == XID_UNKNOWN and self.is_whole(self.top) else 0
+
+    def join(self) -> int:
+        """Let a subtransaction belong to its transaction, which has to be held by now."""
+        if self.top == 0:
+            return 1
+        top_state = self.xids.get(self.top)
+        if top_state < XID_HELD or not self.can_join(XID_UNKNOWN):
+            return 0
+        self.see(self.xid)
+        self.children.add(top_state - XID_HELD, self.xid)
+        self.xids.enter(self.xid, top_state)
+        return 1
+
+    def take_end(self, begin: int, length: int, info: int, state: int) -> int:
+        """Take a commit that says when, in which database and with which subtransactions, or an abort that says when.
+
+        Where nothing is known of a transaction, there is nothing to end.
+        """
+        if state == XID_KNOWN:
+            return 0
+        opcode = info & OPCODE
+        has_info = info & XACT_HAS_INFO != 0
+        if opcode == XACT_COMMIT and has_info and length >= RECORD_HEADER + 2 + COMMIT_MAIN:
+            return self.take_commit(begin + RECORD_HEADER, length - RECORD_HEADER - 2, state)
+        if opcode == XACT_ABORT and not has_info and length == RECORD_HEADER + 2 + ABORT_MAIN:
+            return self.take_abort(state)
+        return 0
+
+    def take_abort(self, state: int) -> int:
+        """Take an abort, if nobody else knows of the transaction."""
+        if state != XID_UNKNOWN and state < XID_HELD:
+            return 0
+        self.see(self.xid)
+        if state >= XID_HELD:
+            slot = state - XID_HELD
+            if self.held.is_top(slot, self.xid):
+                self.know_children(slot, XID_UNKNOWN)
+                self.held.let_go(slot)
+            else:
+                self.held.drop(slot, self.xid)
+                self.children.remove(slot, self.xid)
+        self.xids.enter(self.xid, XID_UNKNOWN)
+        return 1
+
+    def take_commit(self, at: int, main: int, state: int) -> int:
+        """Take a commit; 0 if it says more."""
+        if self.linear[at] != ID_MAIN_SHORT or self.linear[at + 1] != main:
+            return 0
+        flags = self.read_u32(at + 10)
+        if flags & COMMIT_SAYS_MORE or not flags & COMMIT_HAS_DATABASE:
+            return 0
+        if not self.names_children(at + 2 + COMMIT_MAIN, main - COMMIT_MAIN, flags, state):
+            return 0
+        low = self.read_u32(at + 2)
+        high = self.read_u32(at + 6)
+        if high >= NO_ORDINARY_TIME:
+            return 0
+        time = (low | high << 32) + POSTGRES_EPOCH_US
+        if state >= XID_HELD:
+            self.know_children(state - XID_HELD, XID_UNKNOWN)
+            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, self.read_u32(at + 14))
+        elif state == XID_ORDINARY:
+            self.other_end = self.index
+            self.other_time = time
+            self.other_database = self.read_u32(at + 14)
+        else:
+            self.see(self.xid)
+        self.xids.enter(self.xid, XID_UNKNOWN)
+        return 1
+
+    def names_children(self, at: int, size: int, flags: int, state: int) -> int:
+        """Tell if a commit names all subtransactions that are held with it, and no other; these come last in it."""
+        slot = state - XID_HELD
+        if state >= XID_HELD and not self.held.is_top(slot, self.xid):
+            return 0
+        known = self.children.count(slot) if state >= XID_HELD else 0
+        if not flags & COMMIT_HAS_CHILDREN:
+            return 1 if size == 0 and known == 0 else 0
+        if size < 4 or self.read_u32(at) != known or size != 4 + 4 * known:
+            return 0
+        for number in range(1, known + 1):
+            child = self.read_u32(at + 4 * number)
+            if child == self.xid or self.xids.get(child) != state:
+                return 0
+        return 1
+
+    def see(self, xid: int) -> int:
+        """Learn how far xids are; return the 64-bit one (`TransactionTable.full_xid`)."""
+        distance = (xid - self.next_xid) & ALL_XIDS
+        full = self.next_xid + distance
+        if distance >= HALF_OF_XIDS:
+            full -= ALL_XIDS + 1
+        if full >= self.next_xid:
+            self.next_xid = full + 1
+        return full
+
+    def take_heap(self, begin: int, length: int, rmgr: int, info: int, state: int) -> int:
+        """Take a record about rows."""
+        opcode = info & OPCODE
+        if rmgr == RM_HEAP and opcode in (HEAP_TRUNCATE, HEAP_CONFIRM, HEAP_INPLACE):
+            return 0
+        if not self.read_headers(begin, length) or not self.can_join(state):
+            return 0
+        key = self.db << 32 | self.rel
+        known = self.files.get(key)
+        if known == 0 or self.tablespaces.get(key) != self.spc:
+            return 0
+        changes_rows = opcode == HEAP2_MULTI_INSERT if rmgr == RM_HEAP2 else opcode != HEAP_LOCK
+        if known == FILE_HAS_NO_ROWS or not changes_rows:
+            return self.join()
+        self.is_new = state == XID_UNKNOWN
+        self.slot = state - XID_HELD if state >= XID_HELD else OTHERS
+        if self.xid == 0 or (state < XID_ORDINARY and not (self.is_new and (self.top != 0 or self.is_whole(self.xid)))):
+            return 0
+        return self.take_rows(rmgr, info, known - VERSION_BASE if known > 0 else known)
+
+    def is_whole(self, xid: int) -> int:
+        """Tell if the beginning of a transaction, which is here, was to be seen (`xid_precedes`)."""
+        return 1 if self.whole_from < 0 or (xid - self.whole_from) & ALL_XIDS < HALF_OF_XIDS else 0
+
+    def take_rows(self, rmgr: int, info: int, relation: int) -> int:
+        """Take the row changes of a record whose parts are known."""
+        if rmgr == RM_HEAP2:
+            return self.take_multi_insert(info, relation)
+        opcode = info & OPCODE
+        if opcode == HEAP_INSERT:
+            return self.take_insert(relation)
+        if opcode == HEAP_DELETE:
+            return self.take_delete(relation)
+        return self.take_update(relation)
+
+    def read_headers(self, begin: int, length: int) -> int:
+        """Find the first block's file and data, and the main data; 0 if the headers are of no ordinary form."""
+        self.at = begin + RECORD_HEADER
+        self.end = begin + length
+        self.promised = self.blocks = self.origin = self.top = 0
+        main = 0
+        while self.end - self.at > self.promised:
+            header = self.linear[self.at]
+            if header <= BLOCK_ID_MAX:
+                if not self.read_block_header():
+                    return 0
+            elif header == ID_ORIGIN and self.end - self.at >= 3:
+                self.origin = self.read_u16(self.at + 1)
+                self.at += 3
+            elif header == ID_TOP_XID and self.end - self.at >= 5:
+                self.top = self.read_u32(self.at + 1)
+                self.at += 5
+            elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
+                short = header == ID_MAIN_SHORT
+                main = self.linear[self.at + 1] if short else self.read_u32(self.at + 1)
+                self.at += 2 if short else 5
+                break
+            else:
+                return 0
+        if self.blocks == 0 or self.end - self.at != self.promised + main:
+            return 0
+        self.data_at = self.at + self.image_length
+        self.main_at = self.at + self.promised
+        self.main_length = main
+        return 1
+
+    def read_block_header(self) -> int:
+        """Read the header of a block reference at `at`; 0 if it is of no ordinary form."""
+        at = self.at
+        if self.end - at < BLOCK_HEADER_MAX or self.linear[at] != self.blocks:
+            return 0
+        flags = self.linear[at + 1]
+        data_length = self.read_u16(at + 2)
+        image_length = 0
+        at += 4
+        if flags & HAS_IMAGE:
+            image_length = self.read_u16(at)
+            compressed = self.linear[at + 4] & self.image_compressed and self.linear[at + 4] & IMAGE_HAS_HOLE
+            at += 7 if compressed else 5
+        first = self.blocks == 0
+        if first:
+            if flags & (SAME_REL | FORK):
+                return 0
+            self.image_length = image_length
+            self.data_length = data_length
+            self.spc = self.read_u32(at)
+            self.db = self.read_u32(at + 4)
+            self.rel = self.read_u32(at + 8)
+        at += 4 if flags & SAME_REL else 16
+        self.promised += image_length + data_length
+        self.blocks += 1
+        self.at = at
+        return 1
+
+    def is_tuple(self, at: int, length: int) -> int:
+        """Tell if bytes have the header of a packed tuple."""
+        return 1 if length >= PACKED_HEADER and self.linear[at + 4] >= TUPLE_HEADER else 0
+
+    def take_insert(self, relation: int) -> int:
+        """Take an insert."""
+        if self.main_length < 3:
+            return 0
+        flags = self.linear[self.main_at + 2]
+        if flags & (INSERT_SPECULATIVE | INSERT_NEW) != INSERT_NEW:
+            return 0
+        if not self.is_tuple(self.data_at, self.data_length):
+            return 0
+        self.add(OP_INSERT, BEFORE_NONE, relation, self.data_at, self.data_length, 0, NO_TUPLE)
+        return 1
+
+    def take_delete(self, relation: int) -> int:
+        """Take a delete."""
+        if self.main_length < 8:
+            return 0
+        flags = self.linear[self.main_at + 7]
+        if flags & DELETE_SUPER:
+            return 0
+        if not flags & (DELETE_OLD_TUPLE | DELETE_OLD_KEY):
+            self.add(OP_DELETE, BEFORE_NONE, relation, 0, NO_TUPLE, 0, NO_TUPLE)
+            return 1
+        kind = BEFORE_FULL if flags & DELETE_OLD_TUPLE else BEFORE_KEY
+        if not self.is_tuple(self.main_at + 8, self.main_length - 8):
+            return 0
+        self.add(OP_DELETE, kind, relation, 0, NO_TUPLE, self.main_at + 8, self.main_length - 8)
+        return 1
+
+    def take_update(self, relation: int) -> int:
+        """Take an update."""
+        if self.main_length < 14:
+            return 0
+        flags = self.linear[self.main_at + 7]
+        if flags & UPDATE_BORROWS or not flags & UPDATE_NEW:
+            return 0
+        if not self.is_tuple(self.data_at, self.data_length):
+            return 0
+        old_at = self.main_at + 14
+        old_length = NO_TUPLE
+        kind = BEFORE_NONE
+        if flags & (UPDATE_OLD_TUPLE | UPDATE_OLD_KEY):
+            kind = BEFORE_FULL if flags & UPDATE_OLD_TUPLE else BEFORE_KEY
+            if not self.is_tuple(old_at, self.main_length - 14):
+                return 0
+            old_length = self.main_length - 14
+        self.add(OP_UPDATE, kind, relation, self.data_at, self.data_length, old_at, old_length)
+        return 1
+
+    def take_multi_insert(self, info: int, relation: int) -> int:
+        """Take a multi-insert: all of its rows or none."""
+        if self.main_length < 4:
+            return 0
+        if not self.linear[self.main_at] & INSERT_NEW:
+            return 0
+        count = self.read_u16(self.main_at + 2)
+        if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
+            return 0
+        return self.walk_tuples(count, relation, False) and self.walk_tuples(count, relation, True)
+
+    def walk_tuples(self, count: int, relation: int, write: bool) -> int:  # noqa: FBT001
+        """Check the tuples of a multi-insert, or take them; 0 if one of them is not ordinary."""
+        at = self.data_at
+        stop = self.data_at + self.data_length
+        for _ in range(count):
+            at += (at - self.data_at) & 1
+            if at + 2 + PACKED_HEADER > stop:
+                return 0
+            length = PACKED_HEADER + self.read_u16(at)
+            at += 2
+            if at + length > stop or not self.is_tuple(at, length):
+                return 0
+            if write:
+                self.add(OP_INSERT, BEFORE_NONE, relation, at, length, 0, NO_TUPLE)
+            at += length
+        return 1 if at == stop else 0
+
+    def add(
+        self, op: int, before_kind: int, relation: int, new_at: int, new_length: int, old_at: int, old_length: int
+    ) -> int:
+        """Take a row; of a relation that nobody wants, without its tuples."""
+        is_unwanted = relation < 0
+        if is_unwanted:
+            relation = NOTHING - relation
+            new_length = old_length = NO_TUPLE
+        if self.is_new:
+            top = self.top if self.top != 0 else self.xid
+            self.slot = self.xids.get(top) - XID_HELD
+            if self.slot < 0:
+                self.slot = self.held.hold(self.see(top), self.lsn)
+                self.xids.enter(top, XID_HELD + self.slot)
+            self.join()
+            self.is_new = False
+        if is_unwanted and self.held.count(self.slot, self.xid):
+            return 0
+        self.held.add(
+            self.slot,
+            self.xid,
+            self.lsn,
+            op,
+            before_kind,
+            self.origin,
+            relation,
+            new_at,
+            new_length,
+            old_at,
+            old_length,
+        )
+        if is_unwanted:
+            self.held.begin_count(self.slot)
+        return 0

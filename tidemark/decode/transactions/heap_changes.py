@@ -1,0 +1,351 @@
+"""Heap records of user relations to row changes: which are kept, as what, and with which values filled in.
+
+The rules are the server's (decode.c and `ReorderBufferProcessTXN`, PG 16):
+
+  catalogs, sequences             passed over
+  TOAST tables                    inserts are chunks of the row that follows in the same subtransaction
+  transient heaps (relrewrite)    of an ordinary table: op `r` of that table; of anything else (REFRESH): passed over
+  everything else                 row changes; materialized views too, which only the server's own format prints
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from functools import cached_property
+from typing import NamedTuple
+
+from tidemark.decode.datum.row_entries import ENTRY_BYTES
+from tidemark.decode.datum.toast import ToastChunks
+from tidemark.decode.datum.tuples import TupleLayout
+from tidemark.decode.transactions.object_names import NameKeeper, RowPlace
+from tidemark.decode.transactions.open_transaction import OpenTransaction, SpeculativeKey, SpeculativeRow
+from tidemark.decode.transactions.ports import Catalog, Databases
+from tidemark.decode.transactions.schema_changes import FIRST_UNPINNED_OID, PERMANENT, UNPLACED
+from tidemark.decode.transactions.skim import Skimmer
+from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.decode.types.registry import prints_names
+from tidemark.model.change import BeforeKind, Op, Truncation
+from tidemark.model.errors import CorruptWal, NodeUnfit
+from tidemark.model.lsn import INVALID_OID, INVALID_XID, Oid, Xid, format_lsn
+from tidemark.model.relation import Relation, RelFileLocator
+from tidemark.wal.record import Record
+from tidemark.wal.rmgr import heap, heap2
+
+TABLES_MAX = 65536  # relation versions remembered; more than that and all are looked at again
+Wants = Callable[[Relation], bool]
+ORDINARY_TABLE = "r"  # pg_class.relkind
+SEQUENCE = "S"
+TOAST_TABLE = "t"
+
+_INSERT = ord(Op.INSERT.value)
+_UPDATE = ord(Op.UPDATE.value)
+_DELETE = ord(Op.DELETE.value)
+_REWRITE = ord(Op.REWRITE.value)
+
+
+class UnknownFile(CorruptWal):
+    """A row in a file that no relation has."""
+
+    hint = "the catalog does not belong to this WAL: seed it anew, and please report this if it comes again"
+
+
+class RowNotLogged(NodeUnfit):
+    """A change of a captured table whose record leaves out the row: `wal_level` was below logical where it was written.
+
+    Before 17 a standby has no word of its primary's `wal_level` but such records.
+    """
+
+    hint = "set wal_level=logical on the primary and restart it, then make a new first copy: this row is not in WAL"
+
+
+class _Role(Enum):
+    """What the rows of a relation are to us."""
+
+    IGNORED = "catalog or sequence"
+    TOAST = "chunks of other rows' values"
+    ROWS = "row changes"
+    TRANSIENT = "a rewrite's new heap"
+
+
+class _Table:
+    """A relation version as its rows meet it."""
+
+    def __init__(self, relation: Relation, role: _Role) -> None:
+        self.relation = relation
+        self.role = role
+
+    @cached_property
+    def prints_names(self) -> bool:
+        """Tell if values have names in them, so that its rows have to be looked at one by one."""
+        return any(prints_names(column.type) for column in self.relation.live_columns)
+
+    @cached_property
+    def layout(self) -> TupleLayout:
+        """Where values stand: to be known for rows with TOASTed ones only."""
+        return TupleLayout.of(self.relation)
+
+
+def tell_schema(transaction: OpenTransaction, only: Oid | None = None) -> None:
+    """Put pending schema changes in front of what comes next, those of one relation or all."""
+    if transaction.schema is not None:
+        for tagged in transaction.schema.tell(only):
+            transaction.add_item(tagged.xid, tagged.item)
+
+
+def every_relation(_relation: Relation) -> bool:
+    """Want the tuples of all."""
+    return True
+
+
+def _role_of(relation: Relation) -> _Role:
+    if relation.oid < FIRST_UNPINNED_OID or relation.kind == SEQUENCE:
+        return _Role.IGNORED
+    if relation.kind == TOAST_TABLE:
+        return _Role.TOAST
+    return _Role.TRANSIENT if relation.rewrite_of != INVALID_OID else _Role.ROWS
+
+
+def _before_kind(flags: int, whole: int, key: int) -> BeforeKind:
+    if flags & whole:
+        return BeforeKind.FULL
+    return BeforeKind.KEY if flags & key else BeforeKind.NONE
+
+
+class _Site(NamedTuple):
+    """Where a change happens: its record, its transaction, its database."""
+
+    record: Record
+    transaction: OpenTransaction
+    catalog: Catalog
+
+    @property
+    def xid(self) -> Xid:
+        return self.record.xid
+
+    def filled_in(self, packed: bytes, table: _Table) -> bytes:
+        """Return the tuple with the TOASTed values that precede it."""
+        chunks = self.transaction.toast.get(self.xid)
+        return packed if chunks is None else chunks.fill_in(packed, table.layout)
+
+    def forget_chunks(self) -> None:
+        """Note that the row which owned the chunks is through."""
+        chunks = self.transaction.toast.get(self.xid)
+        if chunks is not None:
+            chunks.clear()
+
+
+class HeapChanges:
+    """Adds the row changes of heap records to their transactions.
+
+    A row of a relation that nobody `wants` counts among the changes of its transaction, and its tuples are not kept.
+    """
+
+    def __init__(self, transactions: TransactionTable, skimmer: Skimmer) -> None:
+        self.wants: Wants = every_relation
+        self.names: NameKeeper | None = None
+        self._transactions = transactions
+        self._skimmer = skimmer
+        self._tables: dict[Relation, _Table] = {}
+
+    def take_heap(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
+        """Take a record of the resource manager HEAP that names a block."""
+        site = _Site(record, transaction, catalog)
+        match heap.parse(record):
+            case heap.HeapInsert() as insert:
+                self._insert(site, insert)
+            case heap.HeapUpdate() as update:
+                self._update(site, update)
+            case heap.HeapDelete() as delete:
+                self._delete(site, delete)
+            case heap.HeapConfirm() as confirm:
+                self._confirm(site, confirm)
+
+    def take_heap2(self, record: Record, transaction: OpenTransaction, catalog: Catalog) -> None:
+        """Take a record of the resource manager HEAP2."""
+        insert = heap2.parse(record)
+        if not isinstance(insert, heap2.HeapMultiInsert):
+            return
+        site = _Site(record, transaction, catalog)
+        if not insert.flags & heap.INSERT_CONTAINS_NEW_TUPLE or insert.tuples is None:
+            self._pass_over(site, insert.block.locator)
+            return
+        table = self._resolve(site, insert.block.locator)
+        for packed in insert.tuples:
+            self._new_row(site, table, packed)
+        if insert.flags & heap.INSERT_LAST_IN_MULTI:
+            site.forget_chunks()
+
+    def take_truncate(self, record: Record, transaction: OpenTransaction, databases: Databases) -> None:
+        """Take a TRUNCATE: an item a relation, partitioned ones too."""
+        truncate = heap.parse_truncate(record)
+        catalog = databases.captured(truncate.database)
+        if catalog is None:
+            return
+        tell_schema(transaction)
+        for oid in truncate.relations:
+            relation = catalog.relation(oid, transaction.xid)
+            if relation is None:
+                raise UnknownFile(f"TRUNCATE at {format_lsn(record.lsn)} names relation {oid}, which is unknown")
+            if relation.persistence == PERMANENT and relation.oid >= FIRST_UNPINNED_OID:
+                item = Truncation(
+                    position=UNPLACED,
+                    lsn=record.lsn,
+                    database=catalog.database,
+                    xid=transaction.xid,
+                    relation=relation,
+                    cascade=truncate.cascade,
+                    restart_identity=truncate.restart_identity,
+                    origin=record.origin,
+                )
+                transaction.add_item(record.xid, item)
+
+    def _insert(self, site: _Site, insert: heap.HeapInsert) -> None:
+        if not insert.flags & heap.INSERT_CONTAINS_NEW_TUPLE or insert.tuple is None:
+            self._pass_over(site, insert.block.locator)
+            return
+        table = self._resolve(site, insert.block.locator)
+        if insert.flags & heap.INSERT_IS_SPECULATIVE and table.role is _Role.ROWS:
+            key = SpeculativeKey(insert.block.locator, insert.block.block, insert.offset)
+            packed = site.filled_in(insert.tuple, table)
+            site.transaction.speculative[key] = SpeculativeRow(table.relation, site.record.lsn, site.xid, packed)
+            return
+        self._new_row(site, table, insert.tuple)
+        if table.role is not _Role.TOAST:
+            site.forget_chunks()
+
+    def _update(self, site: _Site, update: heap.HeapUpdate) -> None:
+        locator = update.block.locator
+        if not update.flags & heap.UPDATE_CONTAINS_NEW_TUPLE or update.tuple is None:
+            self._pass_over(site, locator)
+            return
+        table = self._resolve(site, locator)
+        if table.role is not _Role.ROWS:
+            return
+        new = site.filled_in(update.tuple, table)
+        kind = _before_kind(update.flags, heap.UPDATE_CONTAINS_OLD_TUPLE, heap.UPDATE_CONTAINS_OLD_KEY)
+        self._add(site, _UPDATE, table.relation, new=new, old=update.old_tuple, before_kind=kind)
+        site.forget_chunks()
+
+    def _delete(self, site: _Site, delete: heap.HeapDelete) -> None:
+        locator = delete.block.locator
+        if delete.flags & heap.DELETE_IS_SUPER:
+            # NB: each of its TOAST chunks is deleted like this as well; only the row itself is a known place.
+            key = SpeculativeKey(locator, delete.block.block, delete.offset)
+            if site.transaction.speculative.pop(key, None) is not None:
+                site.forget_chunks()
+            return
+        if delete.old_tuple is None and site.catalog.resolve(locator, site.transaction.xid) is None:
+            return  # a mapped catalog, as above
+        table = self._resolve(site, locator)
+        if table.role is not _Role.ROWS:
+            return
+        kind = _before_kind(delete.flags, heap.DELETE_CONTAINS_OLD_TUPLE, heap.DELETE_CONTAINS_OLD_KEY)
+        self._add(site, _DELETE, table.relation, old=delete.old_tuple, before_kind=kind)
+        site.forget_chunks()
+
+    def _confirm(self, site: _Site, confirm: heap.HeapConfirm) -> None:
+        key = SpeculativeKey(confirm.block.locator, confirm.block.block, confirm.offset)
+        row = site.transaction.speculative.pop(key, None)
+        if row is not None:
+            self._add(site, _INSERT, row.relation, new=row.packed)
+            site.forget_chunks()
+
+    def _new_row(self, site: _Site, table: _Table, packed: bytes) -> None:
+        """Take a row of an insert, by what its relation is."""
+        if table.role is _Role.TOAST:
+            site.transaction.toast.setdefault(site.xid, ToastChunks()).add(packed)
+            self._transactions.grew(len(packed))
+        elif table.role is _Role.ROWS:
+            self._add(site, _INSERT, table.relation, new=site.filled_in(packed, table))
+        elif table.role is _Role.TRANSIENT:
+            target = self._rewrite_target(site, table.relation)
+            if target is not None:
+                self._add(site, _REWRITE, target, new=site.filled_in(packed, table))
+
+    def _rewrite_target(self, site: _Site, transient: Relation) -> Relation | None:
+        """Return the version of the table that `transient` rewrites, with its rewrite open; None for a REFRESH."""
+        schema = site.transaction.schema
+        assert schema is not None, "a transient heap is visible to the transaction that made it only"
+        target = schema.rewrite_target(transient.oid)
+        if target is not None:
+            return target
+        target = site.catalog.relation(transient.rewrite_of, site.transaction.xid)
+        if target is None or target.kind != ORDINARY_TABLE:
+            return None
+        tell_schema(site.transaction, only=target.oid)
+        for tagged in schema.begin_rewrite(transient.oid, target, site.xid, site.record.lsn):
+            site.transaction.add_item(tagged.xid, tagged.item)
+        return schema.rewrite_target(transient.oid)
+
+    def _add(
+        self,
+        site: _Site,
+        op: int,
+        relation: Relation,
+        *,
+        new: bytes | None = None,
+        old: bytes | None = None,
+        before_kind: BeforeKind = BeforeKind.NONE,
+    ) -> None:
+        if op != _REWRITE:
+            tell_schema(site.transaction)
+        if not self.wants(relation):
+            new = old = None
+        elif self.names is not None:
+            self._note_names(self.names, site, relation, new, old)
+        rows, lsn = site.transaction.rows, site.record.lsn
+        number = rows.versions.number(site.catalog.database, relation)
+        origin = site.record.origin
+        rows.append(op, number, lsn, site.xid, new=new, old=old, before_kind=before_kind, origin=origin)
+        self._transactions.grew(len(new or b"") + len(old or b"") + ENTRY_BYTES)
+
+    def _note_names(self, names: NameKeeper, site: _Site, relation: Relation, *packed: bytes | None) -> None:
+        noted = site.transaction.names
+        before = noted.byte_count
+        names.note(RowPlace(site.catalog, site.transaction.xid, site.record.lsn, noted), relation, *packed)
+        self._transactions.grew(noted.byte_count - before)
+
+    def _pass_over(self, site: _Site, locator: RelFileLocator) -> None:
+        """Pass over a change without its new row: it has to be one of a relation that is not logged logically.
+
+        Those are catalogs (of a mapped one, as pg_proc is, the file may not be known), TOAST tables that VACUUM FULL
+        and CLUSTER copy, and transient heaps (`RelationIsLogicallyLogged`, HEAP_INSERT_NO_LOGICAL).
+        """
+        relation = site.catalog.resolve(locator, site.transaction.xid)
+        if relation is None:
+            return
+        table = self._resolve(site, locator)
+        if table.role is _Role.ROWS and relation.persistence == PERMANENT:
+            raise RowNotLogged(
+                f"record at {format_lsn(site.record.lsn)} changes {relation.qualified_name} without its new row: "
+                "wal_level was below logical"
+            )
+
+    def _resolve(self, site: _Site, locator: RelFileLocator) -> _Table:
+        relation = site.catalog.resolve(locator, site.transaction.xid)
+        if relation is None:
+            raise UnknownFile(
+                f"record at {format_lsn(site.record.lsn)} changes a row in file "
+                f"{locator.spc}/{locator.db}/{locator.rel}, which no relation has"
+            )
+        table = self._tables.get(relation)
+        if table is None:
+            if len(self._tables) >= TABLES_MAX:
+                self._tables.clear()
+            table = self._tables[relation] = _Table(relation, _role_of(relation))
+        if site.transaction.schema is None or self._is_everybodys(site, table, locator):
+            self._tell_skimmer(table, locator, site.catalog.database)
+        return table
+
+    def _is_everybodys(self, site: _Site, table: _Table, locator: RelFileLocator) -> bool:
+        """Tell if the file is passed over by all, as those are that DDL writes most: pg_depend, pg_constraint."""
+        return table.role is _Role.IGNORED and site.catalog.resolve(locator, INVALID_XID) is table.relation
+
+    def _tell_skimmer(self, table: _Table, locator: RelFileLocator, database: Oid) -> None:
+        if table.role is _Role.IGNORED:
+            self._skimmer.file_is_passed_over(locator)
+        elif table.role is _Role.ROWS and not (self.names is not None and table.prints_names):
+            if len(self._transactions.versions) >= TABLES_MAX:
+                self._transactions.renew_versions()
+                self._skimmer.forget_all()
+            number = self._transactions.versions.number(database, table.relation)
+            self._skimmer.file_has_rows(locator, number, wanted=self.wants(table.relation))

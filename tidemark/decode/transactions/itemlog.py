@@ -1,0 +1,132 @@
+"""What one open transaction holds beside rows: schema changes, TRUNCATEs, messages, each before a row of its log.
+
+The contents of messages can be of any size, and leave memory as rows do (`spill`), many in one part. What stays is the
+rest of each item, `ITEM_OVERHEAD_BYTES` or so.
+"""
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import NamedTuple
+
+from tidemark.decode.transactions.ports import SpillPort
+from tidemark.decode.transactions.rowlog import CHUNK_BYTES
+from tidemark.decode.transactions.schema_changes import SchemaItem
+from tidemark.model.change import LogicalMessage, Truncation
+from tidemark.model.lsn import Xid
+
+Item = SchemaItem | Truncation | LogicalMessage
+ITEM_OVERHEAD_BYTES = 500  # what an item takes beside a message's content, about
+
+
+class _Place(NamedTuple):
+    """Where the content of a message is: bytes of a part on disk."""
+
+    handle: int
+    start: int
+    stop: int
+
+
+class _Held(NamedTuple):
+    """An item that stands before row number `row`."""
+
+    row: int
+    xid: Xid
+    item: Item
+    place: _Place | None = None
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of content that are in memory."""
+        return len(self.item.content) if isinstance(self.item, LogicalMessage) else 0
+
+
+class ItemLog:
+    """The items of a transaction and its subtransactions that are no rows, in their order."""
+
+    __slots__ = ("_content_bytes", "_handles", "_held")
+
+    def __init__(self) -> None:
+        self._held: list[_Held] = []
+        self._handles: list[int] = []  # of the parts on disk
+        self._content_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def content_bytes(self) -> int:
+        """Bytes of contents in memory: what `spill` can move."""
+        return self._content_bytes
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes in memory, about."""
+        return self._content_bytes + len(self._held) * ITEM_OVERHEAD_BYTES
+
+    def append(self, row: int, xid: Xid, item: Item) -> None:
+        """Take an item that stands before row number `row`."""
+        held = _Held(row, xid, item)
+        self._held.append(held)
+        self._content_bytes += held.content_bytes
+
+    def drop(self, xids: AbstractSet[Xid]) -> None:
+        """Forget what subtransactions did whose abort record comes next: the tail, as of rows."""
+        while self._held and self._held[-1].xid in xids:
+            self._content_bytes -= self._held.pop().content_bytes
+
+    def exclude(self, xids: AbstractSet[Xid]) -> None:
+        """Forget what aborted subtransactions did, wherever it stands."""
+        self._held = [held for held in self._held if held.xid not in xids]
+        self._content_bytes = sum(held.content_bytes for held in self._held)
+
+    def spill(self, port: SpillPort) -> int:
+        """Move all contents to `port`; return their bytes."""
+        spilled = self._content_bytes
+        begin = waiting = 0
+        for index, held in enumerate(self._held):
+            waiting += held.content_bytes
+            if waiting >= CHUNK_BYTES:
+                self._spill_part(port, begin, index + 1)
+                begin, waiting = index + 1, 0
+        if waiting:
+            self._spill_part(port, begin, len(self._held))
+        self._content_bytes = 0
+        return spilled
+
+    def _spill_part(self, port: SpillPort, begin: int, end: int) -> None:
+        """Move the contents of some items to one part."""
+        found = [
+            (index, held, held.item)
+            for index, held in enumerate(self._held[begin:end], begin)
+            if isinstance(held.item, LogicalMessage) and held.content_bytes
+        ]
+        handle = port.write(b"".join(message.content for _, _, message in found))
+        self._handles.append(handle)
+        at = 0
+        for index, held, message in found:
+            place = _Place(handle, at, at + held.content_bytes)
+            self._held[index] = held._replace(item=replace(message, content=b""), place=place)
+            at = place.stop
+
+    def read(self, port: SpillPort | None) -> Iterator[tuple[int, Item]]:
+        """Give out the items, each with the row that it stands before."""
+        part, content = 0, b""
+        for held in self._held:
+            if held.place is None:
+                yield held.row, held.item
+                continue
+            assert port is not None, "spilled without a port"
+            assert isinstance(held.item, LogicalMessage), "others have no content"
+            if held.place.handle != part:
+                part, content = held.place.handle, port.read(held.place.handle)
+            yield held.row, replace(held.item, content=content[held.place.start : held.place.stop])
+
+    def release(self, port: SpillPort | None) -> None:
+        """Forget everything, on disk as well."""
+        for handle in self._handles:
+            assert port is not None, "spilled without a port"
+            port.release(handle)
+        self._handles = []
+        self._held = []
+        self._content_bytes = 0

@@ -1,0 +1,253 @@
+"""Takes the ordinary rows out of blocks of records and hands them to their transactions (`extract` has the loop).
+
+What is ordinary is decided here, by what the decoder tells: a file's relation version as long as no transaction that
+changed catalogs has committed since; a transaction as long as it has changed none itself, is kept, and has no TOAST
+chunks waiting for their row. Whoever is in doubt says nothing: the loop then stops, and the decoder takes the record.
+
+Transactions with nothing but a few rows are held here until their commit; the others are in the `TransactionTable`.
+"""
+
+from array import array
+from collections.abc import Iterable
+from functools import partial
+
+from tidemark.decode.datum.row_entries import ENTRY_BYTES
+from tidemark.decode.transactions.committed_run import CommittedRun, SmallTransactions
+from tidemark.decode.transactions.committed_transaction import Ended
+from tidemark.decode.transactions.extract import FIRST_VERSION, KNOWN, NO_ROWS, NONE, ORDINARY, UNKNOWN, RowExtractor
+from tidemark.decode.transactions.held import (
+    BYTE_ENDS,
+    END_COLUMNS,
+    LONG,
+    RESTART_LSNS,
+    ROW_ENDS,
+    ROWS_MAX,
+    RUN_COLUMNS,
+    SLOT_COLUMNS,
+    SLOTS_MAX,
+    SMALL_BYTES,
+    SMALL_ROWS,
+    HeldRows,
+)
+from tidemark.decode.transactions.open_transaction import OpenTransaction
+from tidemark.decode.transactions.ports import HeldTransaction
+from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.model.lsn import Lsn, Oid, TimelineId, Xid
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.versions import WalFormat
+
+FILES_MAX = 1 << 20  # told; then all are forgotten and looked at again
+HELD_ROWS_MAX = 8192  # of all that are held: each call moves them once
+HELD_BYTES_MAX = 1 << 20
+XID_MASK = 0xFFFFFFFF
+
+
+def _columns(count: int, length: int) -> "list[array[int]]":
+    return [array("q", bytes(8 * length)) for _ in range(count)]
+
+
+class Skimmer:
+    """The ordinary part of decoding."""
+
+    def __init__(self, fmt: WalFormat, transactions: TransactionTable) -> None:
+        self._transactions = transactions
+        self._begun = False
+        self._file_count = 0  # told since they were forgotten
+        self._entries, self._arranged = bytearray(ROWS_MAX * ENTRY_BYTES), bytearray(ROWS_MAX * ENTRY_BYTES)
+        self._tuples, self._arranged_tuples = bytearray(), bytearray()
+        self._runs, self._ends = _columns(RUN_COLUMNS, ROWS_MAX), _columns(END_COLUMNS, ROWS_MAX)
+        self._slots = _columns(SLOT_COLUMNS, SLOTS_MAX)
+        self._held = HeldRows(self._entries, self._arranged, self._runs, self._ends, self._slots)
+        whole_from = transactions.complete_from
+        self._extractor = RowExtractor(
+            fmt.image_compressed, NONE if whole_from is None else whole_from & XID_MASK, self._held
+        )
+        transactions.holder = self
+
+    @property
+    def is_full(self) -> bool:
+        """Tell if the last skim stopped for want of room, not at a record that the decoder has to see."""
+        full: bool = self._extractor.is_full
+        return full
+
+    def skim(self, block: RecordBlock, start: int) -> int:
+        """Take the records of `block` from `start` on; return the first that is left, or the count.
+
+        Rows of others than those that are held have come to their transactions. What has committed are `committed`,
+        and behind them `ended`; then there is more to skim.
+        """
+        transactions, extractor = self._transactions, self._extractor
+        if not self._begun:  # those from before it are partial
+            self._begun = True
+            for transaction in transactions:
+                self.set_aside(transaction)
+        self._make_room(len(block.linear))
+        others_lsn, count = transactions.others_lsn, len(block)
+        extractor.next_xid = transactions.next_xid
+        at: int = extractor.extract(
+            block.linear,
+            self._tuples,
+            self._arranged_tuples,
+            block.lsns,
+            block.ends,
+            block.xids,
+            block.rmgrs,
+            block.infos,
+            block.offsets,
+            block.lengths,
+            start,
+            count,
+            NONE if others_lsn is None else others_lsn,
+        )
+        transactions.observe_next_xid(extractor.next_xid)
+        if self._held.run_count:
+            self._hand_over()
+        return at
+
+    def _make_room(self, size: int) -> None:
+        """Have room for the tuples of a block beside those that are held, and hold none that is not small."""
+        held, slots = self._held, self._slots
+        _, _, rows, sizes, *_ = slots
+        too_many = held.row_count > HELD_ROWS_MAX or held.tuple_count > HELD_BYTES_MAX
+        for number in self._live() if too_many or held.is_crowded else ():
+            slot = number % SLOTS_MAX
+            is_small = rows[slot] <= SMALL_ROWS and sizes[slot] <= SMALL_BYTES
+            if too_many or not is_small or number < held.tail - LONG:
+                self._transactions.find(Xid(slots[0][slot] & XID_MASK))
+        wanted = held.tuple_count + size
+        if len(self._tuples) < wanted:
+            kept = self._tuples[: held.tuple_count]
+            self._tuples, self._arranged_tuples = kept + bytes(wanted - len(kept)), bytearray(wanted)
+
+    def _hand_over(self) -> None:
+        """Give the rows of others than those that are held to their transactions."""
+        held = self._held
+        arranged = held.is_arranged
+        entries = memoryview(self._arranged if arranged else self._entries)[held.others_at * ENTRY_BYTES :]
+        tuples = memoryview(self._arranged_tuples if arranged else self._tuples)[held.others_byte_at :]
+        xids, rows, sizes, more = self._runs
+        row = byte = counted = 0
+        for run in range(held.run_count):
+            stop, end = rows[run], sizes[run]
+            transaction = self._transactions.of(Xid(xids[run]))
+            if transaction.is_kept:
+                part = entries[row * ENTRY_BYTES : stop * ENTRY_BYTES]
+                transaction.rows.extend(part, tuples[byte:end], more[run] - counted)
+            row, byte, counted = stop, end, more[run]
+        self._transactions.grew(row * ENTRY_BYTES + byte)
+
+    def committed(self, timeline: TimelineId) -> CommittedRun | None:
+        """Return what was held and has committed."""
+        count = self._held.end_count
+        if not count:
+            return None
+        rows, sizes = self._ends[ROW_ENDS][:count], self._ends[BYTE_ENDS][:count]
+        return CommittedRun(
+            SmallTransactions(timeline, *[column[:count] for column in self._ends[:ROW_ENDS]]),
+            self._ends[RESTART_LSNS][:count],
+            rows,
+            sizes,
+            self._transactions.versions,
+            bytes(memoryview(self._arranged)[: rows[-1] * ENTRY_BYTES]),
+            bytes(memoryview(self._arranged_tuples)[: sizes[-1]]),
+        )
+
+    def ended(self, block: RecordBlock) -> tuple[Ended, OpenTransaction] | None:
+        """Return the one of the others that has committed, if one has: behind all that was held."""
+        extractor = self._extractor
+        record = extractor.other_end
+        if record == NONE:
+            return None
+        xid = Xid(block.xids[record])
+        transaction = self._transactions.leave(xid, ())
+        assert transaction is not None, "only of open ones it is known that they are ordinary"
+        lsn, end_lsn = Lsn(block.lsns[record]), Lsn(block.ends[record])
+        return Ended(xid, lsn, end_lsn, extractor.other_time, Oid(extractor.other_database)), transaction
+
+    # --- what is held
+
+    @property
+    def held_count(self) -> int:
+        """How many transactions are held."""
+        count: int = self._held.held_count
+        return count
+
+    @property
+    def first_lsn(self) -> Lsn | None:
+        """The least first LSN of what is held."""
+        lsn: int = self._held.first_lsn()
+        return None if lsn == NONE else Lsn(lsn)
+
+    def _live(self) -> Iterable[int]:
+        xids = self._slots[0]
+        return [number for number in range(self._held.head, self._held.tail) if xids[number % SLOTS_MAX]]
+
+    def xids(self) -> list[Xid]:
+        """Return the transactions that are held."""
+        return [Xid(self._slots[0][number % SLOTS_MAX] & XID_MASK) for number in self._live()]
+
+    def take_out(self, xid: Xid) -> HeldTransaction | None:
+        """Hold the transaction no longer to which `xid` belongs; None if it is not held."""
+        slot: int = self._extractor.held_slot(xid)
+        if slot == NONE:
+            return None
+        self._held.settle()
+        xids, firsts, rows, sizes, row_at, byte_at, more = self._slots
+        top = Xid(xids[slot] & XID_MASK)
+        row, byte = row_at[slot], byte_at[slot]
+        entries = memoryview(self._entries)[row * ENTRY_BYTES : (row + rows[slot]) * ENTRY_BYTES]
+        tuples = memoryview(self._tuples)[byte : byte + sizes[slot]]
+        children = frozenset(map(Xid, iter(partial(self._extractor.take_child, top), 0)))
+        self._extractor.let_go(top)
+        return HeldTransaction(top, Lsn(firsts[slot]), children, entries, tuples, more[slot])
+
+    # --- what is ordinary
+
+    def file_has_rows(self, locator: RelFileLocator, number: int, *, wanted: bool) -> None:
+        """Say that the rows of a file are those of relation version `number`, for all who changed no catalog.
+
+        Those that are not `wanted` have their place among the rows of their transaction, and no tuples.
+        """
+        self._know_file(locator, FIRST_VERSION + number if wanted else NONE - number)
+
+    def file_is_passed_over(self, locator: RelFileLocator) -> None:
+        """Say that the rows of a file are none of ours."""
+        self._know_file(locator, NO_ROWS)
+
+    def _know_file(self, locator: RelFileLocator, value: int) -> None:
+        if self._file_count >= FILES_MAX:
+            self.forget_files()
+        self._file_count += 1  # at most
+        self._extractor.know_file(locator.spc, locator.db, locator.rel, value)
+
+    def forget_files(self) -> None:
+        """Look at each file anew: catalogs have changed."""
+        self._file_count = 0
+        self._extractor.forget_files()
+
+    def look_at(self, xid: Xid, transaction: OpenTransaction) -> None:
+        """Say what `xid` is after a record of it."""
+        chunks = transaction.toast.get(xid)
+        plain = transaction.is_kept and transaction.schema is None
+        current = transaction.rows.versions is self._transactions.versions
+        ordinary = plain and current and (chunks is None or chunks.byte_count == 0)
+        self._extractor.know_xid(xid, ORDINARY if ordinary else KNOWN)
+
+    def set_aside(self, transaction: OpenTransaction) -> None:
+        """Say that rows of the whole transaction are not ordinary any more."""
+        for xid in (transaction.xid, *transaction.children):
+            self._extractor.know_xid(xid, KNOWN)
+
+    def forget(self, xids: Iterable[Xid]) -> None:
+        """Say that transactions or subtransactions have ended."""
+        for xid in xids:
+            self._extractor.know_xid(xid, UNKNOWN)
+
+    def forget_all(self) -> None:
+        """Look at everything anew."""
+        self.forget_files()
+        transactions = list(self._transactions)
+        self._extractor.forget_xids()
+        for transaction in transactions:
+            self.set_aside(transaction)

@@ -1,0 +1,299 @@
+"""Open transactions: what each has changed so far, which subtransactions it has, and where a restart must begin.
+
+A record names its own (sub)transaction; the top-level one stands only in a subtransaction's first record, and never in
+an abort record: one that wrote nothing itself is known by those below it. Rows are kept under the top-level xid, in
+record order, and tagged with their own, until the commit record gives them out and says which subtransactions are in;
+each abort record takes its rows away at once. A prepared transaction stays open until COMMIT PREPARED. A crash leaves
+transactions without an end: the next RUNNING_XACTS record tells them apart.
+
+*Partial* transactions began before the first record that was read. They can never be given out whole, so nothing of
+them is kept but their names; whoever starts a decoder sees to it that none of them is wanted.
+
+A transaction in *doubt* is one that cannot be read, and of which its end only will tell whether it is wanted. After a
+restart that is an ordinary thing: WAL is read again from the first record of what was open at the last delivery, and
+there others are on their way whose beginning is not read again. All of them have ended by the time of that delivery.
+A *stray* is a subtransaction of such a one: its top-level xid stood in the part that is not read, so it looks like a
+top-level transaction until the end of the real one names it.
+
+A transaction is *held* by who reads blocks of records (`skim`) as long as there is nothing to it but a few rows: most
+are until their commit, and never come here. Whoever asks for one that is makes it one of the others.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tidemark.decode.transactions.open_transaction import OpenTransaction
+from tidemark.decode.transactions.ports import Holder, SpillPort
+from tidemark.decode.transactions.rowlog import RelationVersions, RowLog
+from tidemark.model.errors import CorruptWal, TidemarkError
+from tidemark.model.lsn import FullXid, Lsn, Xid, format_lsn
+
+SPILL_ABOVE = 0.9  # share of the bound from which the largest are spilled; the rest is room until the next count
+SPILL_DOWN_TO = 0.5  # share of the bound to which a spill empties memory: fewer, larger spills
+NOT_WORTH_SPILLING = 0.05  # share of the bound that all small transactions together may keep
+_XID_HALF = 1 << 31
+_XID_MASK = 0xFFFFFFFF
+
+
+class TransactionTooLarge(TidemarkError):
+    """Open transactions need more memory than is allowed, and there is nowhere to put them."""
+
+    hint = "raise decode.memory_bytes, or let Tidemark spill to disk"
+
+
+class UnseenStart(CorruptWal):
+    """A transaction is wanted whose first records are not among those that were read."""
+
+    hint = (
+        "decode from an earlier LSN, or behind its end where no catalog base that is kept is older than it;"
+        " if this comes at a restart, please report it, and make a new first copy"
+    )
+
+
+def xid_precedes(left: int, right: int) -> bool:
+    """Tell if `left` is older than `right`, across wraparound (`TransactionIdPrecedes`, transam.c)."""
+    return ((left - right) & _XID_MASK) >= _XID_HALF
+
+
+class TransactionTable:
+    """All open transactions, within a bound of memory."""
+
+    def __init__(
+        self, next_xid: FullXid, memory_bytes_max: int, port: SpillPort | None, complete_from: FullXid | None
+    ) -> None:
+        self._open: dict[Xid, OpenTransaction] = {}  # those that are not held
+        self._top_of: dict[Xid, Xid] = {}
+        self._next_full = int(next_xid)  # 64-bit xid next to be given out, as far as seen
+        self._memory_bytes_max = memory_bytes_max
+        self._grown_bytes = 0  # at most this much since the last exact count
+        self._counted_bytes = 0
+        self._count_at_bytes = memory_bytes_max  # the next exact count is due at so many
+        self.complete_from = complete_from  # older transactions are partial
+        self.port = port
+        self.holder: Holder | None = None
+        self.versions = RelationVersions()
+        self.spilled_bytes = 0  # ever
+
+    def __iter__(self) -> Iterator[OpenTransaction]:
+        """Go through the open transactions; none is held from then on."""
+        self._take_over()
+        return iter(self._open.values())
+
+    @property
+    def open_count(self) -> int:
+        """How many transactions are open."""
+        return len(self._open) + (self.holder.held_count if self.holder is not None else 0)
+
+    def _take_over(self) -> None:
+        """Take all that are held."""
+        for xid in self.holder.xids() if self.holder is not None else ():
+            self.find(xid)
+
+    def find(self, xid: Xid) -> OpenTransaction | None:
+        """Return the open top-level transaction `xid`, taken over if it is held; so is that of a subtransaction."""
+        transaction = self._open.get(xid)
+        if transaction is not None or self.holder is None:
+            return transaction
+        held = self.holder.take_out(xid)
+        if held is None:
+            return None
+        taken = self._open[held.xid] = OpenTransaction(held.xid, held.first_lsn, RowLog(self.versions))
+        taken.rows.extend(held.entries, held.tuples, held.more)
+        taken.children.update(held.children)
+        self._top_of.update(dict.fromkeys(held.children, held.xid))
+        self.grew(len(held.entries) + len(held.tuples))
+        return self._open.get(xid)
+
+    def _pop(self, xid: Xid) -> OpenTransaction | None:
+        self.find(xid)
+        return self._open.pop(xid, None)
+
+    @property
+    def top_of(self) -> Mapping[Xid, Xid]:
+        """The top-level transaction of each open subtransaction."""
+        return self._top_of
+
+    def restart_lsn(self, otherwise: Lsn) -> Lsn:
+        """Return the least first LSN of the transactions that may still be given out, `otherwise` if there are none."""
+        least = self.others_lsn
+        held = self.holder.first_lsn if self.holder is not None else None
+        if held is not None and (least is None or held < least):
+            least = held
+        return otherwise if least is None or otherwise < least else least
+
+    @property
+    def others_lsn(self) -> Lsn | None:
+        """The least first LSN of those that are not held."""
+        if not self._open:
+            return None
+        return min((known.first_lsn for known in self._open.values() if not known.partial), default=None)
+
+    def enter(self, xid: Xid, top_xid: Xid, lsn: Lsn) -> OpenTransaction:
+        """Return the transaction to which a record of `xid` belongs; `top_xid` is the record's own word on that."""
+        top = top_xid or self._top_of.get(xid, xid)
+        transaction = self.find(top)
+        if transaction is None and not top_xid and xid in self._top_of:  # by now: it was held
+            top = self._top_of[xid]
+            transaction = self._open[top]
+        if transaction is None:
+            self._advance(top)
+            old = self.complete_from is not None and self.full_xid(top) < self.complete_from
+            transaction = self._open[top] = OpenTransaction(top, lsn, RowLog(self.versions), partial=old)
+        if top_xid and top_xid != xid and xid not in transaction.children:
+            self._advance(xid)
+            transaction.children.add(xid)
+            self._top_of[xid] = top_xid
+            self._fold_strays((xid,), transaction)
+        return transaction
+
+    def _fold_strays(self, xids: Iterable[Xid], top: OpenTransaction | None) -> OpenTransaction | None:
+        """Take strays for what they are, a part of `top`; return it, or a stray in its place if that is all there is.
+
+        What a stray did cannot be put into its place among the rows of the others: so all of it is in doubt.
+        """
+        for xid in xids:
+            stray = self._pop(xid)
+            if stray is None:
+                continue
+            stray.give_up(stray.doubt or self._unseen_start(xid), self.port)
+            if top is None:
+                top = stray
+            elif top.is_kept:
+                assert stray.doubt is not None, "just given up"
+                top.give_up(stray.doubt, self.port)
+        return top
+
+    def _forget_strays(self, xids: Iterable[Xid]) -> None:
+        for xid in xids:
+            stray = self._pop(xid)
+            if stray is not None:
+                stray.release(self.port)
+
+    def enter_partial(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
+        """Note a transaction that began before the first record to be read, and is not wanted whenever it ends."""
+        self.enter(xid, top_xid, first_lsn).partial = True
+
+    def enter_unseen(self, xid: Xid, top_xid: Xid, first_lsn: Lsn) -> None:
+        """Note a transaction that began before the first record to be read, and should end before what is wanted."""
+        transaction = self.enter(xid, top_xid, first_lsn)
+        if transaction.is_kept:
+            transaction.give_up(self._unseen_start(transaction.xid), self.port)
+
+    @staticmethod
+    def _unseen_start(xid: Xid) -> UnseenStart:
+        return UnseenStart(f"transaction {xid} began before the first record that was read")
+
+    def is_open(self, xid: Xid) -> bool:
+        """Tell if a transaction or subtransaction is known that has not ended."""
+        return xid in self._open or xid in self._top_of
+
+    def of(self, xid: Xid) -> OpenTransaction:
+        """Return the open transaction to which `xid`, which is known, belongs."""
+        return self._open[self._top_of.get(xid, xid)]
+
+    def family(self, xid: Xid) -> set[Xid]:
+        """Return a top-level transaction and its subtransactions, as far as seen and not aborted."""
+        transaction = self.find(xid)
+        return {xid} if transaction is None else {xid, *transaction.children}
+
+    def top(self, xid: Xid) -> Xid:
+        """Return the top-level transaction of `xid`, `xid` itself if nothing else is known."""
+        return self._top_of.get(xid, xid)
+
+    def leave(self, xid: Xid, committed: Iterable[Xid]) -> OpenTransaction | None:
+        """Take out a transaction that ended, less those subtransactions that are not `committed`."""
+        transaction = self._fold_strays(committed, self._pop(xid))
+        if transaction is None:
+            return None
+        for child in transaction.children:
+            self._top_of.pop(child, None)
+        aborted = transaction.children.difference(committed)
+        if aborted:
+            transaction.exclude(aborted)
+        return transaction
+
+    def abort(self, xid: Xid, subxids: Iterable[Xid]) -> set[Xid]:
+        """Forget a transaction or subtransaction, with its own subtransactions; return them all."""
+        for member in (xid, *subxids):
+            self.find(member)
+        top = next((self._top_of[known] for known in (xid, *subxids) if known in self._top_of), xid)
+        if top == xid:
+            known = self.find(xid)
+            children = known.children if known is not None else set()
+            # Nothing to drop from what is forgotten whole: ROLLBACK PREPARED ends subtransactions that are no tail.
+            transaction = self.leave(xid, children)
+            if transaction is not None:
+                transaction.release(self.port)
+            self._forget_strays(subxids)
+            return {xid, *subxids, *children}
+        gone = {xid, *subxids}
+        self._forget_strays(gone)
+        transaction = self._open.get(top)
+        if transaction is not None:
+            transaction.drop(gone)
+        for child in gone:
+            self._top_of.pop(child, None)
+        return gone
+
+    def abort_older_than(self, oldest_running: Xid) -> set[Xid]:
+        """Forget transactions that a crash left without an end; return them, subtransactions included."""
+        self._take_over()
+        dead = [xid for xid in self._open if xid_precedes(xid, oldest_running)]
+        gone: set[Xid] = set()
+        for xid in dead:
+            gone |= self.abort(xid, ())
+        return gone
+
+    def renew_versions(self) -> None:
+        """Begin to number relation versions anew; transactions that are open keep their numbers."""
+        self._take_over()
+        self.versions = RelationVersions()
+
+    def full_xid(self, xid: Xid) -> FullXid:
+        """Return the 64-bit xid of a recent `xid`."""
+        distance = (xid - self._next_full) & _XID_MASK
+        return FullXid(self._next_full + distance - (distance >= _XID_HALF) * (1 << 32))
+
+    @property
+    def next_xid(self) -> FullXid:
+        """The next 64-bit xid to be given out, as far as seen."""
+        return FullXid(self._next_full)
+
+    def observe_next_xid(self, next_xid: int) -> None:
+        """Learn from a checkpoint how far xids are (64 bits)."""
+        self._next_full = max(self._next_full, next_xid)
+
+    def grew(self, byte_count: int) -> None:
+        """Account for memory just taken; spill the largest transactions where it is too much."""
+        self._grown_bytes += byte_count
+        if self._counted_bytes + self._grown_bytes > self._count_at_bytes:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        bound = self._memory_bytes_max
+        total = sum(transaction.byte_count for transaction in self._open.values())
+        if total > bound * SPILL_ABOVE:
+            if self.port is None:
+                largest = max(self._open.values(), key=lambda transaction: transaction.byte_count)
+                raise TransactionTooLarge(
+                    f"open transactions take {total} bytes, {bound} are allowed; the largest, "
+                    f"{largest.xid}, began at {format_lsn(largest.first_lsn)}"
+                )
+            total -= self._spill(self.port, total - int(bound * SPILL_DOWN_TO))
+        # NB: chunks of a value stay until its row has come; while they are over the bound, not every row is a count.
+        self._count_at_bytes = max(bound, total + int(bound * (1 - SPILL_ABOVE)))
+        self._counted_bytes, self._grown_bytes = total, 0
+
+    def _spill(self, port: SpillPort, wanted_bytes: int) -> int:
+        """Spill the largest transactions, as far as it is worth it; return by how much memory shrank."""
+        sizes = {transaction.xid: transaction.spillable_bytes for transaction in self._open.values()}
+        left, freed = sum(sizes.values()), 0
+        for xid in sorted(sizes, key=sizes.__getitem__, reverse=True):
+            if freed >= wanted_bytes or left <= self._memory_bytes_max * NOT_WORTH_SPILLING:
+                break
+            self.spilled_bytes += self._open[xid].spill(port)
+            freed += sizes[xid]
+            left -= sizes[xid]
+        return freed
+
+    def _advance(self, xid: Xid) -> None:
+        self._next_full = max(self._next_full, self.full_xid(xid) + 1)

@@ -1,0 +1,67 @@
+"""Extended statistics, as `pg_statistic_ext_data` has them: counts and shares of groups of columns (PG 16).
+
+Both are a magic number, a version, the number of items (`mvdistinct.c`, `dependencies.c`), then of each item a double
+and the columns' numbers. The third kind, `pg_mcv_list`, prints as the bytes that it is.
+"""
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tidemark.decode.datum.varlena import BadDatum
+from tidemark.decode.types.codec import TextCodec
+
+DISTINCT_MAGIC = 0xA352BFA4  # STATS_NDISTINCT_MAGIC
+DEPENDENCIES_MAGIC = 0xB4549A2C  # STATS_DEPS_MAGIC
+VERSION = 1
+_HEAD = struct.Struct("<III")
+_DISTINCT = struct.Struct("<di")  # how many, number of columns
+_DEPENDENCY = struct.Struct("<dh")
+
+
+class _Item(NamedTuple):
+    """A number that a group of columns has."""
+
+    value: float
+    columns: Sequence[int]
+
+
+def _items(payload: bytes, magic: int, item: struct.Struct) -> Iterator[_Item]:
+    if len(payload) < _HEAD.size or _HEAD.unpack_from(payload)[:2] != (magic, VERSION):
+        raise BadDatum(f"no statistics: {payload[: _HEAD.size].hex()}")
+    at = _HEAD.size
+    try:
+        for _ in range(_HEAD.unpack_from(payload)[2]):
+            value, count = item.unpack_from(payload, at)
+            columns = struct.Struct(f"<{count}h")
+            yield _Item(value, columns.unpack_from(payload, at + item.size))
+            at += item.size + columns.size
+    except struct.error:
+        raise BadDatum(f"statistics end in the middle: {len(payload)} bytes") from None
+
+
+class DistinctCodec(TextCodec):
+    """`pg_ndistinct`: how many different values."""
+
+    def text(self, payload: bytes) -> str:
+        """Return what looks like a JSON object."""
+        told = []
+        for value, columns in _items(payload, DISTINCT_MAGIC, _DISTINCT):
+            if not math.isfinite(value):
+                raise BadDatum(f"{value} different values")
+            told.append(f'"{", ".join(map(str, columns))}": {math.trunc(value)}')
+        return f"{{{', '.join(told)}}}"
+
+
+class DependenciesCodec(TextCodec):
+    """`pg_dependencies`: how far the last column follows from the others."""
+
+    def text(self, payload: bytes) -> str:
+        """Return what looks like a JSON object."""
+        told = (
+            f'"{", ".join(map(str, columns[:-1]))} => {columns[-1]}": {value:f}'
+            for value, columns in _items(payload, DEPENDENCIES_MAGIC, _DEPENDENCY)
+            if columns
+        )
+        return f"{{{', '.join(told)}}}"

@@ -1,0 +1,1 @@
+"""Archived WAL: folders of segments, our spool, its ledger and its trimming."""

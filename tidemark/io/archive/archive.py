@@ -1,0 +1,296 @@
+"""Reads WAL from a folder of segment files: an archive, a spool of pg_receivewal, a copy of pg_wal.
+
+What stands in such a folder: whole segments of one or several timelines, `.history` files that tell how they join,
+`.partial` segments (the end of a timeline, or what is being received), `.backup` labels, strangers; each of them plain
+or compressed (`segment_file`). The segment in which a timeline begins holds the bytes of its parent up to the switch,
+so it is preferred to the parent's own.
+
+Segments may be missing, short, or (in a copy of pg_wal) recycled: named for the future with old contents. A file that
+is missing or recycled at the end is the end of WAL; one with real WAL behind it is a hole, or damage.
+"""
+
+import os
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.archive.segment_file import DamagedFile, open_unpacked, skip, wal_name
+from tidemark.model.errors import ConfigError, CorruptWal, WalGap
+from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
+from tidemark.wal.segments import (
+    FileKind,
+    ReadSegment,
+    TimelineHistory,
+    file_kind,
+    history_name,
+    is_segment_size,
+    parse_history,
+    parse_segment_name,
+    segment_of,
+    segment_start,
+)
+from tidemark.wal.versions import LONG_PAGE_HEADER_BYTES, PAGE_BYTES, UnsupportedMajor, WalFormat, wal_format_of_magic
+
+HISTORY_BYTES_MAX = 1 << 20
+READ_BYTES = 1 << 20  # a slice: large enough for the disk, small enough for the cache
+_LONG_HEADER = struct.Struct("<HHIQI4xQII")  # magic, info, tli, pageaddr, rem_len, sysid, seg_size, blcksz
+_LONG_HEADER_FLAG = 2
+
+
+class NoWal(ConfigError):
+    """A folder without a single segment."""
+
+    hint = "name the folder that holds files such as 000000010000000000000001"
+
+
+class Hole(WalGap):
+    """Segments are missing between others."""
+
+    hint = "restore the missing segments from another copy of the archive"
+
+
+class BadSegment(CorruptWal):
+    """A segment file that is short, foreign or damaged."""
+
+    hint = "fetch the file again from the node or another copy of the archive; archive with a rename at the end"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHeader:
+    """The long header on a segment's first page."""
+
+    format: WalFormat
+    timeline: TimelineId
+    page_lsn: Lsn
+    system_identifier: SystemIdentifier
+    segment_bytes: int
+
+
+class ArchiveFolder:
+    """The segments of a folder as one contiguous stream along one history of timelines."""
+
+    def __init__(
+        self,
+        folder: Path,
+        timeline: TimelineId | None = None,
+        *,
+        whole_only: bool = False,
+        of: SystemIdentifier | None = None,
+    ) -> None:
+        """Take stock of `folder`; follow `timeline`, or the latest one that it knows.
+
+        `whole_only`: an archive, whose segments are whole: nothing `.partial`, which is being received and whose end
+        is not WAL yet, and nothing recycled. `of`: the cluster, if it is known: a damaged segment cannot speak for it.
+        """
+        self.folder = folder
+        self._whole_only = whole_only
+        names = _names(folder)
+        kinds = (FileKind.SEGMENT,) if whole_only else (FileKind.PARTIAL, FileKind.SEGMENT)
+        segments = [names[name] for name in names if file_kind(name) in kinds]
+        first = _speaker(folder, segments, of)
+        if first is None:
+            for file in segments:
+                _check_major(folder / file)
+            raise NoWal(f"{folder} holds no WAL segment")
+        self.segment_bytes = first.segment_bytes
+        self.system_identifier = first.system_identifier
+        self.format = first.format
+        self._files = _files(names, kinds, self.segment_bytes)
+        self._histories = {name: file for name, file in names.items() if file_kind(name) is FileKind.HISTORY}
+        known = {found for found, _ in self._files} | {TimelineId(int(name[:8], 16)) for name in self._histories}
+        self.history = self._history(timeline or max(known))  # the latest, as recovery follows it
+
+    def first_lsn(self) -> Lsn:
+        """Return the first LSN of the history followed that the folder holds."""
+        numbers = (number for timeline, number in self._files if timeline in self.history)
+        return segment_start(min(numbers), self.segment_bytes)
+
+    def last_lsn(self) -> Lsn:
+        """Return where the last segment of the history followed ends that the folder holds."""
+        numbers = (number for timeline, number in self._files if timeline in self.history)
+        return segment_start(max(numbers) + 1, self.segment_bytes)
+
+    def read(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
+        """Yield WAL from `start_lsn` to the end of what there is; raise `Hole` or `BadSegment` where it breaks."""
+        lsn = start_lsn
+        for piece in self.read_what_is_there(start_lsn):
+            yield piece
+            lsn = piece.end_lsn
+        if lsn == start_lsn:
+            raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
+
+    def read_what_is_there(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
+        """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` where there is more behind what is missing."""
+        lsn = start_lsn
+        while (found := self._file_at(lsn)) is not None:
+            before = lsn
+            for piece in self._read_file(*found, lsn):
+                yield piece
+                lsn = piece.end_lsn
+            if lsn == before:
+                break
+        behind = self.next_wal_after(lsn)
+        if behind is not None:
+            raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(behind)} is not in {self.folder}")
+
+    def damage(self, lsn: Lsn, reason: str) -> BadSegment | None:
+        """Return the error that invalid bytes at `lsn` are; None if they are just the end of WAL."""
+        if not self._whole_only and self.next_wal_after(lsn) is None:
+            return None
+        return BadSegment(f"{self.name_at(lsn)}: invalid WAL at {format_lsn(lsn)}: {reason}")
+
+    def name_at(self, lsn: Lsn) -> str:
+        """Return the name of the file that holds the byte at `lsn`, the folder's if none does."""
+        found = self._file_at(lsn)
+        return found[0].name if found else str(self.folder)
+
+    def next_wal_after(self, lsn: Lsn) -> Lsn | None:
+        """Return where real WAL begins again in a segment after the one of `lsn`; None if there is none."""
+        number = segment_of(lsn, self.segment_bytes)
+        for later in sorted({later for timeline, later in self._files if timeline in self.history and later > number}):
+            start_lsn = segment_start(later, self.segment_bytes)
+            found = self._file_at(start_lsn)
+            header = _header(found[0]) if found else None
+            if header is not None and header.page_lsn == start_lsn:
+                return start_lsn
+        return None
+
+    def _history(self, timeline: TimelineId) -> TimelineHistory:
+        name = self._histories.get(history_name(timeline))
+        if name is None:
+            return parse_history("", timeline)
+        with open_unpacked(self.folder / name) as file:
+            return parse_history(file.read(HISTORY_BYTES_MAX).decode(errors="replace"), timeline)
+
+    def _file_at(self, lsn: Lsn) -> tuple[Path, TimelineId] | None:
+        """Return the file that holds the byte at `lsn`: the youngest timeline's, which has its parent's bytes too."""
+        number = segment_of(lsn, self.segment_bytes)
+        end_lsn = segment_start(number + 1, self.segment_bytes)
+        oldest = self.history.timeline_at(lsn)
+        for span in reversed(self.history.spans):
+            if span.timeline >= oldest and span.begin_lsn < end_lsn:
+                name = self._files.get((span.timeline, number))
+                if name is not None:
+                    return self.folder / name, span.timeline
+        return None
+
+    def _read_file(self, path: Path, timeline: TimelineId, lsn: Lsn) -> Iterator[ReadSegment]:
+        """Yield a segment from `lsn` on, up to where `timeline` was left."""
+        start_lsn = segment_start(segment_of(lsn, self.segment_bytes), self.segment_bytes)
+        end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(open_unpacked(path))
+            except FileNotFoundError:
+                return  # removed since the folder was listed: what comes behind it makes it a hole
+            head = file.read(LONG_PAGE_HEADER_BYTES)
+            if not self._is_real(path, head, start_lsn):
+                return
+            ahead = head[lsn - start_lsn :]
+            skip(file, lsn - start_lsn - len(head))
+            while lsn < end_lsn:
+                at_timeline = self.history.timeline_at(lsn)
+                switch_lsn = self.history.switch_lsn(at_timeline) or end_lsn
+                size = min(READ_BYTES, end_lsn - lsn, switch_lsn - lsn)
+                data, ahead = ahead[:size] or file.read(size), ahead[size:]
+                if not data:
+                    if wal_name(path.name).endswith(".partial"):
+                        return
+                    raise BadSegment(
+                        f"{path.name} is truncated: {lsn - start_lsn} of {self.segment_bytes} bytes, "
+                        f"WAL ends at {format_lsn(lsn)}"
+                    )
+                yield ReadSegment(lsn, data, at_timeline)
+                lsn = Lsn(lsn + len(data))
+
+    def _is_real(self, path: Path, head: bytes, start_lsn: Lsn) -> bool:
+        """Tell if a segment holds WAL of its name; raise `BadSegment` if it should but does not."""
+        header = parse_segment_header(head)
+        if header is not None and header.system_identifier != self.system_identifier:
+            raise BadSegment(f"{path.name} is of the cluster {header.system_identifier}, not {self.system_identifier}")
+        if header is not None and header.page_lsn == start_lsn:
+            return True
+        is_short = len(head) < LONG_PAGE_HEADER_BYTES
+        if not is_short and not self._whole_only and self.next_wal_after(start_lsn) is None:
+            return False  # recycled or preallocated: the end of WAL in a copy of pg_wal
+        reason = "its first page is damaged" if header is None else f"it begins at {format_lsn(header.page_lsn)}"
+        if is_short:
+            reason = f"it is truncated: {len(head)} of {self.segment_bytes} bytes"
+        raise BadSegment(f"{path.name} does not hold the WAL at {format_lsn(start_lsn)}: {reason}")
+
+
+def parse_segment_header(head: bytes) -> SegmentHeader | None:
+    """Return what the first page of a segment says of it; None if that is no such page."""
+    if len(head) < LONG_PAGE_HEADER_BYTES:
+        return None
+    magic, info, timeline, page_lsn, _, identifier, segment_bytes, _ = _LONG_HEADER.unpack_from(head)
+    if not info & _LONG_HEADER_FLAG or not is_segment_size(segment_bytes):
+        return None
+    try:
+        fmt = wal_format_of_magic(magic)
+    except UnsupportedMajor:
+        return None
+    return SegmentHeader(fmt, TimelineId(timeline), Lsn(page_lsn), SystemIdentifier(identifier), segment_bytes)
+
+
+def _speaker(folder: Path, segments: Sequence[str], of: SystemIdentifier | None) -> SegmentHeader | None:
+    """Return the header that tells of which cluster the folder is, and how large its segments are."""
+    first = None
+    for file in segments:
+        try:
+            header = _header(folder / file)
+        except DamagedFile:
+            continue  # whoever has to read it says so
+        if header is not None and of in (None, header.system_identifier):
+            return header
+        first = first or header
+    return first
+
+
+def _header(path: Path) -> SegmentHeader | None:
+    return parse_segment_header(_head(path))
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open_unpacked(path) as file:
+            return file.read(LONG_PAGE_HEADER_BYTES)
+    except FileNotFoundError:
+        return b""  # whoever tends the folder has removed it since it was listed
+
+
+def _check_major(path: Path) -> None:
+    """Raise `UnsupportedMajor` if a file is WAL of a major that we do not read."""
+    head = _head(path)
+    if len(head) == LONG_PAGE_HEADER_BYTES:
+        magic, info, *_, segment_bytes, page_bytes = _LONG_HEADER.unpack(head)
+        if info & _LONG_HEADER_FLAG and is_segment_size(segment_bytes) and page_bytes == PAGE_BYTES:
+            try:
+                wal_format_of_magic(magic)
+            except UnsupportedMajor as error:
+                raise UnsupportedMajor(f"{path}: {error}") from error
+
+
+def _names(folder: Path) -> Mapping[str, str]:
+    """Return the files by the names that the server gave them; a plain one beats a compressed one."""
+    try:
+        files = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+    except OSError as error:
+        raise NoWal(f"cannot list {folder}: {error.strerror}") from error
+    named = {wal_name(file): file for file in sorted(files, key=len, reverse=True)}
+    return dict(sorted(named.items()))
+
+
+def _files(
+    names: Mapping[str, str], kinds: tuple[FileKind, ...], segment_bytes: int
+) -> Mapping[tuple[TimelineId, SegmentNo], str]:
+    """Return the segments by timeline and number; a whole one beats a partial one."""
+    found: dict[tuple[TimelineId, SegmentNo], str] = {}
+    for wanted in kinds:
+        for name, file in names.items():
+            key = parse_segment_name(name.removesuffix(".partial"), segment_bytes)
+            if file_kind(name) is wanted and key is not None:
+                found[key] = file
+    return found

@@ -1,0 +1,47 @@
+"""A look at an archive folder that may never come back (I28, I41).
+
+A file system that hangs takes whoever touches it along. So a thread of its own touches it: nobody has to wait for that,
+at the end of the process neither.
+"""
+
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from pathlib import Path
+
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, archive_state
+
+
+class ArchiveSilent(NoArchive):
+    """A folder that gives no answer."""
+
+    hint = "its file system hangs, or takes long: see its mount, and the server that it is from"
+
+
+class ArchiveLook:
+    """Taking stock of one folder, once."""
+
+    def __init__(self, folder: Path, segment_bytes: int) -> None:
+        """Begin."""
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._found: Future[ArchiveState] = Future()
+        threading.Thread(target=self._take, name="archive-look", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell if the folder has answered, whatever it said."""
+        return self._found.done()
+
+    def result(self, wait_s: float) -> ArchiveState:
+        """Return what was found; raise `NoArchive` where the folder cannot be listed, or gives no answer in time."""
+        try:
+            return self._found.result(wait_s)
+        except NotInTime:
+            raise ArchiveSilent(f"the archive folder {self._folder} gives no answer") from None
+
+    def _take(self) -> None:
+        try:
+            self._found.set_result(archive_state(self._folder, self._segment_bytes))
+        except Exception as error:  # noqa: BLE001 - it is the asker's
+            self._found.set_exception(error)

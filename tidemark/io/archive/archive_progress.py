@@ -1,0 +1,87 @@
+"""How far the way from the node into the archive has come: what waits, and what never arrived (I25, I28, I31).
+
+By names and positions alone: of a look at the folder, and of what the node said before it.
+"""
+
+from dataclasses import dataclass
+
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.node.node import NodeArchiving
+from tidemark.model.lsn import INVALID_LSN, Lsn, SegmentNo, TimelineId
+from tidemark.wal.segments import parse_segment_name, segment_name, segment_of, segment_start
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """Segments that the server archived by its own word, and that are not here."""
+
+    first: str = ""
+    count: int = 0
+
+
+def unrecorded(found: ArchiveState, archived_file: str, beginning_lsn: Lsn) -> Unrecorded:
+    """Return what was given up without a record; `found` was seen after the server named `archived_file`."""
+    archived = parse_segment_name(archived_file, found.segment_bytes)
+    if archived is None or not found.is_ours:
+        return Unrecorded()
+    timeline, last = archived
+    first = segment_of(beginning_lsn, found.segment_bytes)
+    newest = parse_segment_name(max((run.last for run in found.runs), default=""), found.segment_bytes)
+    if newest is not None:
+        if newest[0] > timeline:
+            return Unrecorded()
+        first = max(first, SegmentNo(newest[1] + 1))
+    recorded = sum(first <= number <= last for number in _given_up(found))
+    count = max(0, last + 1 - first - recorded)
+    return Unrecorded(segment_name(timeline, first, found.segment_bytes), count) if count else Unrecorded()
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Segments that delivery needs and that will not arrive by themselves."""
+
+    first: str = ""
+    count: int = 0
+
+
+def missing(found: ArchiveState, timeline: TimelineId, restart_lsn: Lsn, off_lsn: Lsn) -> Missing:
+    """Return what is missing from `restart_lsn` on: the archive has later segments, or archive_mode was off.
+
+    Segments that are recorded as holes do not count. `off_lsn`: see `tidemark.wire.state.Archiving`.
+    """
+    gap = found.gap_after(restart_lsn)
+    begin_lsn = gap.start_lsn if gap is not None else max(reached_lsn(found), restart_lsn)
+    end_lsn = gap.end_lsn if gap is not None else off_lsn
+    first = segment_of(begin_lsn, found.segment_bytes)
+    behind = segment_of(end_lsn + found.segment_bytes - 1, found.segment_bytes)
+    recorded = _given_up(found)
+    while first in recorded:
+        first = SegmentNo(first + 1)
+    count = behind - first - sum(first <= number < behind for number in recorded)
+    if count <= 0:
+        return Missing()
+    return Missing(segment_name(found.timeline or timeline, first, found.segment_bytes), count)
+
+
+def is_filled_by_nothing(node: NodeArchiving, found: ArchiveState, filled_by: str) -> bool:
+    """Tell if the server is to fill our spool, and its archive_mode is off; of a standby it is not known."""
+    is_the_servers = found.is_ours and filled_by == "archive_command"
+    return is_the_servers and not node.is_on and node.insert_lsn != INVALID_LSN
+
+
+def waiting_segments(found: ArchiveState, insert_lsn: Lsn, beginning_lsn: Lsn) -> int:
+    """Return how many segments the node has completed that are neither here nor given up."""
+    reached = segment_of(max(reached_lsn(found), beginning_lsn), found.segment_bytes)
+    return max(0, segment_of(insert_lsn, found.segment_bytes) - reached)
+
+
+def reached_lsn(found: ArchiveState) -> Lsn:
+    """Return up to where the archive has come: the end of what is there, or was given up."""
+    behind = [segment_start(SegmentNo(number + 1), found.segment_bytes) for number in _given_up(found)]
+    return max([found.end_lsn or INVALID_LSN, *behind])
+
+
+def _given_up(found: ArchiveState) -> set[SegmentNo]:
+    """Return the numbers of the segments that are recorded as holes."""
+    parsed = (parse_segment_name(hole.name, found.segment_bytes) for hole in found.holes)
+    return {each[1] for each in parsed if each is not None}

@@ -1,0 +1,208 @@
+"""What an archive folder holds, for people and metrics: one listing, no segment opened (I27, I28, I41).
+
+Whether WAL is whole inside a segment is for those who read it. What is said here goes by names: which segments are
+there, in which runs, where the path to the latest timeline has gaps, and what the ledger beside a spool tells of files
+that were given up. `.partial` segments do not count: their end is not WAL yet.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.archive.hole_ledger import GivenUp, HoleLedger
+from tidemark.io.archive.segment_file import open_unpacked, wal_name
+from tidemark.io.archive.spool import Spool
+from tidemark.model.errors import ConfigError, CorruptWal
+from tidemark.model.lsn import Lsn, SegmentNo, TimelineId, format_lsn
+from tidemark.wal.segments import (
+    FileKind,
+    TimelineHistory,
+    file_kind,
+    history_name,
+    parse_history,
+    parse_segment_name,
+    segment_name,
+    segment_of,
+    segment_start,
+)
+
+HISTORY_BYTES_MAX = 1 << 20
+
+
+class NoArchive(ConfigError):
+    """No archive folder is configured, or it cannot be listed."""
+
+    hint = "archive.folder names the folder of archived WAL; cdcctl init makes a spool of a vacant one"
+
+
+class UnreadableHistory(NoArchive):
+    """The file that tells how the latest timeline came about cannot be read."""
+
+    hint = "see its permissions and its disk; fetch it again from the node's pg_wal or another copy of the archive"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRun:
+    """Segments of one timeline without a gap between them."""
+
+    timeline: TimelineId
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """WAL from `start_lsn` up to `end_lsn`."""
+
+    start_lsn: Lsn
+    end_lsn: Lsn
+
+    def __str__(self) -> str:
+        return f"{format_lsn(self.start_lsn)} to {format_lsn(self.end_lsn)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveState:
+    """An archive folder at one moment."""
+
+    folder: Path
+    segment_bytes: int
+    is_ours: bool
+    file_count: int
+    byte_count: int
+    free_bytes: int
+    runs: tuple[SegmentRun, ...]  # by timeline, oldest first
+    timeline: TimelineId | None  # the latest, which recovery would follow
+    path: tuple[Stretch, ...]  # what is there of the way to it, oldest first
+    holes: tuple[GivenUp, ...]  # files that were given up and are not there, oldest first
+    given_up: int  # files given up since the spool was made
+    failing_s: float | None  # for how long archive_command has failed; None: it does not, or nobody knows
+
+    def gap_after(self, lsn: Lsn) -> Stretch | None:
+        """Return the first WAL from `lsn` on that is missing and has WAL behind it."""
+        reached = lsn
+        for stretch in self.path:
+            if stretch.end_lsn <= reached:
+                continue
+            if stretch.start_lsn > reached:
+                return Stretch(reached, stretch.start_lsn)
+            reached = stretch.end_lsn
+        return None
+
+    @property
+    def end_lsn(self) -> Lsn | None:
+        """Where the archive ends on the way to the latest timeline."""
+        return self.path[-1].end_lsn if self.path else None
+
+    def names_in(self, gap: Stretch) -> Sequence[str]:
+        """Return the names of the segments of a gap, as the latest timeline would call them."""
+        first, behind = segment_of(gap.start_lsn, self.segment_bytes), segment_of(gap.end_lsn - 1, self.segment_bytes)
+        timeline = self.timeline or TimelineId(1)
+        return [segment_name(timeline, number, self.segment_bytes) for number in range(first, behind + 1)]
+
+
+def archive_state(folder: Path, segment_bytes: int) -> ArchiveState:
+    """Take stock of `folder`; raise `NoArchive` if it cannot be listed, or does not say where it leads."""
+    files: dict[str, str] = {}
+    byte_count = 0
+    spool = Spool(folder)
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                name = wal_name(entry.name)
+                if file_kind(name) is not FileKind.OTHER:
+                    files[name] = entry.name
+                    with suppress(FileNotFoundError):  # trimmed meanwhile
+                        byte_count += entry.stat().st_size
+        disk = os.statvfs(folder)
+        is_ours = spool.is_ours
+    except OSError as error:
+        raise NoArchive(f"cannot list the archive folder {folder}: {error.strerror}") from error
+    segments = {key for name in files if (key := parse_segment_name(name, segment_bytes)) is not None}
+    history = _latest_history(folder, files, segments)
+    given_up, count, failing_s = _ledger(spool)
+    return ArchiveState(
+        folder=folder,
+        segment_bytes=segment_bytes,
+        is_ours=is_ours,
+        file_count=len(files),
+        byte_count=byte_count,
+        free_bytes=disk.f_bavail * disk.f_frsize,
+        runs=tuple(_runs_by_timeline(segments, segment_bytes)),
+        timeline=history.timeline if history is not None else None,
+        path=tuple(_path(segments, history, segment_bytes)) if history is not None else (),
+        holes=tuple(hole for hole in given_up if hole.name not in files),
+        given_up=count,
+        failing_s=failing_s,
+    )
+
+
+def _latest_history(
+    folder: Path, files: dict[str, str], segments: Iterable[tuple[TimelineId, SegmentNo]]
+) -> TimelineHistory | None:
+    told = {TimelineId(int(name[:8], 16)) for name in files if file_kind(name) is FileKind.HISTORY}
+    latest = max(told | {timeline for timeline, _ in segments}, default=None)
+    if latest is None:
+        return None
+    file = files.get(history_name(latest))
+    if file is None:
+        return parse_history("", latest)
+    try:
+        with open_unpacked(folder / file) as content:
+            return parse_history(content.read(HISTORY_BYTES_MAX).decode(errors="replace"), latest)
+    except (OSError, CorruptWal) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableHistory(f"{folder / file} cannot be read: {reason}") from error
+
+
+def _runs_by_timeline(segments: set[tuple[TimelineId, SegmentNo]], segment_bytes: int) -> Iterable[SegmentRun]:
+    for timeline in sorted({timeline for timeline, _ in segments}):
+        for first, last in _runs([number for found, number in segments if found == timeline]):
+            yield SegmentRun(
+                timeline, segment_name(timeline, first, segment_bytes), segment_name(timeline, last, segment_bytes)
+            )
+
+
+def _path(
+    segments: set[tuple[TimelineId, SegmentNo]], history: TimelineHistory, segment_bytes: int
+) -> Iterable[Stretch]:
+    """Return what is there along a history; the segment in which a timeline begins has its parent's bytes, too."""
+    spans = {span.timeline: span for span in history.spans}
+    pieces: list[Stretch] = []
+    for timeline, number in segments:
+        span = spans.get(timeline)
+        start_lsn, end_lsn = segment_start(number, segment_bytes), segment_start(number + 1, segment_bytes)
+        if span is not None and span.begin_lsn < end_lsn:
+            pieces.append(Stretch(start_lsn, end_lsn if span.end_lsn is None else min(end_lsn, span.end_lsn)))
+    begin_lsn = reached = Lsn(0)
+    for piece in sorted(pieces, key=lambda piece: piece.start_lsn):
+        if piece.start_lsn > reached:
+            if reached > begin_lsn:
+                yield Stretch(begin_lsn, reached)
+            begin_lsn = piece.start_lsn
+        reached = max(reached, piece.end_lsn)
+    if reached > begin_lsn:
+        yield Stretch(begin_lsn, reached)
+
+
+def _runs(numbers: Iterable[SegmentNo]) -> Iterable[tuple[SegmentNo, SegmentNo]]:
+    """Return first and last of each run without a gap."""
+    first = last = None
+    for number in sorted(numbers):
+        if first is None or last is None or number > last + 1:
+            if first is not None and last is not None:
+                yield first, last
+            first = number
+        last = number
+    if first is not None and last is not None:
+        yield first, last
+
+
+def _ledger(spool: Spool) -> tuple[list[GivenUp], int, float | None]:
+    try:
+        with HoleLedger.peek(spool.ledger) as ledger:
+            return ledger.holes(), ledger.hole_count, ledger.failing_s
+    except OSError:  # a stranger's folder has none; one that is lost tells nothing
+        return [], 0, None

@@ -1,0 +1,210 @@
+"""The catalog history's second home, in the spool: copied now and then, so that a lost state folder can be made anew.
+
+Files first, then the manifest that names them; what it names no more is removed behind it. So the manifest in the spool
+is always one whose files are there. Files are written aside, synced and renamed; the journal that grows is appended to:
+what a crash leaves torn of that is behind all that the manifest relies on. Only our own spool is written.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.decode.catalog.history import DamagedHistory, Journal, entries_from
+from tidemark.io.archive.spool import Spool
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.disk import put_whole, sync, write_whole, writing
+from tidemark.io.state.history_files import check_reached
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
+from tidemark.model.errors import StateError
+from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.model.position import Pointer, Position
+from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
+from tidemark.wire.state import JournalEntry
+
+FOLDER = "history"
+_MANIFEST = "manifest"
+_OURS = ("base-", "journal-", f"{_MANIFEST}.")
+_ATTEMPTS_MAX = 3  # at an index whose files are pruned meanwhile
+
+
+class NoHistoryCopy(StateError):
+    """A spool without a copied catalog history."""
+
+    hint = "make a new state by cdcctl init: its first copy starts the tables anew"
+
+
+def history_folder(spool: Spool) -> Path:
+    """Return where the copy stands."""
+    return spool.folder / FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """How much of the journal that grows stands in the copy: up to the end of an entry."""
+
+    file: str
+    byte_count: int
+    end_lsn: Lsn
+
+
+class HistoryCopy:
+    """The copy of one state in one spool. It remembers what it has copied, so that a look costs what is new.
+
+    It forgets that with its process: what an earlier one left is held beside the original once.
+    """
+
+    def __init__(self, store: StateStore, spool: Spool) -> None:
+        self._store = store
+        self._spool = spool
+        self._grown: _Grown | None = None
+
+    def bring_up(self) -> Manifest | None:
+        """Bring the copy up to what the state is now; None as long as the state has no beginning.
+
+        WAL from `start.restart_lsn` of the manifest on is what a state made anew needs. Raise `NoSpool` for a folder
+        that is not ours, `ConfigError` for the spool of another cluster.
+        """
+        self._spool.system_identifier()
+        self._spool.check_owner(self._store.identity.system_identifier)
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            manifest = _manifest(self._store.view())
+            if manifest is None:
+                return None
+            try:
+                self._copy(manifest)
+            except FileNotFoundError as error:
+                if attempt == _ATTEMPTS_MAX:
+                    raise DamagedHistory(f"{error.filename} is named by the state and not there") from error
+            else:
+                return manifest
+        raise AssertionError
+
+    def _copy(self, manifest: Manifest) -> None:
+        source, folder, file_mode = self._store.folder.history, _make_folder(self._spool), self._spool.file_mode
+        for base in manifest.history.bases:
+            _bring(source / base.file, folder / base.file, base.byte_count, file_mode)
+        for journal in manifest.history.journals:
+            path = source / journal.file
+            if journal.end_lsn == INVALID_LSN:
+                self._bring_growing(path, folder / journal.file, journal, manifest.journal.end_lsn)
+            else:
+                _bring(path, folder / journal.file, path.stat().st_size, file_mode)
+        sync(folder)
+        put_whole(folder / _MANIFEST, MANIFEST.encode(manifest), file_mode)
+        sync(folder)
+        named = {*_names(manifest), _MANIFEST}
+        for path in folder.iterdir():
+            if path.name not in named and path.name.startswith(_OURS):
+                path.unlink(missing_ok=True)
+
+    def _bring_growing(self, source: Path, target: Path, journal: JournalEntry, durable_lsn: Lsn) -> None:
+        """Bring what a delivery relied on: what is behind that may be torn by a crash, cut off, written otherwise."""
+        known, self._grown = self._grown, None  # until it is done
+        if known is None or known.file != journal.file or _byte_count(target) != known.byte_count:
+            known = _Grown(journal.file, 0, journal.start_lsn)
+        elif known.end_lsn >= durable_lsn:
+            self._grown = known
+            return
+        with source.open("rb") as file:
+            file.seek(known.byte_count)
+            content = file.read()
+        whole_bytes, end_lsn = 0, known.end_lsn
+        if not known.byte_count:
+            whole_bytes = Journal(content, str(source)).whole_bytes  # its head
+        for entry, end in entries_from(content, whole_bytes):
+            if entry.end_lsn > durable_lsn:
+                break
+            whole_bytes, end_lsn = end, entry.end_lsn
+        check_reached(source, known.byte_count + whole_bytes, end_lsn, durable_lsn)
+        if known.byte_count:
+            _append(target, content[:whole_bytes])
+        elif not target.exists() or target.read_bytes() != content[:whole_bytes]:
+            put_whole(target, content[:whole_bytes], self._spool.file_mode)
+        self._grown = _Grown(journal.file, known.byte_count + whole_bytes, end_lsn)
+
+
+def read_manifest(spool: Spool) -> Manifest:
+    """Return the manifest of a spool's copy; raise `NoHistoryCopy` where there is none."""
+    path = history_folder(spool) / _MANIFEST
+    try:
+        return MANIFEST.decode(path.read_bytes())
+    except OSError as error:
+        raise NoHistoryCopy(f"{path} cannot be read: {error.strerror}") from error
+
+
+def fetch_history(spool: Spool, manifest: Manifest, folder: Path, file_mode: int) -> None:
+    """Copy the files that a manifest names into `folder`; whole or not at all, over again if it is called again."""
+    for name in _names(manifest):
+        path = history_folder(spool) / name
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise NoHistoryCopy(f"{path} is named by the manifest and cannot be read: {error.strerror}") from error
+        put_whole(folder / name, content, file_mode)
+    sync(folder)
+
+
+def _manifest(view: StateView) -> Manifest | None:
+    beginning = view.beginning
+    if beginning is None:
+        return None
+    confirmed = view.horizon
+    at_begin = Pointer(Position(beginning.timeline, Lsn(beginning.lsn - 1), 0), beginning.lsn)
+    return Manifest(
+        identity=view.identity,
+        beginning=beginning,
+        history=view.history,
+        journal=view.journal,
+        start=confirmed.pointer if confirmed is not None else at_begin,
+        head=view.ledger.head,
+        term=view.term,
+        fingerprint=view.fingerprint,
+        tables=tuple(CopiedTable(*key, progress) for key, progress in sorted(view.copies.items())),
+        copied_at_us=SystemClock().wall_us(),
+        followed=view.followed,
+    )
+
+
+def _names(manifest: Manifest) -> list[str]:
+    index = manifest.history
+    return [*(base.file for base in index.bases), *(journal.file for journal in index.journals)]
+
+
+def _make_folder(spool: Spool) -> Path:
+    """Make the folder, with the permissions and, where a group shares the spool, the group of the spool's own."""
+    folder = history_folder(spool)
+    if not folder.is_dir():
+        with writing(folder):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(stat.S_IMODE(spool.folder.stat().st_mode))
+            sync(spool.folder)
+    return folder
+
+
+def _bring(source: Path, target: Path, byte_count: int, file_mode: int) -> None:
+    """Copy the first `byte_count` bytes, unless they are there: a file only ever grows."""
+    if _byte_count(target) == byte_count:
+        return
+    with source.open("rb") as file:
+        content = file.read(byte_count)
+    put_whole(target, content, file_mode)
+
+
+def _byte_count(path: Path) -> int | None:
+    """Return the size of a file; None where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _append(target: Path, content: bytes) -> None:
+    with writing(target):
+        descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            write_whole(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,113 @@
+"""Trimming the spool: what no restart needs is removed, whole segments, oldest first (I13).
+
+Only a folder with our sentinel is ever touched. The horizon is the least of what is needed: the confirmed restart LSN,
+that of the manifest in the spool (a state made anew begins to decode there), and, where
+`archive.keep_bytes` wants older WAL for `cdcctl decode`, the base that the wanted WAL is decoded from. `.history` files
+stay for ever. So do segments of a timeline later than the horizon's: it may have left ours below the horizon, and what
+was delivered past that fork is still to be set right.
+
+A crash in the middle leaves a shorter run of the newest, and the next time goes on.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.io.archive.segment_file import wal_name
+from tidemark.io.archive.spool import Spool
+from tidemark.io.host.disk import writing
+from tidemark.io.state.history_files import NoBase, base_for
+from tidemark.io.state.state_views import StateView
+from tidemark.model.lsn import INVALID_LSN, Lsn, SegmentNo, TimelineId
+from tidemark.wal.segments import FileKind, file_kind, parse_segment_name, segment_of
+
+FILES_MAX = 1000  # removed at a time: the caller has a heartbeat to keep up
+_NAME_DIGITS = 24
+_OF_A_SEGMENT = (FileKind.SEGMENT, FileKind.PARTIAL, FileKind.BACKUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """WAL before `lsn`, on `timeline` and those before it, is needed no more."""
+
+    timeline: TimelineId
+    lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """What was removed."""
+
+    file_count: int = 0
+    byte_count: int = 0
+
+
+def horizon_of(
+    view: StateView, *, keep_bytes: int, copied_lsn: Lsn | None, read_lsn: Lsn | None = None
+) -> Horizon | None:
+    """Return the horizon; None as long as nothing is confirmed.
+
+    `copied_lsn`: the restart LSN of the manifest that the spool has, None where there is none. `read_lsn`: whence
+    on the archive is still to be read for its markers, None where nobody does that.
+    """
+    confirmed = view.horizon
+    if confirmed is None or view.damaged_readers:
+        return None
+    needed = confirmed.pointer.restart_lsn
+    if copied_lsn is not None:
+        needed = min(needed, copied_lsn)
+    if read_lsn is not None:
+        needed = min(needed, read_lsn)
+    return Horizon(confirmed.pointer.position.timeline, _kept_from(view, needed, keep_bytes))
+
+
+def history_horizon_lsn(restart_lsn: Lsn, keep_bytes: int) -> Lsn:
+    """Return the LSN for whose sake bases are kept: older WAL that is kept is of no use without one."""
+    return Lsn(max(INVALID_LSN, restart_lsn - keep_bytes))
+
+
+def removable(files: Iterable[str], horizon: Horizon, segment_bytes: int) -> list[str]:
+    """Return what of `files` lies wholly below the horizon's segment, oldest first; never the newest segment.
+
+    The newest tells how far the server's archiving has come: what the server says beyond that never arrived.
+    """
+    first_kept = segment_of(horizon.lsn, segment_bytes)
+    keys = [(key, file) for file in files if (key := _segment(file, segment_bytes)) is not None]
+    newest = max((key for key, file in keys if file_kind(wal_name(file)) is FileKind.SEGMENT), default=None)
+    found: list[tuple[SegmentNo, TimelineId, str]] = []
+    for (timeline, number), file in keys:
+        if timeline <= horizon.timeline and number < first_kept and (timeline, number) != newest:
+            found.append((number, timeline, file))
+    return [file for _, _, file in sorted(found)]
+
+
+def trim(spool: Spool, horizon: Horizon, segment_bytes: int) -> Trimmed:
+    """Remove up to `FILES_MAX` files that are needed no more; raise `NoSpool` for a folder that is not ours."""
+    spool.system_identifier()
+    with writing(spool.folder):
+        files = [entry.name for entry in os.scandir(spool.folder) if entry.is_file(follow_symlinks=False)]
+    file_count = byte_count = 0
+    for file in removable(files, horizon, segment_bytes)[:FILES_MAX]:
+        path = spool.folder / file
+        with writing(path):
+            byte_count += path.stat().st_size
+            path.unlink()
+        file_count += 1
+    return Trimmed(file_count, byte_count)
+
+
+def _kept_from(view: StateView, needed: Lsn, keep_bytes: int) -> Lsn:
+    """Return from where WAL is kept if it is needed from `needed` on, and `keep_bytes` more are wanted."""
+    if not keep_bytes:
+        return needed
+    wanted = history_horizon_lsn(needed, keep_bytes)
+    try:
+        return min(wanted, base_for(view.history, wanted).restart_lsn)
+    except NoBase:
+        return wanted
+
+
+def _segment(file: str, segment_bytes: int) -> tuple[TimelineId, SegmentNo] | None:
+    """Return the segment that a file is of: whole, partial, compressed, half copied, or a label beside it."""
+    name = wal_name(file.removeprefix(".").removesuffix(".new"))
+    return parse_segment_name(name[:_NAME_DIGITS], segment_bytes) if file_kind(name) in _OF_A_SEGMENT else None

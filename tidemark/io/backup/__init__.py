@@ -1,0 +1,1 @@
+"""Base backups as folders and as tar files."""

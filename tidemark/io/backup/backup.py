@@ -1,0 +1,227 @@
+"""A base backup as a folder: a data directory as `pg_basebackup -F p` writes it, and from which no server has started.
+
+Read here are raw files, without a judgement on what they say: pages of relations, of pg_xact and of pg_multixact, the
+relation maps. Nothing is written there. Of a backup in tar format the files that are needed are read (`tar_backup`).
+Where the backup has a manifest, each file is held against it before it is read (`listed_files`).
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark.decode.catalog.layout import CATALOG_OF_OID
+from tidemark.decode.catalog.store import GLOBAL_TABLESPACE
+from tidemark.io.backup.listed_files import MANIFEST_FILE, ListedFiles, listed_files, unreadable
+from tidemark.io.backup.tar_backup import TarBackup, has_archives, may_be_read, opened_archives
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import INVALID_OID, BlockNumber, Lsn, Oid, format_lsn
+from tidemark.model.relation import RelFileLocator
+from tidemark.wal.backup_manifest import BackupManifest, NotAsListed
+from tidemark.wal.data_directory import (
+    BackupLabel,
+    BackupUnusable,
+    ControlFile,
+    NotABackup,
+    parse_control,
+    parse_label,
+)
+from tidemark.wal.rmgr import relmap
+from tidemark.wal.rmgr.xlog import WAL_LEVEL_LOGICAL
+from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
+
+DEFAULT_TABLESPACE = Oid(1663)  # pg_default
+VERSION_FILE = "PG_VERSION"
+LABEL_FILE = "backup_label"
+MAP_FILE = "pg_filenode.map"
+WAL_FOLDER = "pg_wal"
+CONTROL_FILE = Path("global", "pg_control")
+SMALL_FILE_BYTES_MAX = 1 << 16  # of the files that are read whole
+_SLRU_PAGES = 32  # of one file (slru.h)
+
+
+@contextmanager
+def open_backup(folder: Path) -> Iterator["BackupFolder"]:
+    """Open a base backup of either format."""
+    if has_archives(folder) and not (folder / VERSION_FILE).exists():
+        with opened_archives(folder) as archives:
+            yield BackupFolder(folder, archives)
+    else:
+        yield BackupFolder(folder)
+
+
+class BackupFolder:
+    """A base backup of one cluster."""
+
+    def __init__(self, folder: Path, archives: TarBackup | None = None) -> None:
+        """Look at what `folder` is; raise `NotABackup` for anything but a base backup that can be read."""
+        self.folder = folder
+        self._archives = archives
+        self._files = folder if archives is None else archives.copied
+        self._listed: ListedFiles | None = None
+        version = self._small_file(VERSION_FILE)
+        if version is None:
+            raise _no_data_directory(folder)
+        if not version.strip().isdigit():
+            raise NotABackup(f"{folder / VERSION_FILE} holds no number")
+        self.format: WalFormat = wal_format(int(version))
+        if (self._files / "postmaster.pid").exists():
+            raise NotABackup(f"{folder} is the data directory of a server (postmaster.pid is there), no backup")
+        label = self._small_file(LABEL_FILE)
+        if label is None:
+            raise NotABackup(
+                f"{folder} is no backup, or a server has started from it already: backup_label is not there"
+            )
+        self.label: BackupLabel = parse_label(label.decode("utf-8", "replace"), str(folder / LABEL_FILE))
+        control = self._small_file(CONTROL_FILE)
+        if control is None:
+            raise NotABackup(f"{folder / CONTROL_FILE} is not there")
+        self.control: ControlFile = parse_control(control, self.format.major, str(folder / CONTROL_FILE))
+        self._check()
+        self._listed = listed_files(folder, self._files, may_be_read)
+        if self._listed is not None:
+            self._check_manifest(self._listed.manifest)
+        for name in (VERSION_FILE, LABEL_FILE, CONTROL_FILE):
+            self._see(self._files / name)
+        self.prefetch(self._mapped_catalogs())
+
+    def _check(self) -> None:
+        control = self.control
+        if (control.block_bytes, control.wal_block_bytes) != (PAGE_BYTES, PAGE_BYTES):
+            pages = f"pages of {control.block_bytes} and WAL pages of {control.wal_block_bytes} bytes"
+            raise NotABackup(f"{self.folder} has {pages}", hint="Tidemark reads pages of 8 kB")
+        if control.wal_level < WAL_LEVEL_LOGICAL:
+            raise NotABackup(
+                f"{self.folder} is of a server with a wal_level below logical",
+                hint="set wal_level = logical, restart the server, and take another backup",
+            )
+
+    def _check_manifest(self, manifest: BackupManifest) -> None:
+        """See that the manifest is of this backup: what a restored server keeps is of the one that it came from."""
+        where, label, control = self.folder / MANIFEST_FILE, self.label, self.control
+        hint = "it is of another backup: move it away if this one was made by a tool that writes none"
+        if manifest.system_identifier not in (None, control.system_identifier):
+            identifiers = f"of system {manifest.system_identifier}, pg_control of {control.system_identifier}"
+            raise NotAsListed(f"{where} is {identifiers}", hint=hint)
+        begun = {(told.timeline, told.start_lsn) for told in manifest.wal_ranges}
+        if begun and (label.timeline, label.start_lsn) not in begun:
+            told = ", ".join(f"{format_lsn(lsn)} on timeline {timeline}" for timeline, lsn in sorted(begun))
+            began = f"{format_lsn(label.start_lsn)} on timeline {label.timeline}"
+            raise NotAsListed(f"{where} is of WAL from {told}; by backup_label it began at {began}", hint=hint)
+        end_lsn = manifest.end_lsn
+        if label.from_standby and end_lsn is not None and end_lsn < control.min_recovery_lsn:
+            reached = f"up to {format_lsn(end_lsn)}, pg_control up to {format_lsn(control.min_recovery_lsn)}"
+            raise NotAsListed(f"{where} has the backup replayed {reached}", hint=hint)
+
+    @property
+    def end_lsn(self) -> Lsn | None:
+        """Where its WAL ends by its manifest; None where nothing says so."""
+        return self._listed.manifest.end_lsn if self._listed is not None else None
+
+    def prefetch(self, files: Iterable[RelFileLocator]) -> None:
+        """Have the pages of these relations ready at once: each time that one is not, the whole backup is read."""
+        if self._archives is not None:
+            self._archives.fetch(self._first_file(locator) for locator in files)
+
+    def _mapped_catalogs(self) -> Iterator[RelFileLocator]:
+        """Give the files of all databases' catalogs that a relation map names."""
+        for path in self._files.rglob(MAP_FILE):
+            top, *below = path.relative_to(self._files).parts[:-1]
+            tablespace = Oid(int(below[0])) if top == "pg_tblspc" else DEFAULT_TABLESPACE
+            database = Oid(int(below[-1])) if below else INVALID_OID
+            if database == INVALID_OID:
+                tablespace = GLOBAL_TABLESPACE
+            files = relmap.parse_file(path.read_bytes(), self.format) or {}
+            for catalog in files.keys() & CATALOG_OF_OID.keys():
+                yield RelFileLocator(tablespace, database, files[catalog])
+
+    def wal_folder(self) -> Path | None:
+        """Return the folder of the WAL that the backup brings along; None if it has none."""
+        if self._archives is not None:
+            self._archives.fetch_wal()
+        folder = self._files / WAL_FOLDER
+        return folder if any(folder.glob("[0-9A-F]" * 24)) else None
+
+    def relation_map(self, tablespace: Oid, database: Oid) -> dict[Oid, Oid]:
+        """Return in which files the mapped catalogs of a database are; database 0: the shared ones."""
+        path = self._folder_of(tablespace, database) / MAP_FILE
+        content = self._small_file(path)
+        files = relmap.parse_file(content, self.format) if content is not None else None
+        if files is None:
+            told = "is not there" if content is None else "is damaged"
+            raise BackupUnusable(f"{self.folder / path} {told}")
+        return files
+
+    def pages(self, locator: RelFileLocator) -> Iterator[tuple[BlockNumber, bytes]]:
+        """Yield the pages of a relation's file; none if it is not there. An end within a page is left out."""
+        self.prefetch([locator])
+        first = self._files / self._first_file(locator)
+        number = 0
+        while True:
+            path = first.with_name(f"{first.name}.{number}") if number else first
+            self._see(path)
+            try:
+                with path.open("rb") as file:
+                    block = number * self.control.segment_blocks
+                    while len(page := file.read(PAGE_BYTES)) == PAGE_BYTES:
+                        yield BlockNumber(block), page
+                        block += 1
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise unreadable(path, error) from error
+            number += 1
+
+    def slru_page(self, name: str, number: int) -> bytes | None:
+        """Return a page of pg_xact or of a part of pg_multixact; None if there is none."""
+        path = self._files / name / f"{number // _SLRU_PAGES:04X}"
+        self._see(path)
+        try:
+            with path.open("rb") as file:
+                file.seek(number % _SLRU_PAGES * PAGE_BYTES)
+                page = file.read(PAGE_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
+        return page if len(page) == PAGE_BYTES else None
+
+    def some_database(self) -> Oid:
+        """Return a database in the default tablespace: what is the same in all of them can be read there."""
+        found = [path.parent.name for path in (self._files / "base").glob(f"*/{MAP_FILE}")]
+        numbers = sorted(int(name) for name in found if name.isdigit())
+        if not numbers:
+            raise BackupUnusable(f"{self.folder / 'base'} holds no database")
+        return Oid(numbers[0])
+
+    def _first_file(self, locator: RelFileLocator) -> Path:
+        return self._folder_of(locator.spc, locator.db) / str(locator.rel)
+
+    def _folder_of(self, tablespace: Oid, database: Oid) -> Path:
+        if tablespace == GLOBAL_TABLESPACE and database == INVALID_OID:
+            return Path("global")
+        if tablespace == DEFAULT_TABLESPACE:
+            return Path("base", str(database))
+        version = f"PG_{self.format.major}_{self.control.catalog_version}"
+        return Path("pg_tblspc", str(tablespace), version, str(database))
+
+    def _see(self, path: Path) -> None:
+        """Hold a file against the manifest."""
+        if self._listed is not None:
+            self._listed.check(str(path.relative_to(self._files)))
+
+    def _small_file(self, name: str | Path) -> bytes | None:
+        path = self._files / name
+        self._see(path)
+        try:
+            with path.open("rb") as file:
+                return file.read(SMALL_FILE_BYTES_MAX)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def _no_data_directory(folder: Path) -> ConfigError:
+    if not folder.is_dir():
+        return NotABackup(f"{folder} is no folder")
+    return NotABackup(f"{folder} is no base backup: PG_VERSION is not there")

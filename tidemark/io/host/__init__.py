@@ -1,0 +1,1 @@
+"""The machine: disk, clock, processes, logs, systemd."""

@@ -1,0 +1,68 @@
+"""What goes wrong with the disk under the state folder, translated in one place.
+
+A full disk is `StateFull`. Delivery waits for room; a daemon whose other work meets it waits in its loop
+(`tidemark.io.process.room`); a command ends with it.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tidemark.model.errors import StateError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class StateFull(StateError):
+    """No room for more: the outbox's bound, the disk or the map is reached; delivery waits and tries again."""
+
+    hint = "see `cdcctl reader list` for who holds the outbox, and the free space under the state folder"
+
+
+def is_full(error: BaseException) -> bool:
+    """Tell if an error says that there is no room: waiting may help."""
+    return isinstance(error, StateFull) or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Translate what the operating system says of `path` while this runs."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise StateFull(f"no room for {path}: {error.strerror}") from error
+        hint = "see who owns the state folder, its permissions, and that it is on a local disk"
+        raise StateError(f"cannot write {path}: {error.strerror}", hint=hint) from error
+
+
+def write_whole(descriptor: int, content: bytes | bytearray | memoryview) -> None:
+    """Write all of `content`. NB: `os.write` on a disk that fills up writes a part and says so by its result alone."""
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync(path: Path) -> None:
+    """Make a file's content durable, or that a folder has what was just put into it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_whole(path: Path, content: bytes, file_mode: int) -> None:
+    """Write a file aside and put it in its place; durable once its folder is synced."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with writing(path):
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, file_mode)
+        try:
+            os.fchmod(descriptor, file_mode)  # whatever the umask
+            write_whole(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        aside.rename(path)

@@ -1,0 +1,53 @@
+"""Killing what is left of a process that hangs, and never anybody else.
+
+A pid is used again; so the process is pinned first (pidfd_open(2)) and compared by its start time afterwards: what the
+pidfd names from then on is that process or nobody.
+"""
+
+import os
+import select
+import signal
+from collections.abc import Callable
+
+from tidemark.io.host.clock import boot_id, host_name, own_start_ticks, process_start_ticks
+from tidemark.wire.state import Owner
+
+DEATH_S = 5.0  # a killed process is gone in milliseconds, unless it waits for a disk; then the caller comes again
+MS_PER_S = 1000
+
+
+def _always() -> bool:
+    return True
+
+
+def kill_remains(process: Owner, *, is_still_due: Callable[[], bool] = _always) -> bool:
+    """Kill a process; tell if it is dead. `is_still_due` is asked at the last moment.
+
+    Only a process of this host can be killed, and never the one that calls.
+    """
+    if process.host != host_name() or (process.pid, process.start_ticks) == (os.getpid(), own_start_ticks()):
+        return False
+    if process.boot_id != boot_id():
+        return True  # nothing outlives its boot
+    try:
+        pinned = os.pidfd_open(process.pid)
+    except OSError as error:  # or it is no pid at all, or the kernel is older than 5.3
+        return isinstance(error, ProcessLookupError)
+    try:
+        is_dead = process_start_ticks(process.pid) != process.start_ticks
+        return is_dead or (is_still_due() and _killed(pinned))
+    except PermissionError:  # another user's
+        return False
+    finally:
+        os.close(pinned)
+
+
+def _killed(pinned: int) -> bool:
+    try:
+        signal.pidfd_send_signal(pinned, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    # NB: the kernel gives a dead process' locks to the next before this tells of its death, LMDB's too.
+    dying = select.poll()
+    dying.register(pinned, select.POLLIN)
+    return bool(dying.poll(DEATH_S * MS_PER_S))

@@ -1,0 +1,1 @@
+"""The PostgreSQL node: SQL, replication, COPY."""

@@ -1,0 +1,331 @@
+"""The SQL of a first copy: which tables there are, their descriptions, and their rows under one snapshot.
+
+A table is locked (ACCESS SHARE) before its snapshot is taken: between the two nobody can rewrite it, which would make
+COPY return nothing, and while the lock is held its columns stay as they are described. SQL knows no COPY of an OID, and
+ALTER SCHEMA RENAME locks no table: that the rows were those of the right table is told by what the transaction locked.
+Nor does the lock hold the types of its values, and those print as their types are by then, whatever the snapshot shows:
+of a label that was renamed, or a row type that took other columns, behind the snapshot the stream tells, and whoever
+follows it would change the values once more. So the table is copied again then.
+On a standby a snapshot is taken again until it is known what it shows (`tidemark.io.node.standby_snapshot`).
+SELECT on the tables is needed here, and only here.
+"""
+
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from psycopg import sql
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.types.codec import Dialect, without_escapes
+from tidemark.decode.types.registry import holds_oids
+from tidemark.io.node.copy_stream import BLOCK, BlockBounds, CopyBlock, copied_blocks
+from tidemark.io.node.node import Node
+from tidemark.io.node.node_errors import DatabaseMissing, DataUnreadable
+from tidemark.io.node.seed import SeedSession
+from tidemark.io.node.source_tables import SourceTable, source_tables, value_forms
+from tidemark.io.node.standby_snapshot import ReplayWindow
+from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.lsn import FIRST_USER_OID, INVALID_LSN, NO_TIMELINE, Lsn, Oid, TimelineId, Xid
+from tidemark.model.relation import Column, Relation
+from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility, parse_snapshot
+from tidemark.wal.versions import WalFormat
+
+# What a process has locked beside a table and its partitions. NB: also one whose DETACH CONCURRENTLY is not finished:
+# LOCK takes it, and SELECT reads it where the snapshot does not have that yet; pg_partition_ancestors knows it no more.
+_LOCKED_BESIDE = """
+    SELECT c.oid::regclass::text FROM pg_catalog.pg_locks l JOIN pg_catalog.pg_class c ON c.oid = l.relation
+    JOIN pg_catalog.pg_database d ON d.oid = l.database
+    WHERE l.pid = %s AND l.locktype = 'relation' AND d.datname = pg_catalog.current_database()
+      AND c.oid >= %s AND c.oid <> %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+      AND NOT (c.relispartition AND EXISTS (
+        WITH RECURSIVE above (oid) AS (
+            SELECT i.inhparent FROM pg_catalog.pg_inherits i WHERE i.inhrelid = c.oid
+            UNION ALL SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid)
+        SELECT FROM above WHERE above.oid = %s))
+"""
+SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
+
+
+class CopyDenied(NodeUnfit):
+    """Tables that the role may not read."""
+
+    hint = "GRANT SELECT on them (and USAGE on their schemas), exclude them, or set copy.enabled = false"
+
+
+class TableChanging(NodeUnreachable):
+    """A table that changed between two looks; tried again."""
+
+
+class SnapshotUnclear(NodeUnreachable):
+    """A standby that commits so fast that of no snapshot is known what it shows; tried again."""
+
+    hint = "let copy the primary (capture.dsn), or at a quieter time"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSnapshot:
+    """A table under its snapshot: what COPY will give."""
+
+    relation: Relation
+    snapshot: str
+    time_us: int
+    seen_lsn: Lsn = INVALID_LSN  # all that the snapshot shows is flushed, and stands before
+    timeline: TimelineId = NO_TIMELINE  # that the node was on then
+
+
+class _Taken(NamedTuple):
+    snapshot: Visibility
+    time_us: int
+
+
+class CopySource:
+    """One database of the node, for copying: one session holds lock and snapshot, one looks at catalogs meanwhile."""
+
+    def __init__(self, dsn: str, database: str, fmt: WalFormat, oid: Oid | None = None) -> None:
+        """Connect when first used. `oid`: the database that it has to be, for names change hands."""
+        self._dsn = dsn
+        self._database = database
+        self._oid = oid
+        self._format = fmt
+        self._holding: Node | None = None
+        self._looking: Node | None = None
+        self._mirror: CatalogMirror | None = None
+        self._seen: dict[Oid, SourceTable] = {}  # the tables when they were looked at last
+        self._described: dict[Oid, SourceTable] = {}  # the tables as they were when the mirror was read
+        self._forms: frozenset[str] = frozenset()  # of the values of the table that is held, by its snapshot
+        self._holding_pid = 0  # of the server's process that has the lock, by its own word: a pooler tells another
+
+    def close(self) -> None:
+        """Close the sessions; what is asked for next connects anew."""
+        sessions = (self._holding, self._looking)
+        self._holding = self._looking = None
+        for session in sessions:
+            if session is not None:
+                session.close()
+
+    def _look(self) -> Node:
+        """Return the session that looks; connect if it is not there, to the database that it has to be."""
+        if self._looking is None:
+            with ExitStack() as stack:
+                looking = stack.enter_context(self._connection())
+                found = looking.facts().database_oid
+                if self._oid not in (None, found):
+                    raise TableChanging(f"the database {self._database} has the OID {found} now, not {self._oid}")
+                self._looking = looking
+                stack.pop_all()
+        return self._looking
+
+    def _hold(self) -> Node:
+        """Return the session that holds; connect if it is not there."""
+        if self._holding is None:
+            self._look()  # NB: first, for a database that somebody is in keeps its name
+            self._holding = self._connection()
+        return self._holding
+
+    def _connection(self) -> Node:
+        try:
+            return Node(self._dsn, self._database)
+        except DatabaseMissing as error:
+            if self._oid is None or self._is_called_so(self._oid):
+                raise
+            raise TableChanging(f"the database {self._database} is gone, or has another name now") from error
+
+    def _is_called_so(self, oid: Oid) -> bool:
+        with Node(self._dsn) as node:
+            found = node.query("SELECT datname::text FROM pg_catalog.pg_database WHERE oid = %s", (oid,))
+        return found == [(self._database,)]
+
+    def tables(self) -> list[SourceTable]:
+        """Return the tables there are."""
+        tables = source_tables(self._look(), self._format.major)
+        self._seen = {table.oid: table for table in tables}
+        return tables
+
+    def dialect_of(self, snapshot: TableSnapshot) -> CatalogMirror:
+        """Return the mirror that described the table."""
+        assert self._mirror is not None, snapshot
+        return self._mirror
+
+    def table(self, oid: Oid) -> SourceTable | None:
+        """Return one table, as it is now."""
+        return next(iter(source_tables(self._look(), self._format.major, oid)), None)
+
+    @contextmanager
+    def held(self, table: SourceTable) -> Iterator[TableSnapshot]:
+        """Lock a table, take the snapshot, describe it: reading the catalogs takes its time, and comes before."""
+        self._learn(table)
+        with ExitStack() as stack:
+            taken = self._taken_clearly(table, stack)
+            relation = self._describe(table)
+            self._forms = value_forms(self._hold(), table.oid) if _has_types_of_users(relation) else frozenset()
+            yield TableSnapshot(relation, str(taken.snapshot), taken.time_us)
+
+    def _taken_clearly(self, table: SourceTable, stack: ExitStack) -> _Taken:
+        """Enter the transaction of a snapshot into `stack`, of which is known what it shows."""
+        for _ in range(SNAPSHOTS_MAX):
+            with ExitStack() as attempt:
+                taken = attempt.enter_context(self._locked(table))
+                if taken is not None:
+                    stack.push(attempt.pop_all())
+                    return taken
+        raise SnapshotUnclear(f"{self._hold().where}: a commit was replayed around each of {SNAPSHOTS_MAX} snapshots")
+
+    @contextmanager
+    def _locked(self, table: SourceTable) -> Iterator[_Taken | None]:
+        """Lock a table, take a snapshot; None: it is not known what it shows."""
+        with self._hold().translated() as session, session.transaction():
+            session.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            session.execute("SET LOCAL row_security = off")
+            session.execute("SET LOCAL statement_timeout = 0")
+            session.execute("SET LOCAL idle_in_transaction_session_timeout = 0")  # describing may take a while
+            name = _identifier(table.namespace, table.name)
+            only = sql.SQL("" if table.is_partitioned else "ONLY ")  # a partitioned table: all partitions
+            session.execute(sql.SQL("LOCK TABLE {}{} IN ACCESS SHARE MODE").format(only, name))
+            replayed_lsn = self._look().replayed_lsn()
+            # NB: the first statement with a snapshot; LOCK takes none.
+            ((snapshot, time_us, oid, self._holding_pid),) = session.execute(
+                "SELECT pg_catalog.pg_current_snapshot()::text,"
+                " (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint, %s::regclass::oid::int8,"
+                " pg_catalog.pg_backend_pid()",
+                (name.as_string(session),),
+            ).fetchall()
+            if oid != table.oid:
+                raise TableChanging(f"{table.namespace}.{table.name} is another table now")
+            shown = parse_snapshot(str(snapshot))
+            visible = shown if replayed_lsn is None else self._replayed(shown, replayed_lsn)
+            yield None if visible is None else _Taken(visible, int(time_us))
+
+    def _replayed(self, shown: Snapshot, start_lsn: Lsn) -> Visibility | None:
+        """Return what a standby's snapshot shows, taken when the replay was past `start_lsn`."""
+        if shown.xmin == shown.xmax:
+            return shown  # nobody ran
+        end_lsn = self._look().replayed_lsn()
+        if end_lsn is None:
+            raise TableChanging(f"{self._look().where} was promoted")
+        window = ReplayWindow(start_lsn, end_lsn, self._look().received_lsn())
+        return None if window.holds_commit(self._dsn, self._look().facts()) else ReplayedSnapshot(shown.xmin, start_lsn)
+
+    def rows(self, relation: Relation, bounds: BlockBounds = BLOCK) -> Generator[CopyBlock]:
+        """Give the rows of the table that is held, and of its partitions, in blocks of lines of COPY's text format.
+
+        Raises `TableChanging` before the first one, and again behind the last one, where they are another table's or
+        other partitions', or print otherwise than by the snapshot. An empty block says that there is none yet.
+        """
+        assert self._mirror is not None, relation
+        columns = sql.SQL(", ").join(_selected(column) for column in relation.live_columns)
+        name = _identifier(relation.namespace, relation.name)
+        # Text comes in the database's encoding: the server would refuse to give out what has no UTF-8.
+        encoding, dialect = sql.Literal(self._mirror.encoding), self._mirror.dialect
+        # A SELECT, not the table: generated columns are columns here, too.
+        only = sql.SQL("" if relation.gathers_partitions else "ONLY ")
+        query = sql.SQL("SELECT {} FROM {}{}").format(columns, only, name)
+        statement = sql.SQL("COPY ({}) TO STDOUT (ENCODING {})").format(query, encoding)
+        with self._naming(relation), self._hold().translated() as session:
+            is_checked = False
+            with closing(copied_blocks(session, statement, bounds)) as blocks:
+                for block in blocks:
+                    if block.rows and not is_checked:  # rows come: by now COPY holds its locks
+                        self._check_locked(relation)
+                        is_checked = True
+                    yield block if dialect.encoding == "utf-8" else _in_utf8(block, dialect)
+        self._check_locked(relation)
+
+    @contextmanager
+    def _naming(self, relation: Relation) -> Iterator[None]:
+        """Tell of which table it is that the server cannot read the rows."""
+        try:
+            yield
+        except DataUnreadable as error:
+            raise DataUnreadable(f"the rows of {relation.qualified_name}: {error}") from error
+
+    def _check_locked(self, relation: Relation) -> None:
+        """Raise `TableChanging` if the transaction read from anything but `relation`: whatever it read, it locked.
+
+        So it does where values may not have been printed as the snapshot has their types.
+        """
+        # NB: by the other session, since pg_class under the snapshot does not have what is newer.
+        locked = (self._holding_pid, FIRST_USER_OID, relation.oid, relation.oid)
+        others = self._look().query(_LOCKED_BESIDE, locked)
+        if others:
+            raise TableChanging(f"{relation.qualified_name} was {others[0][0]} while it was copied")
+        if self._forms and not self._forms <= value_forms(self._look(), relation.oid):
+            raise TableChanging(f"a type in {relation.qualified_name} took another form while it was copied")
+        now = self.table(relation.oid) if relation.gathers_partitions else None
+        if now is not None and now.partitions != self._described[now.oid].partitions:
+            raise TableChanging(f"{relation.qualified_name} came to have other partitions while it was copied")
+
+    def flush(self) -> tuple[TimelineId, Lsn]:
+        """Have all flushed that the snapshot saw, or a crash could take back what was copied; return how far it is."""
+        return self._look().flushed()
+
+    def _describe(self, table: SourceTable) -> Relation:
+        now = self.table(table.oid)
+        if now is None:
+            raise TableChanging(f"{table.namespace}.{table.name} is gone")
+        self._learn(now)
+        assert self._mirror is not None
+        relation = self._mirror.relation(table.oid)
+        if relation is None or not self._is_described(now):
+            raise TableChanging(f"{table.namespace}.{table.name} changes under our lock")
+        return relation
+
+    def _learn(self, table: SourceTable) -> None:
+        """Read the descriptions anew if the table is not as they have it."""
+        if not self._is_described(table):
+            self._refresh(table)
+
+    def _is_described(self, table: SourceTable) -> bool:
+        """Tell if the table is as the descriptions have it."""
+        if self._mirror is None or self._described.get(table.oid) != table:
+            return False
+        # NB: an index may have come behind the stamp and have gone since, with the stamp as it was.
+        return self._mirror.index_oids(table.oid) == table.index_oids
+
+    def _refresh(self, table: SourceTable) -> None:
+        """Read all descriptions anew. Stamps first: what changes in between has another stamp then."""
+        if self._seen.get(table.oid) != table:
+            self.tables()
+        described = self._seen
+        session = SeedSession(self._look())
+        with ThreadPoolExecutor(1, "tidemark-copy-connect") as pool:
+            pool.submit(self._hold)  # meanwhile; where that fails, whoever needs it tries again
+            mirror = session.begin(self._format, Xid(3), None)  # follows no WAL: any xid is far enough
+            seed.merge(mirror, session.read_tables(mirror))
+        self._described, self._mirror = described, mirror
+
+
+def _has_types_of_users(relation: Relation) -> bool:
+    return any(column.type is not None and column.type.oid >= FIRST_USER_OID for column in relation.live_columns)
+
+
+def _selected(column: Column) -> sql.Composable:
+    """Return what is selected for a column: its OIDs where the server would print names."""
+    if column.is_virtual:
+        return sql.NULL  # as in the stream; to compute it may fail
+    name = _identifier(column.name)
+    if not holds_oids(column):
+        return name
+    is_array = column.type is not None and column.type.ultimate().element is not None
+    return sql.SQL("{}::pg_catalog.oid{}").format(name, sql.SQL("[]" if is_array else ""))
+
+
+def _in_utf8(block: CopyBlock, dialect: Dialect) -> CopyBlock:
+    """Return a block of another encoding in UTF-8: what is no character stays as it is, and is replaced like that."""
+    return block._replace(lines=dialect.decode(bytes(block.lines)).encode("utf-8", "surrogateescape"))
+
+
+def _identifier(*names: str) -> sql.Identifier:
+    """Return a quoted name; raise `CopyDenied` for one with bytes that no statement in UTF-8 can hold."""
+    try:
+        ".".join(names).encode()
+    except UnicodeEncodeError as error:
+        told = without_escapes(".".join(names))
+        raise CopyDenied(
+            f"the name {told} is no text in its database's encoding, so that no statement can name it",
+            hint="rename it, exclude the table, or set copy.enabled = false",
+        ) from error
+    return sql.Identifier(*names)

@@ -1,0 +1,103 @@
+"""The rows of the table in hand, on disk between COPY and the consumer: below STATE/copy, without a name.
+
+A COPY keeps a lock, a snapshot and a transaction open at the node, and whoever reads what we give out may be slow, or
+away for days. So the rows are taken as fast as the server sends them; giving them out goes on behind, at its own pace,
+and holds nobody up. While it keeps pace, a block or two are handed on in memory; what it does not come to goes to disk.
+
+    u32 length, u32 rows, the lines      of each block
+
+The file is unlinked as soon as it is made: a kill at any moment leaves nothing behind, and nobody else can open it.
+"""
+
+import os
+import threading
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Self
+
+from tidemark.io.host.disk import write_whole, writing
+from tidemark.io.node.copy_stream import CopyBlock
+from tidemark.model.errors import ConfigError
+
+HEADER = Struct("<II")
+AHEAD_BLOCKS = 2  # in memory
+_MODE = 0o600
+
+
+class TableTooLarge(ConfigError):
+    """A table whose rows are more than may wait on disk."""
+
+    hint = "raise copy.spool_bytes if the disk under the state folder has room, or exclude the table"
+
+
+class CopySpool:
+    """Lines of COPY's text format: filled once by one thread, and read once by another, meanwhile or later."""
+
+    def __init__(self, folder: Path, bytes_max: int) -> None:
+        self.byte_count = 0  # of lines
+        self._bytes_max = bytes_max
+        self._path = folder / f"table-{uuid.uuid4().hex}"
+        self.stored_bytes = 0  # of whole blocks on disk
+        self._taken = 0  # of these
+        self._ahead: deque[CopyBlock] = deque()  # older than what is on disk and not taken
+        self._is_whole: bool | None = None  # False: it was broken off
+        self._came = threading.Condition()
+        with writing(self._path):
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+            self._path.unlink()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+    def fill(self, blocks: Iterable[CopyBlock], table: str) -> None:
+        """Take all lines; raise `TableTooLarge` where they are over the bound."""
+        is_whole = False
+        try:
+            for block in blocks:
+                self.byte_count += len(block.lines)
+                if self.byte_count > self._bytes_max:
+                    raise TableTooLarge(f"the rows of {table} have over {self._bytes_max} bytes (copy.spool_bytes)")
+                if block.rows:
+                    self._put(block)
+            is_whole = True
+        finally:
+            with self._came:
+                self._is_whole = is_whole
+                self._came.notify_all()
+
+    def _put(self, block: CopyBlock) -> None:
+        with self._came:
+            if self._taken == self.stored_bytes and len(self._ahead) < AHEAD_BLOCKS:
+                self._ahead.append(block)
+                self._came.notify_all()
+                return
+        with writing(self._path):
+            write_whole(self._descriptor, HEADER.pack(len(block.lines), block.rows))
+            write_whole(self._descriptor, block.lines)
+        with self._came:
+            self.stored_bytes += HEADER.size + len(block.lines)
+            self._came.notify_all()
+
+    def blocks(self) -> Iterator[CopyBlock]:
+        """Give the blocks as they were put in, each as soon as it is there; none any more once filling broke off."""
+        while self._comes_more():
+            yield self._ahead.popleft() if self._ahead else self._stored()
+
+    def _stored(self) -> CopyBlock:
+        length, rows = HEADER.unpack(os.pread(self._descriptor, HEADER.size, self._taken))
+        block = CopyBlock(os.pread(self._descriptor, length, self._taken + HEADER.size), rows)
+        self._taken += HEADER.size + length
+        return block
+
+    def _comes_more(self) -> bool:
+        """Wait until there is a block that was not taken; tell if it is worth while to take it."""
+        with self._came:
+            self._came.wait_for(lambda: self._ahead or self.stored_bytes > self._taken or self._is_whole is not None)
+            return bool(self._ahead or self.stored_bytes > self._taken) and self._is_whole is not False

@@ -1,0 +1,190 @@
+"""COPY TO STDOUT in blocks of whole lines.
+
+libpq makes the connection, sends the statement and takes its result. But it gives out a line a call, which costs as
+much as the server takes to write it. So where nothing stands between us and the socket the rows are read from there:
+only what belongs to them is taken off the socket, and libpq finds the rest, as of a statement that gave no rows. Where
+the connection is encrypted (TLS, GSSAPI) the lines come by libpq, one by one.
+
+Nothing here waits while it holds the interpreter. Where a block takes a while an empty one comes first, for whoever is
+to be stopped.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.rows import TupleRow
+
+from tidemark.io.node.copy_messages import CopyMessages
+
+RECEIVED_BYTES = 4 << 20  # at once: most blocks in one piece
+QUIET_S = 0.2
+CANCEL_S = 10.0
+END = -1  # of PQgetCopyData
+SEALED = b"\0"  # the first byte of what GSSAPI has encrypted, of its length; no message of the server's is of this type
+
+
+class CopyBlock(NamedTuple):
+    """Lines of COPY's text format, and how many they are."""
+
+    lines: bytes | bytearray
+    rows: int
+
+
+class BlockBounds(NamedTuple):
+    """What a block may have; its last row may pass `bytes_max`."""
+
+    rows_max: int
+    bytes_max: int
+
+
+BLOCK = BlockBounds(65_536, 16 << 20)
+NONE_YET = CopyBlock(b"", 0)
+
+
+def copied_blocks(
+    session: psycopg.Connection[TupleRow], statement: sql.Composed, bounds: BlockBounds
+) -> Generator[CopyBlock]:
+    """Yield all lines of a COPY in text format, many together. Closed before its end, it ends the COPY."""
+    connection = session.pgconn
+    connection.send_query(statement.as_bytes(session))
+    while connection.flush():
+        _is_ready(connection.socket, select.POLLOUT)
+    # NB: a socket object of its own on the same socket: to close it closes nothing of libpq's.
+    with closing(socket.socket(fileno=os.dup(connection.socket))) as plain:
+        plain.setblocking(False)
+        messages: CopyMessages | None = None
+        given = 0
+        try:
+            while not _is_ready(connection.socket, select.POLLIN):
+                yield NONE_YET
+            messages = None if connection.ssl_in_use or _is_sealed(plain) else CopyMessages(plain)
+            for block in _blocks(connection, messages, bounds):
+                given += block.rows
+                yield block
+        except BaseException:
+            with suppress(psycopg.Error):
+                session.cancel_safe(timeout=CANCEL_S)
+                _drain(session, _blocks(connection, messages, bounds))
+            raise
+    sent = _end(connection)
+    if sent != given:
+        raise psycopg.OperationalError(f"a COPY of {sent} rows gave {given}")
+
+
+def _drain(session: psycopg.Connection[TupleRow], blocks: Iterator[CopyBlock]) -> None:
+    """Let go of what still comes of a COPY that was cancelled; close the connection where that takes too long."""
+    until_s = time.monotonic() + CANCEL_S
+    for _ in blocks:
+        if time.monotonic() > until_s:
+            session.close()
+            return
+    _end(session.pgconn)
+
+
+def _blocks(connection: pq.abc.PGconn, messages: CopyMessages | None, bounds: BlockBounds) -> Iterator[CopyBlock]:
+    """Give the blocks that are still to come, as `messages` follows them; None: libpq does."""
+    if messages is None:
+        return _by_libpq(connection, bounds)
+    return blocks_off_socket(messages, bounds)
+
+
+def _is_sealed(plain: socket.socket) -> bool:
+    try:
+        return plain.recv(1, socket.MSG_PEEK) == SEALED
+    except OSError:
+        return False  # libpq says what it is
+
+
+def blocks_off_socket(messages: CopyMessages, bounds: BlockBounds) -> Iterator[CopyBlock]:
+    """Take rows off the socket, up to what is libpq's; an end of the connection is left to it as well."""
+    data = bytearray(RECEIVED_BYTES)
+    view = memoryview(data)
+    lines = bytearray()
+    while not messages.is_over:
+        if not messages.receive(data, bounds.rows_max, bounds.bytes_max - len(lines)):
+            return
+        lines += view[: messages.kept]
+        if messages.is_full:
+            whole, lines, rows = lines, bytearray(), messages.rows
+            messages.rows = 0
+            yield CopyBlock(whole, rows)
+        elif not messages.is_over:
+            if not messages.kept:
+                _is_ready(messages.descriptor, select.POLLIN)
+            yield NONE_YET
+    if messages.is_broken:
+        raise psycopg.OperationalError("a message of a COPY tells a length that none has")
+    if messages.rows:
+        rows, messages.rows = messages.rows, 0
+        yield CopyBlock(lines, rows)
+
+
+def _by_libpq(connection: pq.abc.PGconn, bounds: BlockBounds) -> Iterator[CopyBlock]:
+    """Take the rows from libpq, which gives them out one by one."""
+    while connection.is_busy():
+        _take_in(connection)
+        yield NONE_YET
+    result = connection.get_result()
+    if result is None or result.status != pq.ExecStatus.COPY_OUT:
+        _end(connection, result)
+        return
+    lines: list[bytes] = []
+    size = 0
+    told_s = time.monotonic()
+    while (found := connection.get_copy_data(1))[0] != END:
+        length, line = found
+        if length == 0:
+            _take_in(connection)
+            if time.monotonic() - told_s >= QUIET_S:  # it comes by a packet at a time
+                yield NONE_YET
+                told_s = time.monotonic()
+            continue
+        lines.append(bytes(line))
+        size += length
+        if len(lines) == bounds.rows_max or size >= bounds.bytes_max:
+            yield CopyBlock(b"".join(lines), len(lines))
+            lines, size, told_s = [], 0, time.monotonic()
+    if lines:
+        yield CopyBlock(b"".join(lines), len(lines))
+
+
+def _is_ready(descriptor: int, event: int) -> bool:
+    """Wait a while for the server; tell if it let us."""
+    ready = select.poll()
+    ready.register(descriptor, event)
+    return bool(ready.poll(QUIET_S * 1000))
+
+
+def _take_in(connection: pq.abc.PGconn) -> None:
+    """Wait a while for more of the server's, and take it."""
+    if _is_ready(connection.socket, select.POLLIN):
+        connection.consume_input()
+
+
+def _end(connection: pq.abc.PGconn, result: pq.abc.PGresult | None = None) -> int:
+    """Take the statement's results, with the one that is there already, or raise the server's error.
+
+    Returns how many rows the server has sent, by its own word.
+    """
+    error: psycopg.Error | None = None
+    sent = 0
+    while True:
+        if result is not None and result.status == pq.ExecStatus.COMMAND_OK:
+            sent = result.command_tuples or 0
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            error = psycopg.errors.error_from_result(result)
+        while connection.is_busy():
+            _take_in(connection)
+        result = connection.get_result()
+        if result is None:
+            break
+    if error is not None:
+        raise error
+    return sent

@@ -1,0 +1,299 @@
+"""A client of the node's walsender: physical streaming without a slot (`walsender.c`, libpq's COPY BOTH mode).
+
+psycopg holds the interpreter's lock inside libpq, so nothing here blocks in it: the connection is non-blocking, and
+waiting is poll() with a deadline. Keepalives are answered at once, inside `receive`; whoever owns a stream calls it at
+least every `WAL_SENDER_TIMEOUT_S`, or the server hangs up. Never sends a flush position, never asks for a slot.
+"""
+
+import select
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import pq
+
+from tidemark.io.node.dsn import complete_dsn, describe_dsn
+from tidemark.io.node.node_errors import TimelineUnknown, WrongNode, connection_error, replication_error
+from tidemark.model.errors import CorruptWal, NodeUnreachable
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn, parse_lsn
+from tidemark.wal.segments import ReadSegment, TimelineHistory, parse_history
+from tidemark.wal.versions import WalFormat, wal_format
+from tidemark.wire.replication import (
+    Keepalive,
+    WalData,
+    history_command,
+    parse_message,
+    start_command,
+    status_update,
+)
+
+WAL_SENDER_TIMEOUT_S = 5  # ours, not the node's 60: so long can a stopped client delay a fast shutdown
+SILENCE_S_MAX = 3 * WAL_SENDER_TIMEOUT_S  # the server speaks every 0.5 of that time-out, or it is not there
+COMMAND_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 30  # over all addresses of a DSN
+MS_PER_S = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """What IDENTIFY_SYSTEM tells."""
+
+    system_identifier: SystemIdentifier
+    timeline: TimelineId
+    flush_lsn: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEnd:
+    """The timeline that was streamed has ended: everything of it was received; go on with `next_timeline`."""
+
+    next_timeline: TimelineId
+    next_start_lsn: Lsn
+
+
+WalEvent = ReadSegment | Keepalive
+StreamEvent = WalEvent | TimelineEnd
+
+
+class WalStream:
+    """One replication connection: identify, then start, then receive."""
+
+    def __init__(self, dsn: str) -> None:
+        """Connect; raise what is wrong by name."""
+        self.where = describe_dsn(dsn)
+        self._timeline = TimelineId(0)
+        self._received_lsn = Lsn(0)
+        self._heard_s = time.monotonic()
+        self._streaming = False
+        self._is_over = False
+        self._readable = select.poll()
+        # NB: `replication=true` is no database connection: pg_hba.conf needs a line for `replication`, not for one.
+        options = f"-c wal_sender_timeout={WAL_SENDER_TIMEOUT_S * 1000}"
+        self._conn = _connect(complete_dsn(dsn, options=options, replication="true"), self.where)
+        try:
+            self.format: WalFormat = wal_format(self._conn.server_version // 10_000)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Return the socket, to poll it together with others."""
+        return self._conn.socket
+
+    def close(self) -> None:
+        """Close the connection; may be called again."""
+        self._conn.finish()
+
+    @property
+    def received_lsn(self) -> Lsn:
+        """End of what was received so far."""
+        return self._received_lsn
+
+    def identify(self, expected: SystemIdentifier | None = None) -> NodeIdentity:
+        """Return who the node is; raise `WrongNode` if it is not `expected`."""
+        result = self._command(b"IDENTIFY_SYSTEM")
+        identifier, timeline, lsn = (_text(result, column) for column in range(3))
+        if expected is not None and int(identifier) != expected:
+            raise WrongNode(f"{self.where} is the cluster {identifier}, not {expected}")
+        return NodeIdentity(SystemIdentifier(int(identifier)), TimelineId(int(timeline)), parse_lsn(lsn))
+
+    def is_standby(self) -> bool:
+        """Tell if the node is in recovery; one that is promoted ends no connection, one that is made a standby does."""
+        return _text(self._command(b"SHOW in_hot_standby"), 0) == "on"
+
+    def timeline_history(self, timeline: TimelineId) -> TimelineHistory:
+        """Return how the node came to `timeline`."""
+        if timeline == 1:
+            return parse_history("", 1)  # the first timeline has no file
+        return parse_history(_text(self._command(history_command(timeline)), 1), timeline)
+
+    def start(self, start_lsn: Lsn, timeline: TimelineId) -> TimelineEnd | None:
+        """Start streaming; the timeline's end is returned if `start_lsn` is where it ended."""
+        result = self._command(start_command(start_lsn, timeline))
+        self._timeline, self._received_lsn = timeline, start_lsn
+        if result.status == pq.ExecStatus.COPY_BOTH:
+            self._streaming = True
+            self._readable.register(self._conn.socket, select.POLLIN)
+            return None
+        return self._timeline_end(result)
+
+    @property
+    def is_over(self) -> bool:
+        """Tell if the server has left COPY mode: `read` says why, which may take as long as a command's answer."""
+        return self._is_over
+
+    def read(self, timeout_s: float) -> StreamEvent | None:
+        """Return the next event, or None if there is none in `timeout_s`."""
+        event = self.receive_within(timeout_s)
+        return self._copy_ended() if self._is_over else event
+
+    def receive_within(self, timeout_s: float) -> WalEvent | None:
+        """Return the next event, or None if there is none in `timeout_s`; None at once where the stream is over."""
+        event = self.receive()
+        if event is not None:
+            return event
+        deadline = time.monotonic() + timeout_s
+        while event is None and not self._is_over and (remaining_s := deadline - time.monotonic()) > 0:
+            self._readable.poll(remaining_s * MS_PER_S)
+            event = self.receive()
+        return event
+
+    def receive(self) -> WalEvent | None:
+        """Return the next event that is here already, without waiting; answers what wants an answer."""
+        assert self._streaming, "start comes before receive"
+        if self._is_over:
+            return None
+        try:
+            count, message = self._conn.get_copy_data(1)
+            if count == 0:
+                self._conn.consume_input()
+                count, message = self._conn.get_copy_data(1)
+        except psycopg.OperationalError as error:
+            raise self._lost(error) from error
+        now_s = time.monotonic()
+        if count == 0:
+            if now_s - self._heard_s > SILENCE_S_MAX:
+                raise NodeUnreachable(f"{self.where}: silent for {now_s - self._heard_s:.0f} s while {self._doing()}")
+            return None
+        self._heard_s = now_s
+        if count < 0:
+            self._is_over = True
+            return None
+        parsed = parse_message(message)
+        if isinstance(parsed, Keepalive):
+            if parsed.reply_wanted:
+                self.send_status()
+            return parsed
+        return self._wal(parsed)
+
+    def send_status(self) -> None:
+        """Tell the server how far we received; flush and apply stay unknown."""
+        deadline = time.monotonic() + WAL_SENDER_TIMEOUT_S
+        with self._broken():
+            self._conn.put_copy_data(status_update(self._received_lsn, time.time_ns() // 1000))
+            while self._conn.flush():
+                if time.monotonic() > deadline:
+                    raise NodeUnreachable(f"{self.where} takes no replies")
+                _wait(self._conn.socket, select.POLLIN | select.POLLOUT, deadline)
+                self._conn.consume_input()  # the server may wait for us to read before it reads
+
+    def _wal(self, message: WalData) -> ReadSegment:
+        if message.start_lsn != self._received_lsn:
+            raise CorruptWal(
+                f"{self.where} sent WAL from {format_lsn(message.start_lsn)}, {format_lsn(self._received_lsn)} was due"
+            )
+        segment = ReadSegment(message.start_lsn, message.payload, self._timeline)
+        self._received_lsn = Lsn(message.start_lsn + len(message.payload))
+        return segment
+
+    def _copy_ended(self) -> TimelineEnd:
+        """Tell why the server left COPY mode: the timeline's end, an error, or a shutdown."""
+        self._streaming = self._is_over = False
+        result = self._result()
+        if result is not None and result.status == pq.ExecStatus.COPY_IN:
+            with self._broken():
+                self._conn.put_copy_end()
+            result = self._result()
+            if result is not None and result.status == pq.ExecStatus.TUPLES_OK:
+                self._drain()
+                return self._timeline_end(result)
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            raise replication_error(result, self.where, self._doing())
+        raise NodeUnreachable(
+            f"{self.where}, {self._doing()}: the node closed the stream",
+            hint="see the node's log; a daemon tries again by itself",
+        )
+
+    def _timeline_end(self, result: pq.abc.PGresult) -> TimelineEnd:
+        if result.status != pq.ExecStatus.TUPLES_OK or not result.ntuples:
+            raise TimelineUnknown(f"{self.where}: no WAL of timeline {self._timeline} after {self._doing()}")
+        return TimelineEnd(TimelineId(int(_text(result, 0))), parse_lsn(_text(result, 1)))
+
+    def _doing(self) -> str:
+        if not self._timeline:
+            return "before streaming"
+        return f"streaming timeline {self._timeline} at {format_lsn(self._received_lsn)}"
+
+    def _command(self, command: bytes) -> pq.abc.PGresult:
+        with self._broken():
+            self._conn.send_query(command)
+        result = self._result()
+        if result is None:
+            raise NodeUnreachable(f"{self.where}: no answer to {command.decode()}")
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            error = replication_error(result, self.where, command.decode())
+            self._drain()
+            raise error
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            self._drain()
+        return result
+
+    def _drain(self) -> None:
+        while self._result() is not None:
+            pass
+
+    def _result(self) -> pq.abc.PGresult | None:
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        with self._broken():
+            while self._conn.flush() or self._conn.is_busy():
+                if time.monotonic() > deadline:
+                    raise NodeUnreachable(f"{self.where}: no answer within {COMMAND_TIMEOUT_S} s")
+                _wait(self._conn.socket, select.POLLIN, deadline)
+                self._conn.consume_input()
+            self._heard_s = time.monotonic()
+            return self._conn.get_result()
+
+    @contextmanager
+    def _broken(self) -> Iterator[None]:
+        """Translate what libpq raises when the connection breaks."""
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: psycopg.OperationalError) -> NodeUnreachable:
+        message = " ".join(str(error).split())
+        return NodeUnreachable(
+            f"{self.where}, {self._doing()}: {message}", hint="see the node's log; a daemon tries again by itself"
+        )
+
+
+def _connect(dsn: str, where: str) -> pq.abc.PGconn:
+    """Connect without blocking inside libpq (but for looking up the host's name)."""
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    conn = pq.PGconn.connect_start(dsn.encode())
+    status = pq.PollingStatus.WRITING
+    while status != pq.PollingStatus.OK:
+        if conn.status == pq.ConnStatus.BAD or status == pq.PollingStatus.FAILED:
+            message = conn.error_message.decode(errors="replace")
+            conn.finish()
+            raise connection_error(message, where)
+        if time.monotonic() > deadline:
+            conn.finish()
+            raise connection_error(f"no answer within {CONNECT_TIMEOUT_S} s", where)
+        _wait(conn.socket, select.POLLIN if status == pq.PollingStatus.READING else select.POLLOUT, deadline)
+        status = pq.PollingStatus(conn.connect_poll())
+    conn.nonblocking = 1
+    return conn
+
+
+def _wait(fileno: int, events: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(fileno, events)
+    poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+
+def _text(result: pq.abc.PGresult, column: int) -> str:
+    value = result.get_value(0, column)
+    assert value is not None, column
+    return value.decode()

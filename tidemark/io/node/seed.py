@@ -1,0 +1,111 @@
+"""The SQL of a seed: asks one database what `tidemark.decode.catalog.seed` wants to know.
+
+The rules of the order stand there and in `runtime.seed.seeding`. Catalogs are copied under one snapshot, as binary
+COPY data: nothing is parsed here.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.shared import SharedCatalogs
+from tidemark.io.node.node import Node
+from tidemark.model.errors import NodeUnfit
+from tidemark.model.lsn import Lsn, Oid, Xid
+from tidemark.wal.versions import WalFormat
+
+FILES_ATTEMPTS_MAX = 20
+CATALOG_BYTES_MAX = 4 << 30  # of one database as COPY data: about ten million columns
+
+Answers = dict[seed.SeedQuery, list[bytes]]
+FileRows = list[tuple[int, int]]  # of catalogs: OID, filenode
+
+
+class CatalogsTooLarge(NodeUnfit):
+    """A database with more relations than a mirror can hold."""
+
+    hint = "capture a database with fewer tables: a mirror holds about ten million columns"
+
+
+def being_rewritten(node: Node) -> SeedOvertaken:
+    """Return the error of a node whose catalogs are never twice in the same files."""
+    return SeedOvertaken(f"{node.where}: the system catalogs are being rewritten all the time")
+
+
+class SeedSession:
+    """One database's part in a seed."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def begin(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs | None) -> CatalogMirror:
+        """Return a mirror of this database that knows its layouts and files, and no rows."""
+        ((oid, tablespace, encoding),) = self.node.query(seed.IDENTITY.encode())
+        identity = seed.Identity(Oid(oid), Oid(tablespace), str(encoding))
+        columns = cast("list[seed.ColumnRow]", self.node.query(seed.COLUMNS.encode()))
+        files, files_lsn = self._files_at()
+        return seed.begin(fmt, identity, columns, files, next_xid=next_xid, files_lsn=files_lsn, shared=shared)
+
+    def _files_at(self) -> tuple[FileRows, Lsn]:
+        """Return in which files the catalogs stand, and an LSN at which they did."""
+        files = self.files()
+        for _ in range(FILES_ATTEMPTS_MAX):
+            lsn = self.node.insert_lsn()
+            if files == (files := self.files()):
+                return files, lsn
+        raise being_rewritten(self.node)
+
+    def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
+        """Raise `SeedOvertaken` if the mirror's files are not the database's `files`: a rewrite slipped in between."""
+        heaps = {**mirror.store.heaps, **mirror.shared.store.heaps}
+        if {oid: heap.file.rel for oid, heap in heaps.items()} != dict(files):
+            raise SeedOvertaken(f"{self.node.where}: a system catalog was rewritten while the seed was being taken")
+
+    def is_untouched(self) -> bool:
+        """Tell if the catalogs of this database are still as initdb left them."""
+        ((untouched,),) = self.node.query(seed.UNTOUCHED.encode())
+        return bool(untouched)
+
+    def files(self) -> FileRows:
+        """Return in which files the catalogs stand now."""
+        return cast("FileRows", self.node.query(seed.FILES.encode()))
+
+    def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
+        """Copy the catalogs under one snapshot; `meanwhile` is called between pieces, for streams want answers."""
+        with self._settled():
+            return self._copied(seed.queries(mirror), meanwhile)
+
+    def read_tables(self, mirror: CatalogMirror) -> Answers:
+        """Copy what describes users' tables under one snapshot."""
+        with self._settled():
+            ((relations, types),) = self.node.query(seed.DESCRIBING.encode())
+            return self._copied(seed.queries_of_tables(mirror, relations, types), _nothing)
+
+    @contextmanager
+    def _settled(self) -> Iterator[None]:
+        """Run what stands inside under one snapshot, and with the settings that texts depend on."""
+        self.node.query("; ".join(seed.SESSION).encode())
+        with self.node.repeatable_read():
+            yield
+
+    def _copied(self, queries: Sequence[seed.SeedQuery], meanwhile: Callable[[], None]) -> Answers:
+        answers: Answers = {}
+        total = 0
+        with self.node.translated() as session:
+            for query in queries:
+                pieces = answers[query] = []
+                with session.cursor().copy(query.copy.encode()) as copy:
+                    for piece in copy:
+                        pieces.append(bytes(piece))
+                        total += len(piece)
+                        if total > CATALOG_BYTES_MAX:
+                            raise CatalogsTooLarge(f"the catalogs of {self.node.where} take over {total} bytes")
+                        meanwhile()
+        return answers
+
+
+def _nothing() -> None:
+    """Keep no stream alive: there is none here."""

@@ -1,0 +1,179 @@
+"""The tables of one database as SQL shows them, each with a stamp of its description.
+
+A stamp is made of the xmin of all rows of the catalogs that a description comes from: the table's, its columns', those
+of what it is a partition of, and of all types that its columns lead to. Types that came with the server do not change.
+What shows that anything was changed, not what: whoever sees another stamp reads the catalogs anew. Indexes are told
+beside it, since one that comes and goes leaves no trace in any other row: the stamp is what it was before.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tidemark.decode.catalog.seed import TYPE_PARTS
+from tidemark.decode.types.codec import Dialect
+from tidemark.io.node.node import Node
+from tidemark.model.lsn import FIRST_USER_OID, Oid
+
+PARTITIONED = "p"  # pg_class.relkind
+_NAMES = """
+    pg_catalog.convert_to(n.nspname::text, pg_catalog.getdatabaseencoding()),
+    pg_catalog.convert_to(c.relname::text, pg_catalog.getdatabaseencoding())
+"""
+_COLUMNS = """
+    SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ':', a.xmin), ',' ORDER BY a.attnum)
+    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+"""
+_INDEXES = """
+    SELECT pg_catalog.concat(pg_catalog.string_agg(
+        pg_catalog.concat(i.indexrelid, ':', i.xmin), ',' ORDER BY i.indexrelid))
+    FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid
+"""
+_ANCESTORS = """
+    pg_catalog.pg_partition_ancestors(c.oid) WITH ORDINALITY AS a (relid, level)
+    JOIN pg_catalog.pg_class ac ON ac.oid = a.relid JOIN pg_catalog.pg_namespace an ON an.oid = ac.relnamespace
+"""
+_LINEAGE = f"""
+    SELECT pg_catalog.string_agg(pg_catalog.concat(a.relid, ':', ac.xmin, ':', an.xmin), ',' ORDER BY a.level)
+    FROM {_ANCESTORS}
+"""  # noqa: S608 - a constant of ours
+# Elements, base types, attributes and subtypes, as deep as they go.
+_USED = f"""
+    WITH RECURSIVE used (oid) AS (
+        SELECT a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= {FIRST_USER_OID}
+        UNION SELECT part.oid FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid, LATERAL ({TYPE_PARTS}) part (oid)
+        WHERE part.oid >= {FIRST_USER_OID})
+"""  # noqa: S608 - constants of ours
+# Each with its labels and attributes.
+_TYPES = f"""
+    {_USED}
+    SELECT pg_catalog.string_agg(pg_catalog.concat_ws(':', t.oid, t.xmin, n.xmin,
+        (SELECT pg_catalog.string_agg(pg_catalog.concat(e.oid, ' ', e.xmin), ';' ORDER BY e.oid)
+         FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid),
+        (SELECT pg_catalog.string_agg(pg_catalog.concat(a.attnum, ' ', a.xmin), ';' ORDER BY a.attnum)
+         FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0)), ',' ORDER BY t.oid)
+    FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+"""  # noqa: S608 - a constant of ours
+_FORMS = f"""
+    {_USED}
+    SELECT pg_catalog.concat(e.oid, ' ', e.xmin) FROM used JOIN pg_catalog.pg_enum e ON e.enumtypid = used.oid
+    UNION ALL SELECT pg_catalog.concat(t.oid, ':', (
+        SELECT pg_catalog.string_agg(a.attnum::text, ',' ORDER BY a.attnum)
+        FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped))
+    FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid WHERE t.typrelid <> 0
+"""  # noqa: S608 - constants of ours
+_PARTITIONS = """
+    WITH RECURSIVE below (oid, made) AS (
+        SELECT i.inhrelid, i.xmin FROM pg_catalog.pg_inherits i WHERE c.relkind = 'p' AND i.inhparent = c.oid
+        UNION ALL SELECT i.inhrelid, i.xmin FROM below JOIN pg_catalog.pg_inherits i ON i.inhparent = below.oid)
+    SELECT pg_catalog.concat(pg_catalog.string_agg(pg_catalog.concat(oid, ':', made), ',' ORDER BY oid)) FROM below
+"""
+_ANCESTOR_NAMES = f"""
+    SELECT ARRAY[pg_catalog.convert_to(an.nspname::text, pg_catalog.getdatabaseencoding()),
+        pg_catalog.convert_to(ac.relname::text, pg_catalog.getdatabaseencoding())]
+    FROM {_ANCESTORS} WHERE a.relid <> c.oid ORDER BY a.level
+"""  # noqa: S608 - a constant of ours
+_QUERY = f"""
+    SELECT c.oid::int8, {_NAMES}, pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+        pg_catalog.sha256(pg_catalog.convert_to(
+            pg_catalog.concat_ws('/', c.xmin, n.xmin, ({_COLUMNS}), ({_LINEAGE}), ({_TYPES})),
+            pg_catalog.getdatabaseencoding())),
+        ({_INDEXES}), ({_PARTITIONS}), pg_catalog.getdatabaseencoding()::text, c.relkind::text, ARRAY({_ANCESTOR_NAMES})
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relrewrite = 0
+"""  # noqa: S608 - constants of ours
+
+_RELATIONS = f"""
+    SELECT c.oid::int8, {_NAMES}, pg_catalog.getdatabaseencoding()::text
+    FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relrewrite = 0
+"""  # noqa: S608 - a constant of ours
+_RIGHTS = f"""
+    SELECT c.relkind::text, c.relpersistence::text, pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE'),
+        pg_catalog.has_table_privilege(c.oid, 'SELECT'), pg_catalog.row_security_active(c.oid),
+        ARRAY({_ANCESTOR_NAMES})
+    FROM pg_catalog.pg_class c WHERE c.oid = %s
+"""  # noqa: S608 - a constant of ours
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRelation:
+    """What a relation is, and what the role may do with it."""
+
+    oid: Oid
+    kind: str  # pg_class.relkind
+    persistence: str  # pg_class.relpersistence
+    usable: bool  # USAGE on its schema
+    readable: bool  # SELECT
+    row_security: bool  # policies hide rows from the role
+    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as SQL shows it; `stamp` changes whenever its description does, that of its types included."""
+
+    oid: Oid
+    namespace: str
+    name: str
+    readable: bool
+    stamp: bytes
+    indexes: str  # changes whenever their set does, or one of them: their OIDs, each with its row's xmin
+    partitions: str  # changes whenever their set does, below a partitioned one
+    is_partitioned: bool = False
+    ancestors: tuple[tuple[str, str], ...] = ()  # of a partition: namespace and name, its parent first
+
+    @property
+    def index_oids(self) -> frozenset[Oid]:
+        """The indexes there are."""
+        return frozenset(Oid(int(index.partition(":")[0])) for index in self.indexes.split(",") if index)
+
+
+def source_tables(node: Node, major: int, oid: Oid | None = None) -> list[SourceTable]:
+    """Return the tables of users that there are, or the one of that OID, if there is one."""
+    chosen = f"c.oid >= {FIRST_USER_OID} ORDER BY c.oid" if oid is None else f"c.oid = {oid}"
+    tables = []
+    for row in node.query(f"{_QUERY} AND {chosen}".encode()):
+        table, namespace, name, readable, stamp, indexes, partitions, encoding, kind, lineage = row
+        if readable is None:
+            continue  # dropped since the statement began: privileges are looked up as they are now
+        # NB: as bytes, since a SQL_ASCII database checks none, and the server refuses to tell such text as UTF-8.
+        dialect = Dialect.of(encoding, major)
+        tables.append(
+            SourceTable(
+                Oid(table),
+                dialect.decode(namespace),
+                dialect.decode(name),
+                readable,
+                stamp,
+                indexes,
+                partitions,
+                is_partitioned=kind == PARTITIONED,
+                ancestors=tuple((dialect.decode(above), dialect.decode(named)) for above, named in lineage),
+            )
+        )
+    return tables
+
+
+def named_relations(node: Node, major: int, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], NamedRelation]:
+    """Return the relations of these namespaces and names, whatever their kinds, as far as they are there."""
+    found: dict[tuple[str, str], NamedRelation] = {}
+    # NB: compared here and not by the server, which can be asked for no name that is invalid in its encoding.
+    for oid, raw_namespace, raw_name, encoding in node.query(_RELATIONS.encode()):
+        dialect = Dialect.of(encoding, major)
+        name = (dialect.decode(raw_namespace), dialect.decode(raw_name))
+        if name not in names:
+            continue
+        for kind, persistence, usable, readable, row_security, lineage in node.query(_RIGHTS.encode(), (oid,)):
+            if readable is not None:  # None: dropped since the statement began
+                above = tuple((dialect.decode(namespace), dialect.decode(named)) for namespace, named in lineage)
+                found[name] = NamedRelation(Oid(oid), kind, persistence, usable, readable, row_security, above)
+    return found
+
+
+def value_forms(node: Node, oid: Oid) -> frozenset[str]:
+    """Return what decides how the values of a table print: of each label who wrote it, of each row type its columns.
+
+    As long as nothing is gone of that, values print as they did: a label that is new to an enum is in none of them.
+    """
+    of_table = f"SELECT form FROM (VALUES ({oid}::oid)) c (oid), LATERAL ({_FORMS}) f (form)"  # noqa: S608 - a number
+    return frozenset(str(form) for (form,) in node.query(of_table.encode()))

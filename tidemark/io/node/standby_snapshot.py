@@ -1,0 +1,78 @@
+"""Which commits a snapshot on a standby shows: those that were replayed before it was taken.
+
+A standby's snapshot does not tell who runs (`tidemark.model.snapshot`), but commits become visible there in the order
+of WAL, so that an LSN tells as much. It is known where the replay stood a moment before the snapshot and a moment
+after. NB: a record is shown before the replay has moved over it, so the one that begins where it stood afterwards
+belongs to the window, too. A window without a commit in it can be told by its beginning; of a commit in it nobody can
+say if it was seen, and another snapshot has to be taken.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from tidemark.io.node.node import NodeFacts
+from tidemark.io.node.replication import TimelineEnd, WalStream
+from tidemark.model.errors import CorruptWal
+from tidemark.model.lsn import Lsn
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.rmgr import RM_XACT, xact
+from tidemark.wal.segments import ReadSegment
+from tidemark.wal.versions import PAGE_BYTES
+
+READ_S = 1.0
+UNDER_WAY_S = 1.0  # a commit is replayed in less, where nobody tells that there is none
+_COMMITS = (xact.COMMIT, xact.COMMIT_PREPARED)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayWindow:
+    """What was being replayed while a snapshot was taken: the records that begin in [start_lsn, end_lsn]."""
+
+    start_lsn: Lsn
+    end_lsn: Lsn
+    received_lsn: Lsn | None  # up to where WAL has been streamed to the standby, asked behind all else; None: never was
+
+    def holds_commit(self, dsn: str, facts: NodeFacts) -> bool:
+        """Tell if a commit is among them."""
+        with closing(WalStream(dsn)) as stream:
+            here = stream.identify(facts.system_identifier)
+            if here.flush_lsn <= self.end_lsn and (self.received_lsn is None or self.received_lsn < self.end_lsn):
+                # It replays from an archive, and only what is replayed is given out: the next record may be under way.
+                time.sleep(UNDER_WAY_S)
+                here = stream.identify(facts.system_identifier)
+            framer = Framer(
+                stream.format,
+                system_identifier=facts.system_identifier,
+                segment_bytes=facts.segment_bytes,
+                timeline=here.timeline,
+                start_lsn=self.start_lsn,
+            )
+            if stream.start(Lsn(self.start_lsn // PAGE_BYTES * PAGE_BYTES), here.timeline) is not None:
+                return True  # the standby goes over to another timeline: nobody can say
+            for block in _blocks(stream, framer, here.flush_lsn):
+                for index in range(len(block)):
+                    if _is_commit(block, index):
+                        return True
+                    if block.lsns[index] >= self.end_lsn:
+                        return False
+        return False
+
+
+def _blocks(stream: WalStream, framer: Framer, end_lsn: Lsn) -> Iterator[RecordBlock]:
+    """Give the records that are whole by `end_lsn`."""
+    while stream.received_lsn < end_lsn:
+        event = stream.read(READ_S)
+        if isinstance(event, ReadSegment):
+            framer.feed(event.start_lsn, event.data)
+            while not isinstance(block := framer.next_block(), NeedMore):
+                if isinstance(block, Invalid):
+                    raise CorruptWal(f"the stream: {block}")
+                yield block
+        elif isinstance(event, TimelineEnd):
+            return
+
+
+def _is_commit(block: RecordBlock, index: int) -> bool:
+    return block.rmgrs[index] == RM_XACT and block.infos[index] & xact.OPCODE_MASK in _COMMITS

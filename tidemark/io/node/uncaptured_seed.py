@@ -1,0 +1,80 @@
+"""The part of databases in a seed that are not captured: templates, and those that may be renamed into the selection.
+
+CREATE DATABASE fails if somebody is in the template for five seconds (`CountOtherDBBackends`), so each visit is a short
+one, with a connection of its own. Nobody can visit template0: it gets a copy of the mirror of a database that is still
+as initdb left it, as template0 itself always is. Without a template's mirror, a database copied from it by FILE_COPY
+cannot be followed, and that is told when one is created.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.mirror import CatalogMirror
+from tidemark.decode.catalog.new_databases import CopiedFiles, mirror_of
+from tidemark.decode.catalog.shared import SharedCatalogs
+from tidemark.io.node.node import Node
+from tidemark.io.node.seed import Answers, FileRows, SeedSession
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import INVALID_XID, Oid, Xid
+from tidemark.wal.versions import WalFormat
+
+AnswerT = TypeVar("AnswerT")
+
+
+class VisitingSession:
+    """One database's part in a seed, a short visit at a time."""
+
+    def __init__(self, dsn: str, database: str) -> None:
+        self._dsn = dsn
+        self._database = database
+
+    def begin_if_admitted(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs) -> CatalogMirror | None:
+        """Return a mirror that knows no rows yet; None where the node does not let us in."""
+        try:
+            return self._visit(lambda session: session.begin(fmt, next_xid, shared))
+        except TidemarkError:
+            return None
+
+    def read(self, mirror: CatalogMirror, meanwhile: Callable[[], None]) -> Answers:
+        """Copy the catalogs under one snapshot."""
+        return self._visit(lambda session: session.read(mirror, meanwhile))
+
+    def files(self) -> FileRows:
+        """Return in which files the catalogs stand now."""
+        return self._visit(lambda session: session.files())
+
+    def check_files(self, mirror: CatalogMirror, files: FileRows) -> None:
+        """Raise `SeedOvertaken` if the mirror's files are not `files`."""
+        self._visit(lambda session: session.check_files(mirror, files))
+
+    def is_untouched(self) -> bool:
+        """Tell if the catalogs are still as initdb left them."""
+        return self._visit(lambda session: session.is_untouched())
+
+    def _visit(self, ask: Callable[[SeedSession], AnswerT]) -> AnswerT:
+        with Node(self._dsn, self._database) as node:
+            return ask(SeedSession(node))
+
+
+def uncaptured_databases(
+    dsn: str, node: Node, captured: Collection[str], follows: Callable[[str], bool]
+) -> Iterator[VisitingSession]:
+    """Give the templates, and what `follows` names beside `captured`, that this role may connect to."""
+    for name, is_template in node.query(seed.CONNECTABLE.encode()):
+        if str(name) not in captured and (is_template or follows(str(name))):
+            yield VisitingSession(dsn, str(name))
+
+
+def untouched_template(
+    node: Node, sessions: Iterable[SeedSession | VisitingSession], mirrors: Sequence[CatalogMirror]
+) -> list[CatalogMirror]:
+    """Return the mirror of template0, if one can be had; the seed of `mirrors` is complete."""
+    rows = node.query(seed.UNTOUCHED_TEMPLATE.encode())
+    like = next((mirror for session, mirror in zip(sessions, mirrors, strict=True) if session.is_untouched()), None)
+    if not rows or like is None:
+        return []
+    oid, tablespace, encoding = rows[0]
+    copied = CopiedFiles(INVALID_XID)
+    copied.copy(like, Oid(oid), Oid(tablespace))
+    return [mirror_of(copied.heaps(()), like, Oid(oid), Oid(tablespace), int(str(encoding)))]

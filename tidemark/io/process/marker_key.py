@@ -1,0 +1,86 @@
+"""The secret that markers are signed by: made by `cdcctl init`, or brought by the operator to every node (I10).
+
+The key is the file's text without the white space around it, so that a line in a file and the same line in a secret
+store are one key. Its bytes are never shown: not in a message, not in a log.
+"""
+
+import os
+import secrets
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from tidemark.io.host.disk import sync, write_whole, writing
+from tidemark.io.process.config import Config
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError
+from tidemark.wire.marker import KEY_BYTES_MIN
+
+_MADE_BYTES = 32
+_KEY_BYTES_MAX = 4096  # a key is a line; who names another file by mistake is told so
+_OTHERS = 0o007
+
+
+class BadMarkerKey(ConfigError):
+    """A key that markers cannot be signed by."""
+
+    hint = "`cdcctl init` makes STATE/marker.key; a key of your own: openssl rand -hex 32, the same on every node"
+
+
+class KeysDiffer(ConfigError):
+    """A sidecar and an archiver of which neither reads the other's markers: no way back to realtime."""
+
+    hint = "give both one markers.key_file, and start the one anew that has the other key"
+
+    def __init__(self) -> None:
+        super().__init__("the sidecar and the archiver were started with different keys of the markers")
+
+
+def marker_key_path(config: Config, folder: StateFolder) -> Path:
+    """Return where the key stands."""
+    return Path(config.markers.key_file) if config.markers.key_file else folder.root / "marker.key"
+
+
+def make_marker_key(config: Config, folder: StateFolder) -> None:
+    """Make a key where there is none; one that the operator names, or that is there, is checked and stays."""
+    path = marker_key_path(config, folder)
+    if config.markers.key_file or path.exists():
+        load_marker_key(config, folder)
+        return
+    with writing(path):
+        folder.root.mkdir(mode=folder.folder_mode, parents=True, exist_ok=True)
+        descriptor, aside = tempfile.mkstemp(prefix="marker.", suffix=".new", dir=folder.root)
+        try:
+            os.fchmod(descriptor, folder.file_mode)
+            write_whole(descriptor, f"{secrets.token_hex(_MADE_BYTES)}\n".encode())
+            os.fsync(descriptor)
+            # NB: linked, not renamed: of two that make one at once, the second must not replace what the first reads.
+            with suppress(FileExistsError):
+                path.hardlink_to(aside)
+        finally:
+            os.close(descriptor)
+            Path(aside).unlink()
+        sync(folder.root)
+
+
+def load_marker_key(config: Config, folder: StateFolder) -> bytes:
+    """Return the key; raise `BadMarkerKey` where it is missing, too short, or anybody's to read."""
+    path = marker_key_path(config, folder)
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_KEY_BYTES_MAX + 1)
+    except OSError as error:
+        raise BadMarkerKey(f"the key of the markers, {path}, cannot be read: {error.strerror}") from error
+    if stat.S_IMODE(mode) & _OTHERS:
+        raise BadMarkerKey(
+            f"the key of the markers, {path}, is open to everybody on this host ({stat.S_IMODE(mode):04o})",
+            hint=f"chmod o-rwx {path}, and think whether it is to be replaced on every node",
+        )
+    key = content.strip()
+    if not KEY_BYTES_MIN <= len(key) <= _KEY_BYTES_MAX:
+        raise BadMarkerKey(
+            f"the key of the markers, {path}, has {len(key)} bytes: {KEY_BYTES_MIN} to {_KEY_BYTES_MAX} are wanted"
+        )
+    return key

@@ -1,0 +1,13 @@
+"""How each process ended last, as the state records it (`tidemark.io.process.run_record`); for people and metrics."""
+
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.wire.state import ProcessEnd, ProcessLog
+
+KILLED = "killed: it left no record of its end"
+
+
+def last_ends(folder: StateFolder, known: ProcessLog) -> dict[str, ProcessEnd]:
+    """Return the last end of each process; that of a run without a record, whose process is gone, is `KILLED`."""
+    gone = [role for role in known.running if not RoleLock.seen(folder, role).is_held]
+    return {**known.ends, **{role: ProcessEnd(0, None, KILLED) for role in gone}}

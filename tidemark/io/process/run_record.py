@@ -1,0 +1,71 @@
+"""The last end of each process, kept in the state: exit code, reason and time.
+
+A start writes its owner into the state, an end removes it. If a start finds the owner of an earlier run, that run left
+no record: it was killed (SIGKILL, a crash, a power cut), or its disk was too full for the record. A process that ends
+before it holds the lock of its role is not recorded.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.process.ending import describe_ending
+from tidemark.io.process.process_ends import KILLED
+from tidemark.io.state.state import StateStore
+from tidemark.model.errors import ExitCode, TidemarkError
+from tidemark.wire.state import PROCESSES, Owner, ProcessEnd, ProcessLog
+
+REASON_CHARACTERS_MAX = 1000  # what is kept of an error's text
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that is recorded; `reason` is that of an end without an error."""
+
+    reason: str = "stopped"
+
+
+@contextmanager
+def recorded(store: StateStore, owner: Owner, log: Log) -> Iterator[Run]:
+    """Record that a process runs, and how it ends; neither needs the state to have room."""
+    run = Run()
+    before = _record(store, log, lambda known: _with_start(known, owner))
+    if before is not None and owner.role in before.running:
+        log.warning("the run before left no record of its end", process=before.running[owner.role].pid)
+    try:
+        yield run
+    except Exception as error:
+        code, fields = describe_ending(error)
+        _record(store, log, lambda known: _with_end(known, owner, code, f"{fields['kind']}: {fields['error']}"))
+        raise
+    except SystemExit:  # a stop, told while the process waited for room before its work began
+        _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
+        raise
+    _record(store, log, lambda known: _with_end(known, owner, ExitCode.SUCCESS, run.reason))
+
+
+def _record(store: StateStore, log: Log, change: Callable[[ProcessLog], ProcessLog]) -> ProcessLog | None:
+    """Change the record; return what it was, None where it could not be changed."""
+    try:
+        with store.transaction(None) as moving:
+            before = moving.processes()
+            moving.put(PROCESSES, change(before))
+    except TidemarkError as error:  # a full disk keeps no process from starting or ending
+        log.warning("the run is not recorded in the state", **describe_error(error))
+        return None
+    return before
+
+
+def _with_start(known: ProcessLog, owner: Owner) -> ProcessLog:
+    ends = dict(known.ends)
+    if owner.role in known.running:
+        ends[owner.role] = ProcessEnd(SystemClock().wall_us(), None, KILLED)
+    return ProcessLog({**known.running, owner.role: owner}, ends)
+
+
+def _with_end(known: ProcessLog, owner: Owner, code: ExitCode, reason: str) -> ProcessLog:
+    running = {role: other for role, other in known.running.items() if role != owner.role}
+    end = ProcessEnd(SystemClock().wall_us(), int(code), reason[:REASON_CHARACTERS_MAX])
+    return replace(known, running=running, ends={**known.ends, owner.role: end})

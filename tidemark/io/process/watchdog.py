@@ -1,0 +1,131 @@
+"""The watch on the other process: if it lives, and what is left of it if it does not (I20).
+
+    ALIVE ──► RESTARTING ──► GONE      its lock is free, for less or more than `restart_s`; as long as it was never
+      │                                seen at all, `stale_s`: at boot both start at once, and one is the first
+      └─────► HUNG                     its lock is held, and its last sign of life is older than `stale_s`
+
+Who is started anew and ends again, before it has lived for `stale_s`, is as good as not there: after `stale_s` of that
+it is GONE the next time its lock is free, however soon the service manager would start it once more.
+
+Signs of life are on the boot clock. Only those of the process that holds the lock count: what a former one left in the
+heartbeat file says nothing of one that has just started. To a process that never beat, its lock is the first sign.
+"""
+
+from enum import Enum
+from typing import Self
+
+from tidemark.io.host.clock import NS_PER_S, boot_id, host_name
+from tidemark.io.host.remains import kill_remains
+from tidemark.io.process.config import WatchdogConfig
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.heartbeat import Heartbeat, HeartbeatFile, Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.mode import Role
+from tidemark.wire.state import Owner
+
+# An old sign of life has to stay the last one for so long: after a suspend of the host all signs are old at first.
+STILL_NS = NS_PER_S
+
+
+class Condition(Enum):
+    """How another process does."""
+
+    ALIVE = "alive"
+    RESTARTING = "restarting"
+    GONE = "gone"
+    HUNG = "hung"
+
+
+class Watch:
+    """Looks at one role's lock and heartbeat."""
+
+    def __init__(
+        self, folder: StateFolder, heartbeat: HeartbeatFile, role: Role, *, stale_s: float, restart_s: float
+    ) -> None:
+        self._folder = folder
+        self._heartbeat = heartbeat
+        self._role = role
+        self._slot = Slot[role.name]
+        self._stale_ns = int(stale_s * NS_PER_S)
+        self._restart_ns = int(restart_s * NS_PER_S)
+        self._condition: Condition | None = None
+        self._was_seen = False  # since this watch began
+        self._free_since_ns = 0
+        self._held_since_ns = 0
+        self._ended_since_ns: int | None = None  # its first end that it has not lived long enough after
+        self._holder: Owner | None = None
+        self._beat: Heartbeat | None = None  # as it stood at the last look
+        self._sign_ns = 0  # the holder's last sign of life
+        self._old_since_ns: int | None = None  # since when that is known to be old
+
+    @classmethod
+    def configured(cls, environment: Environment, role: Role, config: WatchdogConfig) -> Self:
+        """Watch a role over the state that is open as `environment`, with the times of the configuration."""
+        times = {"stale_s": config.watchdog_s, "restart_s": config.restart_s}
+        return cls(environment.folder, environment.heartbeat, role, **times)
+
+    def look(self, now_boot_ns: int) -> Condition:
+        """Return how the process does."""
+        lock = RoleLock.seen(self._folder, self._role.value)
+        self._beat = self._heartbeat.read(self._slot)
+        was = self._condition
+        if lock.is_held:
+            self._was_seen = True
+            if was in (None, Condition.RESTARTING, Condition.GONE) or self._holder != lock.owner:
+                self._begin(lock.owner, now_boot_ns)
+            if was is Condition.GONE or now_boot_ns - self._held_since_ns >= self._stale_ns:
+                self._ended_since_ns = None
+            self._condition = self._held(now_boot_ns)
+        else:
+            if was in (None, Condition.ALIVE, Condition.HUNG):
+                self._free_since_ns = now_boot_ns
+            self._condition = Condition.GONE if self._is_late(now_boot_ns) else Condition.RESTARTING
+        return self._condition
+
+    def kill_remains(self) -> bool:
+        """Kill what is left of a process that is HUNG or GONE; tell if nothing is.
+
+        It is spared, and false returned, if it gave a sign of life since the last look.
+        """
+        if self._condition not in (Condition.HUNG, Condition.GONE):
+            return False
+        beat = self._beat
+        remains = self._holder if self._condition is Condition.HUNG else None
+        if remains is None and beat is not None:
+            # Of a process without a lock, too: one that ends in order empties its slot first.
+            remains = Owner(self._role.value, host_name(), beat.boot_id, beat.pid, beat.start_ticks)
+        if remains is None:
+            return self._condition is Condition.GONE
+        return kill_remains(remains, is_still_due=lambda: self._heartbeat.read(self._slot) == beat)
+
+    def _is_late(self, now_boot_ns: int) -> bool:
+        """Tell if a process without its lock has had its time: since this end, or since the first of many."""
+        if self._ended_since_ns is None:
+            self._ended_since_ns = self._free_since_ns
+        long_ns = max(self._restart_ns, self._stale_ns)
+        wait_ns = self._restart_ns if self._was_seen else long_ns
+        return now_boot_ns - self._free_since_ns >= wait_ns or now_boot_ns - self._ended_since_ns >= long_ns
+
+    def _begin(self, holder: Owner | None, now_boot_ns: int) -> None:
+        self._holder = holder
+        self._held_since_ns = now_boot_ns
+        self._sign_ns = now_boot_ns
+        self._old_since_ns = None
+
+    def _held(self, now_boot_ns: int) -> Condition:
+        beat = self._beat
+        if beat is not None and self._is_holders(beat) and beat.boot_ns != self._sign_ns:
+            self._sign_ns = beat.boot_ns
+            self._old_since_ns = None
+        if now_boot_ns - self._sign_ns < self._stale_ns:
+            return Condition.ALIVE
+        if self._old_since_ns is None:
+            self._old_since_ns = now_boot_ns
+        return Condition.HUNG if now_boot_ns - self._old_since_ns >= STILL_NS else Condition.ALIVE
+
+    def _is_holders(self, beat: Heartbeat) -> bool:
+        if beat.boot_id != boot_id():
+            return False
+        # A lock is held for a moment before its file says by whom.
+        return self._holder is None or (beat.pid, beat.start_ticks) == (self._holder.pid, self._holder.start_ticks)

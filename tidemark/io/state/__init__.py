@@ -1,0 +1,1 @@
+"""The state folder and its LMDB environment."""

@@ -1,0 +1,37 @@
+"""The breaks in logs of messages that an operator accepted: a file of the state folder for each reader.
+
+`cdcctl spark accept-break` writes it, the pipeline reads it. It has the position before each break, so an old file
+accepts nothing else.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from tidemark.io.host.disk import writing
+
+_FORM = TypeAdapter(dict[str, str])
+_GROUP_MODE = 0o060  # of the state folder: Spark's user may be another one
+
+
+def accept_breaks(state: Path, reader: str, breaks: Mapping[str, str]) -> None:
+    """Write the position before the break by database OID; the file is replaced whole."""
+    file = _file(state, reader)
+    written = file.with_suffix(".new")
+    with writing(file):
+        written.touch(mode=0o600 | state.stat().st_mode & _GROUP_MODE)
+        written.write_bytes(_FORM.dump_json(dict(breaks)))
+        written.rename(file)
+
+
+def accepted_breaks(state: Path, reader: str) -> Mapping[str, str]:
+    """Return what `accept_breaks` wrote; nothing for a file that is not there or damaged."""
+    try:
+        return _FORM.validate_json(_file(state, reader).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return {}
+
+
+def _file(state: Path, reader: str) -> Path:
+    return state / f"accepted-breaks-{reader}.json"

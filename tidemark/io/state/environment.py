@@ -1,0 +1,259 @@
+"""The LMDB environment of a state folder: opened once a process, durable, its errors translated.
+
+Rules of LMDB that this module keeps for everyone: `sync=True` only; never `writemap` (a full disk would be SIGBUS);
+`max_readers` and `max_dbs` the same in every opener (later values are silently ignored); the same files never opened
+twice in one process; transactions short; no buffer outlives its transaction.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Self, TypeAlias
+
+import lmdb
+
+from tidemark.io.host import failpoints
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.heartbeat import HeartbeatFile, Slot
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_lock import WriteLock
+from tidemark.model.errors import StateError
+
+READERS_MAX = 512
+DATABASES_MAX = 32
+MAP_FACTOR = 16  # map size in outbox bounds: address space only, so that the map is never what is full
+MAP_BYTES_MIN = 1 << 30
+DATABASES = ("state", "outbox", "schemas", "readers", "copies")
+SHUT_S = 10.0  # for a write that is under way in another thread; longer than the disk takes for one
+
+DAMAGED_HINT = "restore the state folder from a copy, or make a new first copy: `cdcctl init` with a new state folder"
+
+
+class StateMissing(StateError):
+    """There is no state in the folder."""
+
+    hint = "make it by `cdcctl init`"
+
+
+class WritePoint(Enum):
+    """Failpoints of a write transaction: in all of them the process holds LMDB's lock."""
+
+    LOCKED = "write-locked"  # before the heartbeat file says so
+    INSIDE = "write-inside"  # the heartbeat file says so
+    CLEARED = "write-cleared"  # before the commit
+
+
+Transaction: TypeAlias = "lmdb.Transaction[bytes]"
+Database: TypeAlias = "lmdb._Database"  # noqa: SLF001 - lmdb gives the type of a handle no public name
+Guarded: TypeAlias = Callable[["Environment"], AbstractContextManager[object]]  # who sees to a writer that is stuck
+
+
+@dataclass(eq=False)
+class Environment:
+    """An open environment; `write` and `read` are the only ways to its data."""
+
+    folder: StateFolder
+    _lmdb: lmdb.Environment
+    _heartbeat: HeartbeatFile
+    write_lock: WriteLock
+    _databases: dict[str, Database]
+    is_read_only: bool = False
+    openers: int = 1
+    _guards: ExitStack = field(default_factory=ExitStack)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+    _is_shut: bool = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: StateFolder,
+        *,
+        map_bytes: int = 0,
+        create: bool = False,
+        read_only: bool = False,
+        guarded: Guarded = nullcontext,
+    ) -> Self:
+        """Open the environment of `folder`; a second opener in this process gets the same one.
+
+        Opening takes the write lock, as every write does: whoever is in a write transaction is waited for. `guarded` is
+        there from then on, until the last opener closes. `read_only` never waits, and has no guard.
+        """
+        with _OPEN_LOCK:
+            key = (os.getpid(), folder.lmdb.resolve())
+            opened = _OPEN.get(key)
+            if isinstance(opened, cls):
+                assert read_only or not opened.is_read_only, "it was opened to be read alone"
+                opened.openers += 1
+                return opened
+            is_new = not (folder.lmdb / "data.mdb").exists()
+            if is_new and not create:
+                raise StateMissing(f"no state in {folder.root}")
+            try:
+                opened = cls._open(folder, map_bytes, guarded, create=create, read_only=read_only)
+            except StateFull:
+                if is_new:  # half a file is left, which nobody could open
+                    (folder.lmdb / "data.mdb").unlink(missing_ok=True)
+                raise
+            _OPEN[key] = opened
+            return opened
+
+    @classmethod
+    def _open(cls, folder: StateFolder, map_bytes: int, guarded: Guarded, *, create: bool, read_only: bool) -> Self:
+        try:
+            opened = lmdb.open(
+                str(folder.lmdb),
+                map_size=map_bytes,  # 0: as the file says
+                max_readers=READERS_MAX,
+                max_dbs=DATABASES_MAX,
+                mode=folder.file_mode,
+                create=create,
+                readonly=read_only,
+                sync=True,
+                metasync=True,
+                writemap=False,
+                readahead=False,
+            )
+            _check_whole(opened, folder.lmdb / "data.mdb")
+        except lmdb.Error as error:
+            raise _translated(error, folder.root) from error
+        try:
+            heartbeat = HeartbeatFile.open(folder.heartbeat, folder.file_mode)
+        except BaseException:
+            opened.close()
+            raise
+        write_lock = WriteLock.open(folder.lmdb / "lock.mdb")
+        databases: dict[str, Database] = {}
+        made = cls(folder, opened, heartbeat, write_lock, databases, read_only)
+        try:
+            # NB: a handle lasts only if a write transaction made it, or the whole environment is read-only. The one
+            # that open_db would begin by itself waits for the lock with the whole process: nobody could see to that.
+            if not read_only:
+                made._guards.enter_context(guarded(made))
+            with nullcontext() if read_only else opened.begin(write=True) as transaction:
+                for name in DATABASES:
+                    databases[name] = opened.open_db(name.encode(), txn=transaction, create=create)
+        except BaseException as error:
+            made._shut()
+            if isinstance(error, lmdb.Error):
+                raise _translated(error, folder.root) from error
+            raise
+        return made
+
+    def close(self) -> None:
+        """Give the environment back; the last opener closes it."""
+        with _OPEN_LOCK:
+            self.openers -= 1
+            if self.openers == 0:
+                del _OPEN[os.getpid(), self.folder.lmdb.resolve()]
+                self._shut()
+
+    def _shut(self) -> None:
+        """Close the files once no thread writes; whatever still does then is cut off by the end of the process.
+
+        NB: LMDB would end a write by force, and wait without end for whoever keeps its transaction, in an error say.
+        """
+        self._guards.close()
+        if self._writing.acquire(timeout=SHUT_S):
+            self._is_shut = True
+            self._writing.release()
+            self._lmdb.close()
+        self.write_lock.close()
+        self._heartbeat.close()
+
+    @property
+    def heartbeat(self) -> HeartbeatFile:
+        """The heartbeat file beside it."""
+        return self._heartbeat
+
+    def database(self, name: str) -> Database:
+        """Return the handle of one of `DATABASES`."""
+        return self._databases[name]
+
+    @contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """Run a read transaction. Keep it short: while it lives, no page of the file is used again."""
+        transaction = self._begin(write=False)
+        try:
+            with transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise _translated(error, self.folder.root) from error
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        """Run a write transaction, durable when this returns; an exception inside leaves nothing of it."""
+        # The lock orders the threads of this process, so that the heartbeat's slot never has two writers.
+        with self._writing:
+            if self._is_shut:
+                raise StateError(f"the state folder {self.folder.root} is closed: nothing more is written")
+            transaction = self._begin(write=True)
+            try:
+                with transaction:
+                    failpoints.passed(WritePoint.LOCKED)
+                    self._heartbeat.beat(Slot.WRITER)
+                    try:
+                        failpoints.passed(WritePoint.INSIDE)
+                        yield transaction
+                    finally:
+                        # NB: the end gives the lock away before it returns; whoever has it next fills the slot itself.
+                        self._heartbeat.clear(Slot.WRITER)
+                    failpoints.passed(WritePoint.CLEARED)
+            except lmdb.Error as error:
+                raise _translated(error, self.folder.root) from error
+
+    def _begin(self, *, write: bool) -> Transaction:
+        try:
+            try:
+                return self._lmdb.begin(write=write)
+            except lmdb.MapResizedError:  # another process opened it with a larger map
+                self._lmdb.set_mapsize(0)
+                return self._lmdb.begin(write=write)
+        except lmdb.Error as error:
+            raise _translated(error, self.folder.root) from error
+
+    def clear_stale_readers(self) -> int:
+        """Free the slots of readers that were killed, and with them the pages that they hold; return how many."""
+        return self._lmdb.reader_check()
+
+    def free_bytes(self) -> int:
+        """Return the free space of the file system for a process without privileges."""
+        stat = os.statvfs(self.folder.lmdb)
+        return stat.f_bavail * stat.f_frsize
+
+    def file_bytes(self) -> int:
+        """Return the size of the data file."""
+        return (self.folder.lmdb / "data.mdb").stat().st_size
+
+
+_OPEN: dict[tuple[int, Path], Environment] = {}
+_OPEN_LOCK = threading.Lock()
+
+
+def _check_whole(opened: lmdb.Environment, path: Path) -> None:
+    """Raise for a file that ends before its last page. NB: LMDB maps it, and would die of SIGBUS at the first touch."""
+    needed = (int(opened.info()["last_pgno"]) + 1) * int(opened.stat()["psize"])
+    found = path.stat().st_size
+    if found < needed:
+        opened.close()
+        raise StateError(f"{path} is truncated: {found} of {needed} bytes", hint=DAMAGED_HINT)
+
+
+def map_bytes_for(outbox_bytes_max: int) -> int:
+    """Return the map size for an outbox of this bound."""
+    return max(MAP_BYTES_MIN, MAP_FACTOR * outbox_bytes_max)
+
+
+def _translated(error: lmdb.Error, root: Path) -> StateError:
+    # Measured: a full disk is "mdb_txn_commit: Input/output error", code EIO, as often as ENOSPC; nothing is lost.
+    if isinstance(error, lmdb.MapFullError) or error.code in (errno.EIO, errno.ENOSPC):
+        return StateFull(f"no room in the state folder {root}: {error}")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StateError(f"{READERS_MAX} readers are in the state folder {root} already: {error}")
+    if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.VersionMismatchError):
+        return StateError(f"{root / 'lmdb' / 'data.mdb'} is damaged: {error}", hint=DAMAGED_HINT)
+    return StateError(f"state folder {root}: {error}", hint="see that the folder is on a local disk and is ours alone")

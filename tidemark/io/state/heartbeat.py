@@ -1,0 +1,134 @@
+"""Signs of life in a small mmap file beside LMDB: who lives, and who is inside a write transaction.
+
+    file  = magic (4 bytes), version, padding to one slot; then one slot a role
+    slot  = counter (u32, odd while it is written), pid (u32), start ticks (u64), boot clock in ns (u64), boot id (16)
+
+A slot has one writer: its role's process, or, for WRITER, whoever holds LMDB's write lock. LMDB itself cannot keep
+heartbeats: its writer may be the process that hangs.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Self
+
+from tidemark.io.host.clock import NS_PER_S, boot_id, boot_ns, own_start_ticks, process_start_ticks
+from tidemark.io.host.disk import writing
+from tidemark.model.errors import StateError
+
+_MAGIC = b"TMHB"
+_VERSION = 1
+_SLOT_BYTES = 64
+_SLOT = struct.Struct("<IIQQ16s")
+_COUNTER = struct.Struct("<I")
+WATCHDOG_S_DEFAULT = 15.0  # a sign of life that is older is the last one
+WATCHDOG_S_MIN = 3.0  # two thirds of it are a write transaction's: two syncs of a full group, on a disk that is busy
+START_S_MAX = 60.0  # loading the catalog history of a hundred thousand tables
+STOP_S_MAX = 60.0  # the batch in hand, the threads, the journal
+_READ_TRIES_MAX = 100  # a writer is inside a slot for under a microsecond
+
+
+class Slot(IntEnum):
+    """Whose slot it is; numbers are places in the file and never change."""
+
+    WRITER = 1
+    SIDECAR = 2
+    ARCHIVER = 3
+
+
+_FILE_BYTES = _SLOT_BYTES * (max(Slot) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a slot says: a process, and when it last said so; later than now while it is in a long step."""
+
+    pid: int
+    start_ticks: int
+    boot_ns: int
+    boot_id: str
+
+
+class HeartbeatFile:
+    """The mapped file."""
+
+    def __init__(self, descriptor: int) -> None:
+        is_writable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+        access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
+        self._map = mmap.mmap(descriptor, _FILE_BYTES, access=access)
+        self._own_pid = os.getpid()
+        self._own_start_ticks = own_start_ticks()
+        self._own_boot = uuid.UUID(boot_id()).bytes
+
+    @classmethod
+    def open(cls, path: Path, file_mode: int = 0o600) -> Self:
+        """Map the file at `path`, made anew where there is none; of a read-only file system it can be read alone."""
+        with writing(path):
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, file_mode)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                with writing(path):  # its blocks first: on a full disk the file stays empty, and is begun again
+                    os.posix_fallocate(descriptor, 0, _FILE_BYTES)
+                    os.pwrite(descriptor, _MAGIC + bytes([_VERSION]), 0)
+            head = os.pread(descriptor, len(_MAGIC) + 1, 0)
+            if os.fstat(descriptor).st_size != _FILE_BYTES or head != _MAGIC + bytes([_VERSION]):
+                raise StateError(f"not a heartbeat file: {path}", hint="remove it while no process of ours runs")
+            return cls(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def beat(self, slot: Slot, *, ahead_s: float = 0.0) -> None:
+        """Say that this process is alive, or, in WRITER, that it entered a write transaction now.
+
+        `ahead_s`: the next sign may be so much later, because a long step begins whose bound is known.
+        """
+        until_ns = boot_ns() + int(ahead_s * NS_PER_S)
+        self._write(slot, self._own_pid, self._own_start_ticks, until_ns, self._own_boot)
+
+    def clear(self, slot: Slot) -> None:
+        """Empty a slot."""
+        self._write(slot, 0, 0, 0, bytes(16))
+
+    def read(self, slot: Slot) -> Heartbeat | None:
+        """Return what stands in a slot, None where it is empty."""
+        at = slot * _SLOT_BYTES
+        for _ in range(_READ_TRIES_MAX):
+            before = _COUNTER.unpack_from(self._map, at)[0]
+            _, pid, start_ticks, beat_ns, boot = _SLOT.unpack_from(self._map, at)
+            if before % 2 == 0 and _COUNTER.unpack_from(self._map, at)[0] == before:
+                return Heartbeat(pid, start_ticks, beat_ns, str(uuid.UUID(bytes=boot))) if pid else None
+        # The writer died between the two counts: what it wrote is not to be trusted.
+        return None
+
+    def age_s(self, slot: Slot) -> float | None:
+        """Return how old a slot's sign of life is; None where its process does not live (any more)."""
+        beat = self.read(slot)
+        if beat is None or beat.boot_id != boot_id() or process_start_ticks(beat.pid) != beat.start_ticks:
+            return None
+        return max(0, boot_ns() - beat.boot_ns) / NS_PER_S
+
+    def count(self, slot: Slot) -> int:
+        """Return a number that every change of a slot changes."""
+        return int(_COUNTER.unpack_from(self._map, slot * _SLOT_BYTES)[0])
+
+    def close(self) -> None:
+        """Unmap the file."""
+        self._map.close()
+
+    def _write(self, slot: Slot, pid: int, start_ticks: int, beat_ns: int, boot: bytes) -> None:
+        at = slot * _SLOT_BYTES
+        odd = (_COUNTER.unpack_from(self._map, at)[0] | 1) & 0xFFFFFFFF
+        _COUNTER.pack_into(self._map, at, odd)
+        _SLOT.pack_into(self._map, at, odd, pid, start_ticks, beat_ns, boot)
+        _COUNTER.pack_into(self._map, at, (odd + 1) & 0xFFFFFFFF)

@@ -1,0 +1,349 @@
+"""The catalog history as files: bases and journal in STATE/history, their index in LMDB.
+
+    base-<timeline>-<lsn>       a saved mirror; written aside, fsynced, renamed
+    journal-<timeline>-<lsn>    catalog-relevant records from that LSN on; appended, fsynced before a delivery needs it
+
+A journal file may end in a torn entry after a crash: it was never needed, and is never read. How much is needed is
+known, since each delivery notes in its own transaction how far the journal was durable (`JournalMark`): one that ends
+before that is damaged. Each writer appends to files of its own: nothing stops the bytes of one whose epoch is over, so
+they are kept where nobody looks, behind the end that the index gives to its file. Files that the index does not name
+are left-overs of a crash, or of such a writer, and are removed when the next one has begun a file.
+"""
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tidemark.decode.catalog.databases import Selects, no_database
+from tidemark.decode.catalog.history import (
+    Base,
+    DamagedHistory,
+    Journal,
+    dump_base,
+    dump_entry,
+    journal_head,
+    load_base,
+    replay,
+)
+from tidemark.decode.catalog.history import (
+    JournalEntry as Entry,
+)
+from tidemark.io.host.disk import put_whole, sync, write_whole, writing
+from tidemark.model.errors import StateError
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
+from tidemark.wal.record import Record
+from tidemark.wire.state import BaseEntry, HistoryIndex, JournalEntry, JournalMark
+
+
+class NoBase(StateError):
+    """No saved catalog is old enough for what is asked."""
+
+    hint = "nothing before the oldest base can be decoded; begin later, or make a new first copy"
+
+
+class DamagedBase(NamedTuple):
+    """A base that cannot be read, and why."""
+
+    entry: BaseEntry
+    error: DamagedHistory
+
+
+def tell_nobody(_damaged: DamagedBase) -> None:
+    """Say nothing of a base that was passed over."""
+
+
+def base_for(index: HistoryIndex, lsn: Lsn) -> BaseEntry:
+    """Return the newest base that is not above `lsn`."""
+    return _bases_for(index, lsn)[0]
+
+
+def _bases_for(index: HistoryIndex, lsn: Lsn) -> Sequence[BaseEntry]:
+    """Return the bases that are not above `lsn`, newest first: one at least."""
+    usable = sorted((base for base in index.bases if base.lsn <= lsn), key=lambda base: base.lsn, reverse=True)
+    if not usable:
+        oldest = min((base.lsn for base in index.bases), default=None)
+        told = "there is none" if oldest is None else f"the oldest is of {format_lsn(oldest)}"
+        raise NoBase(f"no catalog base for {format_lsn(lsn)}: {told}")
+    return usable
+
+
+def load_catalogs(
+    folder: Path,
+    index: HistoryIndex,
+    mark: JournalMark,
+    lsn: Lsn,
+    captured: Selects = no_database,
+    *,
+    seeded_lsn: Lsn | None = None,
+    passed_over: Callable[[DamagedBase], None] = tell_nobody,
+) -> Base:
+    """Return the mirrors as they were at `lsn`: the newest base not above it, and the journal from there.
+
+    A base that is damaged is left where it is, and passed over for an older one: the journal holds all that lies
+    between, back to the base of the last seed, at `seeded_lsn` (None: it is not known). Before that WAL may be missing.
+    Of databases that are not `captured` a mirror that cannot be followed is left out, as it was when WAL was decoded.
+    """
+    damaged: list[DamagedBase] = []
+    for entry in _bases_for(index, lsn):
+        if damaged and (seeded_lsn is None or entry.lsn < seeded_lsn):
+            break
+        try:
+            base = _load_base(folder / entry.file)
+        except DamagedHistory as error:
+            damaged.append(DamagedBase(entry, error))
+            continue
+        base.mirrors.select(captured)
+        try:
+            replay(base, journal_entries(folder, index, mark, entry.lsn), lsn)
+        except DamagedHistory as error:
+            if damaged:
+                raise damaged[0].error from error
+            raise
+        for each in damaged:
+            passed_over(each)
+        return base
+    raise damaged[0].error
+
+
+def _load_base(path: Path) -> Base:
+    try:
+        return load_base(path.read_bytes(), str(path))
+    except OSError as error:
+        raise DamagedHistory(f"cannot read the catalog base {path}: {error}") from error
+
+
+def journal_entries(folder: Path, index: HistoryIndex, mark: JournalMark, start_lsn: Lsn) -> Iterator[Entry]:
+    """Yield the entries of the journal files that end after `start_lsn`; raise where what was durable is not there."""
+    for told in index.journals:
+        if told.end_lsn == INVALID_LSN or told.end_lsn > start_lsn:
+            path = folder / told.file
+            journal = _read_journal(path)
+            reached = told.start_lsn
+            for entry in _entries_of(told, journal):
+                yield entry
+                reached = entry.end_lsn
+            check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
+
+
+def before_fork(
+    folder: Path, index: HistoryIndex, mark: JournalMark, fork_lsn: Lsn
+) -> tuple[HistoryIndex, JournalMark]:
+    """Return what of a history, and of how far it is durable, stands before a fork: its files stay as they are."""
+    bases = tuple(base for base in index.bases if base.lsn <= fork_lsn)
+    journals: list[JournalEntry] = []
+    for told in index.journals:
+        if INVALID_LSN < told.end_lsn <= fork_lsn:
+            journals.append(told)
+            continue
+        path = folder / told.file
+        journal = _read_journal(path)
+        ends = [entry.end_lsn for entry in _entries_of(told, journal)]
+        reached = ends[-1] if ends else told.start_lsn
+        check_reached(path, journal.whole_bytes, reached, told.end_lsn or mark.end_lsn)
+        before = [end_lsn for end_lsn in ends if end_lsn <= fork_lsn]
+        if before:
+            sync(path)
+            journals.append(replace(told, end_lsn=before[-1]))
+    end_lsn = max((journal.end_lsn for journal in journals), default=INVALID_LSN)
+    return HistoryIndex(bases, tuple(journals)), JournalMark(min(mark.end_lsn, end_lsn))
+
+
+def _entries_of(told: JournalEntry, journal: Journal) -> Iterator[Entry]:
+    """Yield what counts of a journal file: what stands behind the end that the index gives to it does not.
+
+    That is of a writer whose epoch was over, or of a branch that is dead.
+    """
+    for entry in journal:
+        if told.end_lsn != INVALID_LSN and entry.end_lsn > told.end_lsn:
+            return
+        yield entry
+
+
+def _read_journal(path: Path) -> Journal:
+    try:
+        return Journal(path.read_bytes(), str(path))
+    except OSError as error:
+        raise DamagedHistory(f"cannot read the catalog journal {path}: {error}") from error
+
+
+def check_reached(path: Path, whole_bytes: int, reached: Lsn, wanted: Lsn) -> None:
+    """Raise if the whole entries of a journal, all of them read, end at `reached`, before what was durable."""
+    if reached < wanted:
+        raise DamagedHistory(
+            f"{path} was durable up to {format_lsn(wanted)} and ends at {format_lsn(reached)} now: it is cut off or "
+            f"damaged at byte {whole_bytes}"
+        )
+
+
+def _files(index: HistoryIndex) -> set[str]:
+    return {base.file for base in index.bases} | {journal.file for journal in index.journals}
+
+
+class HistoryWriter:
+    """Appends to the journal, writes bases, removes what is needed no more; `store` makes the index durable.
+
+    One thread writes; `sync` is for any.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        index: HistoryIndex,
+        mark: JournalMark,
+        *,
+        major: int,
+        system_identifier: SystemIdentifier,
+        file_bytes_max: int,
+        file_mode: int,
+        store: Callable[[HistoryIndex], None],
+        unreadable: Collection[str] = (),
+    ) -> None:
+        """`unreadable` are files of bases that are damaged: nothing is removed because one of them is there."""
+        self.index = index
+        self._unreadable = frozenset(unreadable)
+        self._store = store
+        self._lock = threading.Lock()  # between the descriptor's writer and `sync`
+        self.written_bytes = 0
+        self._folder = folder
+        self._head = journal_head(major, system_identifier)
+        self._file_bytes_max = file_bytes_max
+        self._file_mode = file_mode
+        self._descriptor = -1
+        self._file_bytes = 0
+        self._end_lsn = INVALID_LSN  # of the last entry: what is below is in the journal already
+        self.durable_lsn = INVALID_LSN  # the same, of what `sync` has made durable
+        self._take_over(mark)
+
+    def append(self, record: Record, timeline: TimelineId, top_xid: Xid) -> None:
+        """Write a record, unless it is there already: after a restart some are decoded again."""
+        if record.lsn < self._end_lsn:
+            return
+        is_full = self._file_bytes >= self._file_bytes_max and self._file_bytes > len(self._head)
+        if self._descriptor < 0 or is_full:
+            with self._lock:
+                self._begin_file(record.lsn, timeline)
+            self._store(self.index)
+            self._remove_strangers()  # behind that transaction: a writer whose epoch is over removes nothing
+        entry = dump_entry(record, timeline, top_xid)
+        with writing(self._folder):  # what is torn is cut off at the next start
+            write_whole(self._descriptor, entry)
+        self._file_bytes += len(entry)
+        self.written_bytes += len(entry)
+        self._end_lsn = record.end_lsn
+
+    def sync(self) -> None:
+        """Make all that was appended durable; from any thread."""
+        if self.durable_lsn < self._end_lsn:
+            with self._lock:
+                # NB: taken first: what the other thread appends meanwhile is not covered.
+                end_lsn = self._end_lsn
+                with writing(self._folder):
+                    os.fsync(self._descriptor)
+                self.durable_lsn = end_lsn
+
+    def write_base(self, base: Base, restart_lsn: Lsn) -> None:
+        """Save a base and add it to the index."""
+        name = f"base-{base.timeline:08X}-{base.lsn:016X}"
+        content = dump_base(base)
+        put_whole(self._folder / name, content, self._file_mode)
+        with writing(self._folder):
+            sync(self._folder)
+        entry = BaseEntry(name, base.timeline, base.lsn, restart_lsn, len(content))
+        others = tuple(known for known in self.index.bases if known.file != name)
+        self.index = HistoryIndex((*others, entry), self.index.journals)
+        self._store(self.index)
+
+    def prune(self, horizon_lsn: Lsn) -> None:
+        """Remove what no restart at or after `horizon_lsn` needs."""
+        readable = (base.lsn for base in self.index.bases if base.file not in self._unreadable)
+        kept_from = max((lsn for lsn in readable if lsn <= horizon_lsn), default=INVALID_LSN)
+        bases = tuple(base for base in self.index.bases if base.lsn >= kept_from)
+        journals = tuple(
+            journal for journal in self.index.journals if journal.end_lsn == INVALID_LSN or journal.end_lsn > kept_from
+        )
+        gone = _files(self.index) - _files(HistoryIndex(bases, journals))
+        if gone:
+            self.index = HistoryIndex(bases, journals)
+            self._store(self.index)  # first: a file that the index names must be there
+        for name in gone:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def cut_behind(self, fork_lsn: Lsn) -> bool:
+        """Let go of what stands behind a fork, of a branch that is dead; tell if there was anything."""
+        if self._end_lsn <= fork_lsn and all(base.lsn <= fork_lsn for base in self.index.bases):
+            return False
+        self.close()
+        index, reached = before_fork(self._folder, self.index, JournalMark(self._end_lsn), fork_lsn)
+        with self._lock:
+            self._end_lsn = self.durable_lsn = reached.end_lsn
+        self.index = index
+        self._store(index)  # NB: behind that: what is delivered from now on relies on no more than is left
+        return True
+
+    def close(self) -> None:
+        """Sync and close the journal."""
+        if self._descriptor >= 0:
+            self.sync()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _begin_file(self, lsn: Lsn, timeline: TimelineId) -> None:
+        if self._descriptor >= 0:
+            with writing(self._folder):
+                os.fsync(self._descriptor)
+            self.durable_lsn = self._end_lsn
+            os.close(self._descriptor)
+        journals = self._closed()
+        with writing(self._folder):
+            name, self._descriptor = self._create(f"journal-{timeline:08X}-{lsn:016X}")
+            write_whole(self._descriptor, self._head)
+            os.fsync(self._descriptor)  # a file that the index names is a journal
+            sync(self._folder)
+        self._file_bytes = len(self._head)
+        self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
+
+    def _closed(self) -> tuple[JournalEntry, ...]:
+        """Return the journal's files with the last one closed where it ends; left out if it has no entry."""
+        *closed, last = self.index.journals or (None,)
+        if last is not None and last.start_lsn < self._end_lsn:
+            closed.append(JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
+        return tuple(entry for entry in closed if entry is not None)
+
+    def _create(self, wanted: str) -> tuple[str, int]:
+        """Create a file that nobody else writes, named as wanted; return its name and descriptor."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        for number in itertools.count():
+            name = f"{wanted}-{number}" if number else wanted
+            with suppress(FileExistsError):
+                return name, os.open(self._folder / name, flags, self._file_mode)
+        raise AssertionError
+
+    def _take_over(self, mark: JournalMark) -> None:
+        """Go on behind the last whole entry of the file that was being written; raise if that is before `mark`.
+
+        Its writer may live on for a moment and append to it: so it is closed in the index, where it ends now, with the
+        first file of ours. It may have no entry: it was begun, and nothing in it was durable. Then the one before tells
+        how far the journal is.
+        """
+        if not self.index.journals:
+            return
+        self._end_lsn = max(journal.end_lsn for journal in self.index.journals)
+        last = self.index.journals[-1]
+        path = self._folder / last.file
+        journal = _read_journal(path)
+        for entry in _entries_of(last, journal):
+            self._end_lsn = entry.end_lsn
+        check_reached(path, journal.whole_bytes, self._end_lsn, mark.end_lsn)
+        sync(path)
+        self.durable_lsn = self._end_lsn
+
+    def _remove_strangers(self) -> None:
+        known = _files(self.index)
+        for path in self._folder.iterdir():
+            if path.name not in known and path.name.startswith(("base-", "journal-")):
+                path.unlink()

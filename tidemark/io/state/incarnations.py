@@ -1,0 +1,131 @@
+"""The start of a daemon on a state: is it the folder that was used last, and by which name its markers go (I21).
+
+All of it is one transaction. `moved` is the operator's word that this state is the one to deliver: it is needed where
+the folder is a copy, or where another copy has overtaken it, and changes nothing elsewhere.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from tidemark.engine.incarnations import EPOCHS_LEAPT, ended, with_one_more
+from tidemark.engine.places import is_same
+from tidemark.io.host.disk import sync, writing
+from tidemark.io.host.logs import Log
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.overtaken import check_not_overtaken
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.errors import ConfigError
+from tidemark.model.incarnation import INCARNATION_BYTES, Incarnation, KnownIncarnation, Place
+from tidemark.model.lsn import TimelineId
+from tidemark.model.mode import Role
+from tidemark.model.position import Epoch
+from tidemark.wire.state import INCARNATIONS, OVERTAKEN, PLACE, TERM, Incarnations, Overtaken, Term
+
+MACHINE_ID = Path("/etc/machine-id")
+_NOT_YET = "uninitialized"  # machine-id(5): the image of a machine that has not booted
+
+
+class CopiedState(ConfigError):
+    """A state folder that was last used elsewhere, and is a copy by all that can be seen."""
+
+    hint = (
+        "two copies of a state deliver everything twice. If this folder is to replace the one it was copied from, stop "
+        "the processes there, remove it, and start this one once with --moved"
+    )
+
+
+def begin_incarnation(store: StateStore, role: Role, log: Log, *, moved: bool = False) -> Incarnation:
+    """Note that a process of `role`, which holds the role's lock, starts; return the name that its markers carry.
+
+    Raises `CopiedState` or `OvertakenState`, with nothing written, where the state is not to be used without `moved`.
+    """
+    here = place_of(store.folder)
+    born = KnownIncarnation(Incarnation(secrets.token_hex(INCARNATION_BYTES)), role.value)
+    with store.transaction(None) as moving:
+        # NB: inside: a process takes its lock before it begins, so that none which has begun is taken for ended.
+        alive = tuple(other.value for other in Role if RoleLock.seen(store.folder, other.value).is_held)
+        recorded, overtaken = moving.get(PLACE), moving.get(OVERTAKEN)
+        is_copy = recorded is not None and not is_same(recorded, here)
+        if not moved:
+            if recorded is not None and is_copy:
+                raise CopiedState(
+                    f"{store.folder.root} is a copy: this state was last started in {recorded.path}"
+                    f"{'' if recorded.machine == here.machine else ', on another machine'}"
+                )
+            check_not_overtaken(overtaken)
+        elif is_copy or overtaken is not None:
+            _confirm(moving, overtaken)
+        known = moving.get(INCARNATIONS) or Incarnations()
+        kept = with_one_more(known.kept, born, alive=alive, now=moving.marks().extent)
+        moving.put(INCARNATIONS, Incarnations(kept, known.is_confirmed))
+        moving.put(PLACE, here)
+    if moved:
+        is_needed = is_copy or overtaken is not None
+        told = "this state is confirmed to be the one that delivers" if is_needed else "--moved was not needed"
+        log.warning(told, incarnation=born.incarnation, state=str(store.folder.root))
+    return born.incarnation
+
+
+def expect_markers_ahead(moving: StateTransaction) -> None:
+    """Note that other writers' markers may be ahead of this state: it was made anew, or takes over from them."""
+    known = moving.get(INCARNATIONS) or Incarnations()
+    moving.put(INCARNATIONS, Incarnations(known.kept, is_confirmed=True))
+
+
+def note_started(store: StateStore) -> None:
+    """Note that this state has delivered all before a start marker of its own: what follows is not ahead of it."""
+    if store.incarnations()[0].is_confirmed:
+        with store.transaction(None) as moving:
+            known = moving.get(INCARNATIONS) or Incarnations()
+            moving.put(INCARNATIONS, Incarnations(known.kept))
+
+
+def note_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
+    """Fence this state: no process delivers from it any more. Return the marker that fenced it first."""
+    with store.transaction(None) as moving:
+        earlier = moving.get(OVERTAKEN)
+        if earlier is not None:
+            return earlier
+        moving.put(OVERTAKEN, found)
+        term = moving.term()
+        if term is not None:  # the owner of the epoch fails in its next transaction
+            moving.put(TERM, Term(Epoch(term.epoch.timeline, term.epoch.number + 1), None))
+    return found
+
+
+def place_of(folder: StateFolder) -> Place:
+    """Return where a state folder is; the file that shows it is made where there is none."""
+    path = folder.place
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
+        try:
+            found = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        sync(folder.root)
+    return Place(_machine(), str(folder.root.resolve()), found.st_ino, found.st_ctime_ns)
+
+
+def _machine() -> str:
+    try:
+        found = MACHINE_ID.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""
+    return "" if found == _NOT_YET else found
+
+
+def _confirm(moving: StateTransaction, overtaken: Overtaken | None) -> None:
+    """Count on in epochs that the other copy has not come to: its processes stop at our markers."""
+    marks = moving.marks()
+    known = moving.get(INCARNATIONS) or Incarnations()
+    reached = [Epoch(TimelineId(1), 0)]
+    reached += [marks.term.epoch] if marks.term is not None else []
+    reached += [overtaken.rival_epoch] if overtaken is not None else []
+    last = max(reached)
+    number = max(epoch.number for epoch in reached) + EPOCHS_LEAPT
+    moving.put(INCARNATIONS, Incarnations(ended(known.kept, marks.extent), is_confirmed=True))
+    moving.put(TERM, Term(Epoch(last.timeline, number), None))
+    moving.drop(OVERTAKEN)

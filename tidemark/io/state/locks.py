@@ -1,0 +1,121 @@
+"""One process a role: an OS lock on a file that names its holder (I38).
+
+The kernel lets the lock go when the holder dies, whatever way; the text says who it is, to people and to the watchdog.
+It is a lock of the open file (fcntl(2), F_OFD_SETLK) and not flock(2), because only that can be asked for without
+being taken: a question must not refuse a process that starts at the same moment.
+"""
+
+import fcntl
+import json
+import os
+import struct
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Self
+
+from tidemark.io.host.clock import boot_id, host_name, own_start_ticks
+from tidemark.io.host.disk import writing
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import Fenced, StateError
+from tidemark.wire.state import Owner
+
+_TEXT_BYTES_MAX = 4096
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock of fcntl(2): l_type, l_whence, l_start, l_len (0: all), l_pid (0)
+_WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class AlreadyRunning(Fenced):
+    """Another process holds the role's lock."""
+
+    hint = "stop it first; `cdcctl status` says what it does"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLock:
+    """A role's lock as seen from outside."""
+
+    is_held: bool
+    owner: Owner | None  # who wrote its name last: where the lock is free, a former holder; None: nobody has yet
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLock:
+    """A lock that is held."""
+
+    owner: Owner
+    _descriptor: int
+
+    @classmethod
+    def take(cls, folder: StateFolder, role: str) -> Self:
+        """Take the lock of `role`; raise `AlreadyRunning`, naming the holder, where it is taken."""
+        path = folder.lock(role)
+        with writing(path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, folder.file_mode)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        except BlockingIOError:
+            holder = _text(descriptor)
+            os.close(descriptor)
+            raise AlreadyRunning(f"a {role} runs on {folder.root} already: {holder}") from None
+        except OSError as error:
+            os.close(descriptor)
+            hint = "keep the state folder on a local disk, whose file system has locks of open files"
+            raise StateError(f"{path} cannot be locked: {error.strerror}", hint=hint) from error
+        owner = Owner(role, host_name(), boot_id(), os.getpid(), own_start_ticks())
+        try:
+            with writing(path):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, json.dumps(asdict(owner)).encode(), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(owner, descriptor)
+
+    @staticmethod
+    def holder(folder: StateFolder, role: str) -> str | None:
+        """Return who holds the lock of `role`, as text; None where nobody does."""
+        is_held, text = _look(folder, role)
+        return text if is_held else None
+
+    @staticmethod
+    def seen(folder: StateFolder, role: str) -> SeenLock:
+        """Return if the lock of `role` is held, and who stands in its file."""
+        is_held, text = _look(folder, role)
+        return SeenLock(is_held, _parse_owner(text))
+
+    def release(self) -> None:
+        """Let go."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.release()
+
+
+def _look(folder: StateFolder, role: str) -> tuple[bool, str]:
+    try:
+        descriptor = os.open(folder.lock(role), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False, ""
+    try:
+        found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        return _FLOCK.unpack(found)[0] != fcntl.F_UNLCK, _text(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _text(descriptor: int) -> str:
+    return os.pread(descriptor, _TEXT_BYTES_MAX, 0).decode(errors="replace") or "unknown"
+
+
+def _parse_owner(text: str) -> Owner | None:
+    """Return who stands in a lock file; None for what no holder of ours wrote, or has not written to its end."""
+    try:
+        told = json.loads(text)
+        owner = Owner(told["role"], told["host"], told["boot_id"], told["pid"], told["start_ticks"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    numbers = isinstance(owner.pid, int) and isinstance(owner.start_ticks, int)
+    return owner if numbers else None

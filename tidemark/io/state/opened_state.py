@@ -1,0 +1,63 @@
+"""The state of one capture, opened: the environment, and whose it is."""
+
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Self
+
+from tidemark.io.state.environment import Environment, Guarded, StateMissing
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.position import Partition
+from tidemark.wire.keys import Scope
+from tidemark.wire.state import IDENTITY, Identity
+
+
+class OpenedState:
+    """What writers and readers of a state have in common."""
+
+    def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
+        self.environment = environment
+        self.scope = scope  # of what is the whole capture's
+        self.identity = identity
+
+    @classmethod
+    def open(cls, folder: StateFolder, *, read_only: bool = False, guarded: Guarded = nullcontext) -> Self:
+        """Open the state that is there; see `Environment.open` for `read_only` and `guarded`."""
+        environment = Environment.open(folder, read_only=read_only, guarded=guarded)
+        try:
+            scope, identity = capture_scope(environment)
+        except BaseException:
+            environment.close()
+            raise
+        return cls(environment, scope, identity)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the environment back."""
+        self.environment.close()
+
+    @property
+    def folder(self) -> StateFolder:
+        """The state folder."""
+        return self.environment.folder
+
+
+def capture_scope(environment: Environment) -> tuple[Scope, Identity]:
+    """Return the scope and the identity of the capture that the state belongs to."""
+    with environment.read() as transaction, transaction.cursor(environment.database("state")) as cursor:
+        found = cursor.first()
+        while found:
+            scope, name = Scope.parse(cursor.key())
+            if name == IDENTITY.name.encode():
+                return scope, IDENTITY.decode(cursor.value())
+            found = cursor.next()
+    raise StateMissing(f"no capture in the state of {environment.folder.root}")
+
+
+def scope_of(identity: Identity) -> Scope:
+    """Return the scope of what is the whole capture's."""
+    return Scope(identity.capture, Partition(identity.system_identifier))

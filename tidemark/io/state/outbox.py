@@ -1,0 +1,169 @@
+"""The outbox as its readers have it: short transactions only, each of which copies out.
+
+A read transaction kept open stops LMDB from using any page again. Ranges are written (after, upto]: both are sequences
+at group ends, 0 stands before all. `outbox_table` changes the outbox, inside the state's transactions.
+"""
+
+from collections.abc import Iterator
+
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.state.environment import Environment, Transaction
+from tidemark.io.state.opened_state import OpenedState
+from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.position import Sequence
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue, unseal
+from tidemark.wire.keys import Scope, named, numbered
+from tidemark.wire.outbox import OutboxValue, join
+from tidemark.wire.relations import SchemaVersion, decode_relation
+from tidemark.wire.state import IDENTITY, LEDGER, READER, Identity, OutboxLedger, Reader, is_reader_name
+from tidemark.wire.values import HEADER_BYTES, ValueHeader
+
+READERS_REGISTERED_MAX = 64
+
+
+class OutboxTrimmed(StateError):
+    """A range that begins before what the outbox still holds."""
+
+    hint = "another host's positions, or a reader that was dropped: start it anew from what its tables hold"
+
+
+class OutboxReader(OpenedState):
+    """A reader's view of the outbox. Any number of processes may hold one; writing, they wait for each other."""
+
+    def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
+        super().__init__(environment, scope, identity)
+        self._clock = SystemClock()
+        self._relations: dict[SchemaVersion, Relation] = {}  # bounded by the schema versions in the state
+
+    @property
+    def outbox_id(self) -> str:
+        """The present name of this outbox: sequences of another one mean nothing here. It changes at a promotion."""
+        with self.environment.read() as transaction:
+            return self._identity(transaction).outbox_id
+
+    @property
+    def outbox_bytes_max(self) -> int:
+        """The bound of the outbox; a batch takes at most half of it."""
+        return self.identity.outbox_bytes_max
+
+    def ledger(self) -> OutboxLedger:
+        """Return what the outbox holds: sequences trimmed+1..head."""
+        with self.environment.read() as transaction:
+            return self._ledger(transaction)
+
+    def head(self) -> Sequence:
+        """Return the sequence of the newest value: always a group's end. One LMDB get."""
+        return self.ledger().head
+
+    def plan(self, after: Sequence, bytes_max: int) -> Sequence:
+        """Return a group end behind `after`: at least one group, then as many as fit into `bytes_max`."""
+        with self.environment.read() as transaction:
+            ledger = self._ledger(transaction)
+            self._check_start(ledger, after)
+            table = OutboxTable(transaction, self.environment, self.scope)
+            end, byte_count = after, 0
+            while end < ledger.head:
+                group_end, group_bytes = self._measure_group(table, Sequence(end + 1))
+                byte_count += group_bytes
+                if end > after and byte_count > bytes_max:
+                    break
+                end = group_end
+            return end
+
+    def headers(self, after: Sequence, upto: Sequence) -> list[ValueHeader]:
+        """Return the headers of a range, to be cut into partitions."""
+        with self.environment.read() as transaction:
+            self._check_start(self._ledger(transaction), after)
+            table = OutboxTable(transaction, self.environment, self.scope)
+            return [self._header(table, Sequence(sequence)) for sequence in range(after + 1, upto + 1)]
+
+    def read(self, after: Sequence, upto: Sequence) -> Iterator[OutboxValue]:
+        """Yield the values of (after, upto], each copied out in a transaction of its own."""
+        for sequence in range(after + 1, upto + 1):
+            with self.environment.read() as transaction:
+                self._check_start(self._ledger(transaction), Sequence(sequence - 1))
+                stored = OutboxTable(transaction, self.environment, self.scope).chunks(Sequence(sequence))
+            yield join(Sequence(sequence), stored)
+
+    def relation(self, version: SchemaVersion) -> Relation:
+        """Return the relation version that headers number so."""
+        if version not in self._relations:
+            with self.environment.read() as transaction:
+                stored = transaction.get(numbered(self.scope, version), db=self.environment.database("schemas"))
+            if stored is None:
+                raise DamagedValue(f"schema version {version}", "it is not there")
+            payload = unseal(f"schema version {version}", stored, SCHEMA_FORMAT_VERSION)
+            self._relations[version] = decode_relation(payload[4:])  # after the database's OID
+        return self._relations[version]
+
+    def register(self, reader: str) -> Reader:
+        """Register a reader, or return what it confirmed before; a new one holds what is already trimmed."""
+        if not is_reader_name(reader):
+            raise ConfigError(f"not a reader's name: {reader!r}", hint="1 to 63 letters, digits, `-`, `_`, `.`")
+        key, database = named(self.scope, reader), self.environment.database("readers")
+        with self.environment.write() as transaction:
+            stored = transaction.get(key, db=database)
+            if stored is not None:
+                return READER.decode(stored)
+            if transaction.stat(database)["entries"] >= READERS_REGISTERED_MAX:
+                raise StateError(f"{READERS_REGISTERED_MAX} readers are registered", hint="`cdcctl reader drop` one")
+            trimmed = self._ledger(transaction).trimmed
+            registered = Reader(trimmed, trimmed, self._clock.wall_us())
+            transaction.put(key, READER.encode(registered), db=database)
+            return registered
+
+    def confirm(self, reader: str, held: Sequence, replayable: Sequence) -> Reader:
+        """Record that the tables hold all up to `held`, and that nothing up to `replayable` is asked for again.
+
+        Neither moves back: what a zombie writes late changes nothing.
+        """
+        key, database = named(self.scope, reader), self.environment.database("readers")
+        with self.environment.write() as transaction:
+            stored = transaction.get(key, db=database)
+            if stored is None:
+                raise UnknownReader(f"reader {reader!r} is not registered in {self.environment.folder.root}")
+            ledger = self._ledger(transaction)
+            if max(held, replayable) > ledger.head:
+                raise StateError(
+                    f"reader {reader!r} confirms {max(held, replayable)}, the outbox ends at {ledger.head}"
+                )
+            before = READER.decode(stored)
+            confirmed = Reader(max(held, before.held), max(replayable, before.replayable), self._clock.wall_us())
+            transaction.put(key, READER.encode(confirmed), db=database)
+            return confirmed
+
+    def _identity(self, transaction: Transaction) -> Identity:
+        stored = transaction.get(named(self.scope, IDENTITY.name), db=self.environment.database("state"))
+        assert stored is not None, "the state was opened by it"
+        return IDENTITY.decode(stored)
+
+    def _ledger(self, transaction: Transaction) -> OutboxLedger:
+        stored = transaction.get(named(self.scope, LEDGER.name), db=self.environment.database("state"))
+        return OutboxLedger() if stored is None else LEDGER.decode(stored)
+
+    def _check_start(self, ledger: OutboxLedger, after: Sequence) -> None:
+        if after < ledger.trimmed:
+            raise OutboxTrimmed(
+                f"the outbox of {self.folder.root} holds {ledger.trimmed + 1} to {ledger.head}, "
+                f"asked was what follows {after}"
+            )
+        if after > ledger.head:
+            raise StateError(f"the outbox of {self.folder.root} ends at {ledger.head}, asked was what follows {after}")
+
+    def _measure_group(self, table: OutboxTable, first: Sequence) -> tuple[Sequence, int]:
+        header = self._header(table, first)
+        if header.group_first != first:
+            raise StateError(f"sequence {first - 1} is no end of a group ({header.group_first} to {header.group_last})")
+        byte_count = header.payload_length + HEADER_BYTES
+        for sequence in range(first + 1, header.group_last + 1):
+            byte_count += self._header(table, Sequence(sequence)).payload_length + HEADER_BYTES
+        return header.group_last, byte_count
+
+    @staticmethod
+    def _header(table: OutboxTable, sequence: Sequence) -> ValueHeader:
+        header = table.header(sequence)
+        if header is None:
+            raise DamagedValue(f"outbox value {sequence}", "it is not there")
+        return header

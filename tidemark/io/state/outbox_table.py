@@ -1,0 +1,101 @@
+"""The outbox inside one LMDB transaction that somebody else opened: values in order of their sequence, and their bytes.
+
+Values are bytes here, and their headers are all that is looked at: `cdcctl status` loads this, and not Arrow.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidemark.io.state.environment import Environment, Transaction
+from tidemark.model.errors import StateError
+from tidemark.model.lsn import Oid
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.model.relation import Relation
+from tidemark.wire.keys import CHUNK_MAX, Scope, parse_slot, slot
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state import OutboxLedger
+from tidemark.wire.values import EncodedGroup, ValueHeader, chunks, decode_header
+
+SCHEMA_FORMAT_VERSION = 1
+
+
+class UnknownReader(StateError):
+    """A reader that is not registered."""
+
+    hint = "it was dropped by `cdcctl reader drop`, or never registered"
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxTable:
+    """The outbox inside one transaction."""
+
+    transaction: Transaction
+    environment: Environment
+    scope: Scope
+
+    def append(
+        self, ledger: OutboxLedger, group: EncodedGroup, version_of: Callable[[Oid, Relation], SchemaVersion]
+    ) -> OutboxLedger:
+        """Write a group's values after the head; return the ledger that then holds."""
+        database = self.environment.database("outbox")
+        head, byte_count = ledger.head, ledger.byte_count
+        # Appending fills pages; it is possible only where no other scope's keys sort behind ours.
+        with self.transaction.cursor(database) as cursor:
+            at_end = not cursor.last() or cursor.key() < slot(self.scope, Sequence(head + 1), 0)
+        for header, payload in group.numbered(head, version_of):
+            for number, chunk in enumerate(chunks(header, payload)):
+                key = slot(self.scope, header.sequence, number)
+                if not self.transaction.put(key, chunk, db=database, append=at_end, overwrite=False):
+                    raise StateError(f"outbox value {header.sequence} exists already")
+                byte_count += len(key) + len(chunk)
+            head = header.sequence
+        return OutboxLedger(head, ledger.trimmed, byte_count)
+
+    def trim(self, ledger: OutboxLedger, upto: Sequence) -> OutboxLedger:
+        """Delete the values up to and including `upto`; return the ledger that then holds."""
+        if upto <= ledger.trimmed:
+            return ledger
+        byte_count = ledger.byte_count
+        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
+            found = cursor.set_range(slot(self.scope, Sequence(ledger.trimmed + 1), 0))
+            while found:
+                place = parse_slot(self.scope, cursor.key())
+                if place is None or place[0] > upto:
+                    break
+                byte_count -= len(cursor.key()) + len(cursor.value())
+                found = cursor.delete()  # and moves on to the next
+        return OutboxLedger(ledger.head, min(upto, ledger.head), byte_count)
+
+    def header(self, sequence: Sequence) -> ValueHeader | None:
+        """Return the header of one value, None where it is not there."""
+        database = self.environment.database("outbox")
+        chunk = self.transaction.get(slot(self.scope, sequence, 0), db=database)
+        return None if chunk is None else decode_header(chunk, sequence)
+
+    def chunks(self, sequence: Sequence) -> list[bytes]:
+        """Return what is stored of one value, chunk 0 first."""
+        stored: list[bytes] = []
+        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
+            found = cursor.set_key(slot(self.scope, sequence, 0))
+            while found:
+                place = parse_slot(self.scope, cursor.key())
+                if place is None or place[0] != sequence:
+                    break
+                stored.append(cursor.value())
+                found = cursor.next()
+        return stored
+
+    def measured(self) -> OutboxLedger | None:
+        """Count what is really there: the ledger made anew; None where the outbox is empty."""
+        prefix_end = slot(self.scope, Sequence((1 << 64) - 1), CHUNK_MAX)
+        byte_count, first, last = 0, NO_SEQUENCE, NO_SEQUENCE
+        with self.transaction.cursor(self.environment.database("outbox")) as cursor:
+            found = cursor.set_range(slot(self.scope, NO_SEQUENCE, 0))
+            while found and cursor.key() <= prefix_end:
+                place = parse_slot(self.scope, cursor.key())
+                if place is None:
+                    break
+                first, last = first or place[0], place[0]
+                byte_count += len(cursor.key()) + len(cursor.value())
+                found = cursor.next()
+        return OutboxLedger(last, Sequence(first - 1), byte_count) if last else None

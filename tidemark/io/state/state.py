@@ -1,0 +1,201 @@
+"""The state of a capture: what is durable, and the transactions that move it.
+
+Everything that says who delivers and how far moves in one LMDB transaction, which checks the epoch first: the loser of
+a switch fails in it, with nothing written. Positions never move back on a timeline. Damage is met by each key's policy
+(`tidemark.wire.state`), never by a silent start from the oldest.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Self
+
+from tidemark.io.state.environment import Environment, Guarded, StateMissing, Transaction, map_bytes_for
+from tidemark.io.state.opened_state import OpenedState, capture_scope, scope_of
+from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_transaction import StateTransaction, Versions
+from tidemark.io.state.state_views import StateMarks, StateView
+from tidemark.model.errors import Fenced, StateError
+from tidemark.model.incarnation import Extent
+from tidemark.model.lsn import Oid
+from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
+from tidemark.model.relation import Relation
+from tidemark.wire.envelope import DamagedValue, unseal
+from tidemark.wire.keys import Scope, named
+from tidemark.wire.relations import SchemaVersion, decode_relation
+from tidemark.wire.state import (
+    ARCHIVING,
+    IDENTITY,
+    INCARNATIONS,
+    LEDGER,
+    MARKER_KEYS,
+    Archiving,
+    CopyProgress,
+    DamagePolicy,
+    Identity,
+    Incarnations,
+    MarkerKeys,
+    OutboxLedger,
+    Owner,
+    ProcessLog,
+    Recopies,
+)
+
+_OID_BYTES = 4
+
+
+class NotDeliverer(Fenced):
+    """The stage says that somebody else delivers."""
+
+    hint = "switch by `cdcctl realtime on` or `off`"
+
+
+class StateStore(OpenedState):
+    """The state of one capture as those see it who move it."""
+
+    def __init__(self, environment: Environment, scope: Scope, identity: Identity) -> None:
+        super().__init__(environment, scope, identity)
+        self._versions: Versions = {}
+
+    @classmethod
+    def create(
+        cls,
+        folder: StateFolder,
+        identity: Identity,
+        *,
+        numbers_after: Sequence = NO_SEQUENCE,
+        guarded: Guarded = nullcontext,
+    ) -> Self:
+        """Make the state of a capture, or open the one that is there if it is the same capture of the same cluster.
+
+        `numbers_after`: the greatest sequence that the target's tables know already, when an outbox was lost.
+        """
+        folder.make()
+        map_bytes = map_bytes_for(identity.outbox_bytes_max)
+        environment = Environment.open(folder, map_bytes=map_bytes, create=True, guarded=guarded)
+        try:
+            try:
+                scope, found = capture_scope(environment)
+            except StateMissing:
+                scope, found = scope_of(identity), identity
+                ledger = OutboxLedger(numbers_after, numbers_after)
+                with environment.write() as transaction:
+                    database = environment.database("state")
+                    transaction.put(named(scope, IDENTITY.name), IDENTITY.encode(identity), db=database)
+                    transaction.put(named(scope, LEDGER.name), LEDGER.encode(ledger), db=database)
+            _check_same(folder, found, identity)
+        except BaseException:
+            environment.close()
+            raise
+        return cls(environment, scope, found)
+
+    def view(self) -> StateView:
+        """Read all the small values at once."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).view()
+
+    def marks(self) -> StateMarks:
+        """Read how far everything is."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).marks()
+
+    def incarnations(self) -> tuple[Incarnations, Extent]:
+        """Read which incarnations this state has had, and how far it is."""
+        with self.environment.read() as transaction:
+            seen = self._inside(transaction)
+            return seen.get(INCARNATIONS) or Incarnations(), seen.marks().extent
+
+    def marker_keys(self) -> MarkerKeys:
+        """Read which daemon has which key of the markers."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).marker_keys()
+
+    def processes(self) -> ProcessLog:
+        """Read how each process ended last."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).processes()
+
+    def note_marker_key(self, role: str, name: str) -> None:
+        """Write down by which key a daemon writes and reads markers from now on."""
+        known = self.marker_keys().names
+        if known.get(role) != name:
+            with self.transaction(None) as moving:
+                moving.put(MARKER_KEYS, MarkerKeys({**moving.marker_keys().names, role: name}))
+
+    def archiving(self) -> Archiving:
+        """Read what a daemon saw last of the node's archiving; damaged: nothing."""
+        with self.environment.read() as transaction:
+            try:
+                return self._inside(transaction).get(ARCHIVING) or Archiving()
+            except DamagedValue:
+                assert ARCHIVING.policy is DamagePolicy.FORGET
+                return Archiving()
+
+    def note_archiving(self, seen: Archiving) -> None:
+        """Write down what was seen of the node's archiving."""
+        if self.archiving() != seen:
+            with self.transaction(None) as moving:
+                moving.put(ARCHIVING, seen)
+
+    def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
+        """Read how far the first copy of one table is."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).copy(database, relation)
+
+    def recopies(self) -> Recopies:
+        """Read the requested copies."""
+        with self.environment.read() as transaction:
+            return self._inside(transaction).recopies()
+
+    def relations(self) -> dict[SchemaVersion, tuple[Oid, Relation]]:
+        """Return every schema version with its database."""
+        found: dict[SchemaVersion, tuple[Oid, Relation]] = {}
+        prefix = self.scope.prefix()
+        database = self.environment.database("schemas")
+        with self.environment.read() as transaction, transaction.cursor(database) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                version = SchemaVersion(int.from_bytes(cursor.key()[len(prefix) :]))
+                payload = unseal(f"schema version {version}", cursor.value(), SCHEMA_FORMAT_VERSION)
+                oid = Oid(int.from_bytes(payload[:_OID_BYTES]))
+                found[version] = (oid, decode_relation(payload[_OID_BYTES:]))
+                more = cursor.next()
+        return found
+
+    @contextmanager
+    def transaction(self, epoch: Epoch | None) -> Iterator[StateTransaction]:
+        """Run one durable transaction as the owner of `epoch`; None: for what every process may write."""
+        with self.environment.write() as transaction:
+            moving = self._inside(transaction)
+            moving.check_epoch(epoch)
+            yield moving
+        self._versions.update(moving.new_versions)
+
+    def take_epoch(self, owner: Owner) -> Epoch:
+        """Begin a new epoch: whoever owned the last one fails in its next transaction.
+
+        Raises `NotDeliverer` where the stage wants another role to deliver, or to follow.
+        """
+        with self.transaction(None) as moving:
+            stage = moving.stage()
+            if stage.worker is None or stage.worker.value != owner.role:
+                raise NotDeliverer(f"the stage of {self.folder.root} is {stage.value}: it is not the {owner.role}'s")
+            epoch = moving.take_epoch(owner)
+        self.learn_versions()
+        return epoch
+
+    def learn_versions(self) -> None:
+        """Read the schema versions again, as whoever owned an earlier epoch has left them."""
+        self._versions = {(oid, relation): version for version, (oid, relation) in self.relations().items()}
+
+    def _inside(self, transaction: Transaction) -> StateTransaction:
+        return StateTransaction(self.environment, transaction, self.scope, self.identity, self._versions)
+
+
+def _check_same(folder: StateFolder, found: Identity, wanted: Identity) -> None:
+    if (found.capture, found.system_identifier) != (wanted.capture, wanted.system_identifier):
+        raise StateError(
+            f"{folder.root} is the state of capture {found.capture!r} of system {found.system_identifier}, "
+            f"not of {wanted.capture!r} of system {wanted.system_identifier}",
+            hint="choose another state folder, or the DSN that this one was made for",
+        )

@@ -1,0 +1,141 @@
+"""The state folder's layout: the one place that knows where in it something stands.
+
+STATE/lmdb/{data,lock}.mdb    positions, modes, epochs, readers, the outbox
+STATE/heartbeat               signs of life
+STATE/history/                bases and journal of the catalog
+STATE/spill/                  transactions larger than decode.memory_bytes
+STATE/copy/                   WAL received while the first copy runs, and rows of the table in hand
+STATE/place                   empty, never written again: its inode shows that the folder is no copy
+STATE/ports.json              ports of the metrics, assigned by init
+STATE/{sidecar,archiver}.lock, .sock   the role's lock and its control socket
+"""
+
+import grp
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.host.disk import writing
+from tidemark.model.errors import ConfigError, StateError
+
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un.sun_path is 108 bytes with its zero
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """A state folder; files in it are 0600, or 0660 where a group shares them."""
+
+    root: Path
+    shared_with_group: bool = False
+
+    @property
+    def file_mode(self) -> int:
+        """Permissions of files."""
+        return 0o660 if self.shared_with_group else 0o600
+
+    @property
+    def folder_mode(self) -> int:
+        """Permissions of folders."""
+        return 0o770 if self.shared_with_group else 0o700
+
+    @property
+    def lmdb(self) -> Path:
+        """The LMDB environment."""
+        return self.root / "lmdb"
+
+    @property
+    def heartbeat(self) -> Path:
+        """The heartbeat file."""
+        return self.root / "heartbeat"
+
+    @property
+    def history(self) -> Path:
+        """Bases and journal files."""
+        return self.root / "history"
+
+    @property
+    def spill(self) -> Path:
+        """Spilled transactions; emptied at every start."""
+        return self.root / "spill"
+
+    @property
+    def copy(self) -> Path:
+        """WAL that waits for the first copy."""
+        return self.root / "copy"
+
+    @property
+    def place(self) -> Path:
+        """The file that shows that the folder is no copy."""
+        return self.root / "place"
+
+    @property
+    def ports(self) -> Path:
+        """The ports that `init` assigned."""
+        return self.root / "ports.json"
+
+    def lock(self, role: str) -> Path:
+        """Return the lock file of a role."""
+        return self.root / f"{role}.lock"
+
+    def socket(self, role: str) -> Path:
+        """Return the control socket of a role; refuse a path that no socket can have."""
+        path = self.root / f"{role}.sock"
+        if len(str(path).encode()) > SOCKET_PATH_BYTES_MAX:
+            raise ConfigError(
+                f"the path of the control socket has over {SOCKET_PATH_BYTES_MAX} bytes: {path}",
+                hint="choose a state folder with a shorter path",
+            )
+        return path
+
+    def admit_group(self) -> None:
+        """Let the group, where there is one, have the files that this process makes: no umask is in the way."""
+        if self.shared_with_group:
+            os.umask(0o777 & ~self.folder_mode)
+
+    def share(self, group: str) -> None:
+        """Make the folder, as one of `group`, if that is a name; what is made in it has the same group then."""
+        if not group:
+            return
+        try:
+            number = grp.getgrnam(group).gr_gid
+        except KeyError:
+            raise ConfigError(f"capture.group: there is no group {group!r}", hint="make it, or name another") from None
+        self.admit_group()
+        with writing(self.root):
+            self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            os.chown(self.root, -1, number)
+            self.root.chmod(self.folder_mode | stat.S_ISGID)
+
+    def close_to_others(self) -> list[str]:
+        """Take from folders that are there the permissions that a state does not need; return what was changed.
+
+        Raise `ConfigError` for a root that is not this user's alone to change: another user's, a shared one (sticky,
+        as /tmp), or one with other files in it.
+        """
+        changed = []
+        for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
+            if not folder.exists():
+                continue
+            found = folder.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            if not stat.S_ISDIR(found.st_mode):
+                raise StateError(f"{folder} is not a folder", hint="name a folder for the state that is not there yet")
+            if not mode & 0o777 & ~self.folder_mode:
+                continue
+            is_foreign = folder == self.root and not self.lmdb.exists() and any(folder.iterdir())
+            if found.st_uid != os.geteuid() or mode & stat.S_ISVTX or is_foreign:
+                raise ConfigError(
+                    f"the state folder {folder} has mode {mode:04o}: others may read or change the state in it",
+                    hint=f"name a folder that is not there yet, or chmod {self.folder_mode:o} it as its owner",
+                )
+            with writing(folder):
+                folder.chmod(mode & (self.folder_mode | stat.S_ISGID))
+            changed.append(f"{folder} had mode {mode:04o}: it is {stat.S_IMODE(folder.stat().st_mode):04o} now")
+        return changed
+
+    def make(self) -> None:
+        """Make the folders that are not there yet."""
+        for folder in (self.root, self.lmdb, self.history, self.spill, self.copy):
+            with writing(folder):
+                folder.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)

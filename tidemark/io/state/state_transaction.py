@@ -1,0 +1,436 @@
+"""The state inside one LMDB transaction: who delivers and how far, read and moved together.
+
+Positions never move back on a timeline. Damage is met by each key's policy (`tidemark.wire.state`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.environment import Environment, Transaction
+from tidemark.io.state.outbox_table import SCHEMA_FORMAT_VERSION, OutboxTable, UnknownReader
+from tidemark.io.state.overtaken import check_not_overtaken
+from tidemark.io.state.state_views import StateMarks, StateView
+from tidemark.model.errors import Fenced, InternalError, StateError
+from tidemark.model.lsn import INVALID_LSN, Lsn, Oid, TimelineId
+from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
+from tidemark.model.position import NO_SEQUENCE, Epoch, Sequence
+from tidemark.model.relation import KnownDatabase, Relation
+from tidemark.wire.envelope import DamagedValue, seal
+from tidemark.wire.keys import Scope, named, numbered
+from tidemark.wire.relations import SchemaVersion, encode_relation
+from tidemark.wire.state import (
+    BEGINNING,
+    CONFIRMED,
+    COPY,
+    DELIVERED,
+    FINGERPRINT,
+    FOLLOWED,
+    HAND_OVER,
+    HISTORY,
+    JOURNAL,
+    LEDGER,
+    LOSSES,
+    MARKER_KEYS,
+    OVERTAKEN,
+    PROCESSES,
+    READER,
+    RECOPIES,
+    REWINDS,
+    STAGE,
+    SWITCHES,
+    TERM,
+    CopyProgress,
+    DamagePolicy,
+    Followed,
+    HandOver,
+    HistoryIndex,
+    Identity,
+    JournalMark,
+    Key,
+    Loss,
+    LossLog,
+    MarkerKeys,
+    OutboxLedger,
+    Owner,
+    ProcessLog,
+    Reader,
+    Recopies,
+    Rewind,
+    RewindLog,
+    Switch,
+    SwitchLog,
+    Term,
+    Watermark,
+)
+from tidemark.wire.values import EncodedGroup
+
+FREE_BYTES_MIN = 64 << 20  # of the file system: kept back so that a full outbox never stops a confirmation
+_OID_BYTES = 4
+ValueT = TypeVar("ValueT")
+Versions = dict[tuple[Oid, Relation], SchemaVersion]
+
+
+class StateTransaction:
+    """The state inside one LMDB transaction."""
+
+    def __init__(
+        self, environment: Environment, transaction: Transaction, scope: Scope, identity: Identity, known: Versions
+    ) -> None:
+        """`known`: the schema versions that have a number already."""
+        self._environment = environment
+        self._transaction = transaction
+        self._scope = scope
+        self.identity = identity
+        self._known = known
+        self.new_versions: dict[tuple[Oid, Relation], SchemaVersion] = {}
+
+    def check_epoch(self, epoch: Epoch | None) -> None:
+        """Raise `Fenced` unless `epoch` is the current one."""
+        term = self.get(TERM) if epoch is not None else None
+        if epoch is not None and (term is None or term.epoch != epoch):
+            now = f"{term.epoch} owned by {term.owner}" if term else "none"
+            raise Fenced(f"epoch {epoch} is over, the current one is {now}", hint="another process delivers now")
+
+    def take_epoch(self, owner: Owner) -> Epoch:
+        """Begin the next epoch, on the latest timeline of what was delivered, followed, or delivered by a leader.
+
+        Raises `OvertakenState` where another copy of this state delivers.
+        """
+        check_not_overtaken(self.get(OVERTAKEN))
+        delivered, term, followed = self.delivered(), self.term(), self.followed()
+        known = [Epoch(TimelineId(1), 0)] if delivered is None else [Epoch(delivered.pointer.position.timeline, 0)]
+        if term is not None:
+            known.append(term.epoch)
+        if followed is not None:
+            known.append(Epoch(followed.pointer.position.timeline, 0))
+            known += [followed.leader.epoch] if followed.leader is not None else []
+        epoch = Epoch(max(known).timeline, max(epoch.number for epoch in known) + 1)
+        self.put(TERM, Term(epoch, owner))
+        return epoch
+
+    def term(self) -> Term | None:
+        """Return the current epoch and its owner."""
+        return self.get(TERM)
+
+    def switches(self) -> SwitchLog:
+        """Return the latest switches; damaged: none."""
+        try:
+            return self.get(SWITCHES) or SwitchLog()
+        except DamagedValue:
+            assert SWITCHES.policy is DamagePolicy.FORGET
+            return SwitchLog()
+
+    def note_switch(self, switch: Switch) -> None:
+        """Remember a switch, for people."""
+        self.put(SWITCHES, self.switches().with_one_more(switch))
+
+    def losses(self) -> LossLog:
+        """Return the latest losses; damaged: none, as the outbox has told of them, too."""
+        try:
+            return self.get(LOSSES) or LossLog()
+        except DamagedValue:
+            assert LOSSES.policy is DamagePolicy.FORGET
+            return LossLog()
+
+    def note_loss(self, loss: Loss) -> None:
+        """Remember what was given up."""
+        self.put(LOSSES, self.losses().with_one_more(loss))
+
+    def rewinds(self) -> RewindLog:
+        """Return the latest rewinds; damaged: none, as the outbox has told of them, too."""
+        try:
+            return self.get(REWINDS) or RewindLog()
+        except DamagedValue:
+            assert REWINDS.policy is DamagePolicy.FORGET
+            return RewindLog()
+
+    def note_rewind(self, rewind: Rewind) -> None:
+        """Remember a dead branch."""
+        self.put(REWINDS, self.rewinds().with_one_more(rewind))
+
+    def stage(self) -> Stage:
+        """Return the stage of the capture."""
+        return self.get(STAGE) or STAGE_WHEN_MISSING
+
+    def followed(self) -> Followed | None:
+        """Return how far this follower is, also of one whose start is still to be found."""
+        return self.get(FOLLOWED)
+
+    def get(self, key: Key[ValueT]) -> ValueT | None:
+        """Return a named value, None where there is none."""
+        stored = self._transaction.get(named(self._scope, key.name), db=self._environment.database("state"))
+        return None if stored is None else key.decode(stored)
+
+    def put(self, key: Key[ValueT], value: ValueT) -> None:
+        """Store a named value."""
+        self._transaction.put(named(self._scope, key.name), key.encode(value), db=self._environment.database("state"))
+
+    def drop(self, key: Key[ValueT]) -> None:
+        """Forget a named value."""
+        self._transaction.delete(named(self._scope, key.name), db=self._environment.database("state"))
+
+    @property
+    def outbox(self) -> OutboxTable:
+        """The outbox in this transaction."""
+        return OutboxTable(self._transaction, self._environment, self._scope)
+
+    def deliver(self, group: EncodedGroup) -> Watermark:
+        """Store a group and move delivered to its end; raise `StateFull`, with nothing written, for want of room."""
+        before, ledger = self.delivered(), self.ledger()
+        if not group.moves_delivered:
+            assert before is not None, "a first copy comes after the base"
+            group = replace(group, last=before.pointer)
+        if before is not None and group.last.position < before.pointer.position:
+            raise InternalError(f"delivery would move back from {before.pointer.position} to {group.last.position}")
+        if group.values:
+            self._check_room(group, ledger)
+            ledger = self.outbox.append(ledger, group, self._version_of)
+            self.put(LEDGER, ledger)
+        latest = group.commit_time_us or (before.commit_time_us if before else 0)
+        delivered = Watermark(group.last, ledger.head, latest)
+        self.put(DELIVERED, delivered)
+        if not group.values and self._is_read_to(ledger.head):
+            self.put(CONFIRMED, delivered)  # what holds no values is confirmed with what precedes it
+        return delivered
+
+    def settle(self) -> OutboxLedger:
+        """Take the readers' word: move confirmed, trim what no reader needs."""
+        ledger, readers = self.ledger(), self.readers()[0]
+        if not readers:
+            return ledger
+        held = min(reader.held for reader in readers.values())
+        confirmed = self.confirmed()
+        if held > (confirmed.sequence if confirmed else ledger.trimmed):
+            header = self.outbox.header(held)
+            if header is None or not header.ends_group:
+                raise StateError(f"readers confirmed {held}, which is no end of a group in the outbox")
+            self.put(CONFIRMED, Watermark(header.pointer, held, header.commit_time_us))
+        trimmed = self.outbox.trim(ledger, min(reader.trimmable for reader in readers.values()))
+        if trimmed != ledger:
+            self.put(LEDGER, trimmed)
+        return trimmed
+
+    def delivered(self) -> Watermark | None:
+        """Return how far delivery is; damaged: derived from the outbox's last value."""
+        return self._derived(DELIVERED)
+
+    def confirmed(self) -> Watermark | None:
+        """Return what all readers confirmed; damaged: derived, as what they hold is confirmed anew."""
+        try:
+            return self.get(CONFIRMED)
+        except DamagedValue:
+            readers, damaged = self.readers()
+            held = min((reader.held for reader in readers.values()), default=NO_SEQUENCE)
+            header = self.outbox.header(held)
+            if damaged or header is None:
+                raise
+            return Watermark(header.pointer, held, header.commit_time_us)
+
+    def ledger(self) -> OutboxLedger:
+        """Return what the outbox holds; damaged: counted anew."""
+        try:
+            return self.get(LEDGER) or OutboxLedger()
+        except DamagedValue:
+            measured = self.outbox.measured()
+            if measured is None:
+                raise
+            return measured
+
+    def readers(self) -> tuple[dict[str, Reader], frozenset[str]]:
+        """Return the registered readers, and which of them are damaged: these hold everything."""
+        found: dict[str, Reader] = {}
+        damaged: set[str] = set()
+        for name, stored in self._named("readers"):
+            try:
+                found[name] = READER.decode(stored)
+            except DamagedValue:
+                assert READER.policy is DamagePolicy.HOLD
+                found[name] = Reader(NO_SEQUENCE, NO_SEQUENCE, 0)
+                damaged.add(name)
+        return found, frozenset(damaged)
+
+    def put_reader(self, name: str, reader: Reader) -> None:
+        """Store what a reader holds, by another word than its own."""
+        self._transaction.put(named(self._scope, name), READER.encode(reader), db=self._environment.database("readers"))
+
+    def drop_reader(self, name: str) -> None:
+        """Forget a reader: it holds nothing any more."""
+        if not self._transaction.delete(named(self._scope, name), db=self._environment.database("readers")):
+            raise UnknownReader(f"reader {name!r} is not registered")
+
+    def history(self) -> HistoryIndex:
+        """Return the index of the catalog history."""
+        return self.get(HISTORY) or HistoryIndex()
+
+    def journal(self) -> JournalMark:
+        """Return how far the journal of the catalog history is known to be durable."""
+        return self.get(JOURNAL) or JournalMark()
+
+    def put_history(self, index: HistoryIndex) -> None:
+        """Store the index; where the journal was cut, nothing relies on more of it any more."""
+        self.put(HISTORY, index)
+        end_lsn = index.journals[-1].end_lsn if index.journals else INVALID_LSN
+        is_growing = bool(index.journals) and end_lsn == INVALID_LSN
+        if not is_growing and self.journal().end_lsn > end_lsn:
+            self.put(JOURNAL, JournalMark(end_lsn))
+
+    def rely_on_journal(self, end_lsn: Lsn) -> None:
+        """Note that what this transaction delivers stands on the journal up to `end_lsn`, which is durable."""
+        if end_lsn > self.journal().end_lsn:
+            self.put(JOURNAL, JournalMark(end_lsn))
+
+    def copies(self) -> dict[tuple[Oid, Oid], CopyProgress]:
+        """Return the first copies by database and relation."""
+        found: dict[tuple[Oid, Oid], CopyProgress] = {}
+        for name, stored in self._named("copies"):
+            database, relation = name.split("/")
+            found[Oid(int(database)), Oid(int(relation))] = COPY.decode(stored)
+        return found
+
+    def copy(self, database: Oid, relation: Oid) -> CopyProgress | None:
+        """Return the first copy of one table, None where there is none."""
+        key = named(self._scope, f"{database}/{relation}")
+        stored = self._transaction.get(key, db=self._environment.database("copies"))
+        return None if stored is None else COPY.decode(stored)
+
+    def put_copy(self, database: Oid, relation: Oid, progress: CopyProgress) -> None:
+        """Store how far the first copy of a table is."""
+        key = named(self._scope, f"{database}/{relation}")
+        self._transaction.put(key, COPY.encode(progress), db=self._environment.database("copies"))
+
+    def drop_copy(self, database: Oid, relation: Oid) -> None:
+        """Forget the first copy of a table that is gone."""
+        key = named(self._scope, f"{database}/{relation}")
+        self._transaction.delete(key, db=self._environment.database("copies"))
+
+    def recopies(self) -> Recopies:
+        """Return the requested copies; damaged: none, and whoever waits for one finds it missing."""
+        try:
+            return self.get(RECOPIES) or Recopies()
+        except DamagedValue:
+            assert RECOPIES.policy is DamagePolicy.FORGET
+            return Recopies()
+
+    def put_recopies(self, recopies: Recopies) -> None:
+        """Store the requested copies."""
+        self.put(RECOPIES, recopies)
+
+    def learn_databases(self, told: Mapping[Oid, KnownDatabase]) -> None:
+        """Remember databases that came into the capture; of those that left it, names are needed still."""
+        beginning = self.get(BEGINNING) if told else None
+        if beginning is None:
+            return
+        names = {**beginning.databases, **{oid: database.name for oid, database in told.items()}}
+        encodings = {**beginning.encodings, **{oid: database.encoding for oid, database in told.items()}}
+        if (names, encodings) != (beginning.databases, beginning.encodings):
+            self.put(BEGINNING, replace(beginning, databases=names, encodings=encodings))
+
+    def marks(self) -> StateMarks:
+        """Return how far everything is."""
+        readers, damaged = self.readers()
+        return StateMarks(
+            self.stage(),
+            self.term(),
+            self.delivered(),
+            self.confirmed(),
+            self.ledger(),
+            readers,
+            damaged,
+            self.followed(),
+            self.get(OVERTAKEN),
+        )
+
+    def view(self) -> StateView:
+        """Return all the small values."""
+        marks = self.marks()
+        return StateView(
+            stage=marks.stage,
+            term=marks.term,
+            delivered=marks.delivered,
+            confirmed=marks.confirmed,
+            ledger=marks.ledger,
+            readers=marks.readers,
+            damaged_readers=marks.damaged_readers,
+            followed=marks.followed,
+            overtaken=marks.overtaken,
+            identity=self.identity,
+            beginning=self.get(BEGINNING),
+            history=self.history(),
+            journal=self.journal(),
+            copies=self.copies(),
+            recopies=self.recopies(),
+            fingerprint=self.get(FINGERPRINT),
+            hand_over=self.get(HAND_OVER) or HandOver(),
+            switches=self.switches(),
+            losses=self.losses(),
+            rewinds=self.rewinds(),
+        )
+
+    def marker_keys(self) -> MarkerKeys:
+        """Return which daemon has which key of the markers; damaged: nobody knows until they are started again."""
+        try:
+            return self.get(MARKER_KEYS) or MarkerKeys()
+        except DamagedValue:
+            assert MARKER_KEYS.policy is DamagePolicy.FORGET
+            return MarkerKeys()
+
+    def processes(self) -> ProcessLog:
+        """Return how each process ended last; damaged: nobody knows until they are started again."""
+        try:
+            return self.get(PROCESSES) or ProcessLog()
+        except DamagedValue:
+            assert PROCESSES.policy is DamagePolicy.FORGET
+            return ProcessLog()
+
+    def _is_read_to(self, head: Sequence) -> bool:
+        readers, damaged = self.readers()
+        return bool(readers) and not damaged and min(reader.held for reader in readers.values()) >= head
+
+    def _derived(self, key: Key[Watermark]) -> Watermark | None:
+        try:
+            return self.get(key)
+        except DamagedValue:
+            measured = self.outbox.measured()
+            header = self.outbox.header(measured.head) if measured else None
+            if header is None:
+                raise
+            return Watermark(header.pointer, header.sequence, header.commit_time_us)
+
+    def _check_room(self, group: EncodedGroup, ledger: OutboxLedger) -> None:
+        bound, wanted = self.identity.outbox_bytes_max, group.byte_count
+        readers = self.readers()[0]
+        held = min((reader.held for reader in readers.values()), default=ledger.trimmed)
+        # NB: where the tables hold everything, waiting frees nothing: Spark lets a range go only when it plans the
+        # next one. Then a group of any size goes in.
+        if ledger.byte_count + wanted > bound and held < ledger.head:
+            raise StateFull(
+                f"the outbox is full: {ledger.byte_count} of {bound} bytes, {wanted} more wanted, "
+                f"readers hold {held} of {ledger.trimmed + 1} to {ledger.head}"
+            )
+        free = self._environment.free_bytes()
+        if free < wanted + FREE_BYTES_MIN:
+            raise StateFull(
+                f"{free} bytes are free under {self._environment.folder.root}, {wanted} are wanted "
+                f"and {FREE_BYTES_MIN} kept back"
+            )
+
+    def _version_of(self, database: Oid, relation: Relation) -> SchemaVersion:
+        known = self._known.get((database, relation)) or self.new_versions.get((database, relation))
+        if known is not None:
+            return known
+        handle = self._environment.database("schemas")
+        version = SchemaVersion(self._transaction.stat(handle)["entries"] + 1)
+        payload = database.to_bytes(_OID_BYTES) + encode_relation(relation)
+        self._transaction.put(numbered(self._scope, version), seal(payload, SCHEMA_FORMAT_VERSION), db=handle)
+        self.new_versions[database, relation] = version
+        return version
+
+    def _named(self, database: str) -> Iterator[tuple[str, bytes]]:
+        prefix = self._scope.prefix()
+        with self._transaction.cursor(self._environment.database(database)) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                yield cursor.key()[len(prefix) :].decode(), cursor.value()
+                more = cursor.next()

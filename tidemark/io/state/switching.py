@@ -1,0 +1,88 @@
+"""A move of the mode table made durable: one transaction that checks the epoch it was decided under (I12, I21).
+
+What is written with the move (a new epoch, the hand-over record) stands in the same transaction. The effects are
+returned; whoever moved performs them behind it.
+"""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from tidemark.engine.handover import Effect, Event, move
+from tidemark.io.host.logs import Log
+from tidemark.io.state.state import StateStore
+from tidemark.model.errors import Fenced
+from tidemark.model.mode import Stage
+from tidemark.model.position import Epoch
+from tidemark.wire.state import FOLLOWED, HAND_OVER, STAGE, Followed, HandOver, Owner, Switch
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """A move that is durable."""
+
+    before: Stage
+    after: Stage
+    effects: tuple[Effect, ...]
+    epoch: Epoch | None  # the current one, behind the move
+
+
+class Terms(TypedDict, total=False):
+    """What a move may be made under, and what is written with it; see `switch`."""
+
+    epoch: Epoch | None
+    taking: Owner | None
+    hand_over: HandOver | None
+    only_from: Stage | None
+    reason: str
+
+
+def switch(
+    store: StateStore,
+    event: Event,
+    *,
+    log: Log,
+    now_us: int,
+    epoch: Epoch | None = None,
+    taking: Owner | None = None,
+    hand_over: HandOver | None = None,
+    only_from: Stage | None = None,
+    reason: str = "",
+) -> Switched:
+    """Move by `event`; raise `Refused`, with nothing written, where the table has no such move.
+
+    `epoch`: of the mover, which fails if it is over. `taking`: who takes the next epoch with the move. `only_from`: the
+    stage that the event was seen in; raises `Fenced` where it is another one by now.
+    """
+    with store.transaction(epoch) as moving:
+        before = moving.stage()
+        if only_from is not None and before is not only_from:
+            raise Fenced(f"the stage is {before.value} by now, no more {only_from.value}", hint="look at it again")
+        found = move(before, event)
+        moving.put(STAGE, found.stage)
+        if hand_over is not None:
+            moving.put(HAND_OVER, hand_over)
+        delivered = moving.delivered()
+        if found.stage is Stage.FOLLOWER and before is not found.stage:
+            # What was delivered here is a place to go on from, unless somebody else's markers tell a later one.
+            assert delivered is not None, "it has delivered, or was to"
+            moving.put(FOLLOWED, Followed(delivered.pointer, delivered.pointer, has_start=True))
+        if taking is not None:
+            epoch = moving.take_epoch(taking)
+        elif (term := moving.term()) is not None:
+            epoch = term.epoch
+        told = reason or event.value
+        place = str(delivered.pointer.position) if delivered else ""
+        if before is not found.stage:
+            moving.note_switch(Switch(now_us, before, found.stage, told, epoch, place))
+    if taking is not None:
+        store.learn_versions()
+    if before is not found.stage:
+        log.info(
+            "mode switched",
+            before=before.value,
+            after=found.stage.value,
+            reason=told,
+            epoch=str(epoch) if epoch else None,
+            delivered=place or None,
+        )
+    return Switched(before, found.stage, found.effects, epoch)

@@ -1,0 +1,167 @@
+"""The guard on LMDB's write lock: a process that is stuck in a write transaction blocks all others, so it is killed.
+
+Each daemon runs one; whoever else writes runs one that kills nobody, and says for whom it waits. Who holds the lock,
+the lock itself says (`tidemark.io.state.write_lock`): any process of ours, `cdcctl` and Spark's runner too, wherever it
+stopped between getting the lock and letting it go. That it is one and the same transaction shows in the WRITER slot's
+count, which every transaction changes twice; since when, in the slot, or by the guard's own looks where the slot is
+empty. Death frees the lock, and what was written in the transaction is gone.
+
+A process cannot mend itself: where the stuck thread is the guard's own process', the guard says so, and the other
+daemon's guard kills it, or whoever supervises the process.
+"""
+
+import os
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from tidemark.io.host.clock import (
+    NS_PER_S,
+    boot_id,
+    boot_ns,
+    host_name,
+    process_of_thread,
+    process_start_ticks,
+    program_name,
+)
+from tidemark.io.host.logs import Log, describe_error, get_log
+from tidemark.io.host.remains import DEATH_S, kill_remains
+from tidemark.io.state.environment import Environment
+from tidemark.io.state.heartbeat import WATCHDOG_S_DEFAULT, Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.model.mode import Role
+from tidemark.wire.state import Owner
+
+# Of `watchdog_s`: whoever waits for the lock of a stuck writer may not beat meanwhile, and must not be taken for hung.
+STUCK_SHARE = 2 / 3
+LOOKS_PER_WAIT = 10  # looks in `stuck_s`
+LOOK_S_MAX = 1.0
+# After a suspend of the host, or a stop of this process, everything looks stuck at the first look.
+LOOKS_MIN = 3
+HINT = "whoever writes waits for it: continue or kill it; a daemon that is started kills it, too"
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One write transaction, and whose it is."""
+
+    thread_id: int
+    pid: int  # 0: of a process that cannot be seen
+    start_ticks: int
+    slot_count: int
+    began_ns: int | None  # by the heartbeat file, if that names the same process
+
+
+class WriterWatch:
+    """Looks at who writes, and remembers since when."""
+
+    def __init__(self, environment: Environment, stuck_s: float) -> None:
+        self._lock = environment.write_lock
+        self._heartbeat = environment.heartbeat
+        self._stuck_ns = int(stuck_s * NS_PER_S)
+        self._seen: Writing | None = None
+        self._since_ns = 0
+        self._looks = 0
+
+    def look(self, now_boot_ns: int) -> Writing | None:
+        """Return the transaction that is stuck, if one is; again only after as long a time."""
+        found = self.writing()
+        if found != self._seen:
+            self._seen = found
+            self._since_ns = found.began_ns if found is not None and found.began_ns is not None else now_boot_ns
+            self._looks = 0
+        self._looks += 1
+        if found is None or self._looks < LOOKS_MIN or now_boot_ns - self._since_ns < self._stuck_ns:
+            return None
+        self._since_ns, self._looks = now_boot_ns, 0
+        return found
+
+    def writing(self) -> Writing | None:
+        """Return the write transaction that is open now."""
+        thread_id = self._lock.holder()
+        if thread_id is None:
+            return None
+        count = self._heartbeat.count(Slot.WRITER)
+        pid = process_of_thread(thread_id) or 0
+        start_ticks = process_start_ticks(pid) or 0
+        beat = self._heartbeat.read(Slot.WRITER)
+        is_its = beat is not None and (beat.pid, beat.start_ticks, beat.boot_id) == (pid, start_ticks, boot_id())
+        return Writing(thread_id, pid, start_ticks, count, beat.boot_ns if beat is not None and is_its else None)
+
+
+class WriteGuard:
+    """The guard's thread."""
+
+    def __init__(self, environment: Environment, *, watchdog_s: float, log: Log, kills: bool = True) -> None:
+        """Start nothing. The environment is closed after `stop` only. `kills`: else it only tells who is stuck."""
+        self._environment = environment
+        self._stuck_s = watchdog_s * STUCK_SHARE
+        self._log = log
+        self._kills = kills
+        self._watch = WriterWatch(environment, self._stuck_s)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="write-guard", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._environment.write_lock.is_known:
+            self._thread.start()
+        else:
+            self._log.warning("no guard on stuck writers: LMDB's lock file has another layout here")
+
+    def stop(self) -> None:
+        """End; wait for a kill that is under way."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * DEATH_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        look_s = min(LOOK_S_MAX, self._stuck_s / LOOKS_PER_WAIT)
+        try:
+            while not self._stopping.wait(look_s):
+                stuck = self._watch.look(boot_ns())
+                if stuck is not None:
+                    self._end(stuck)
+        except Exception as error:  # noqa: BLE001 - the one place: the daemon works on, and says what it lacks now
+            self._log.error("the guard on writers ended", **describe_error(error))
+
+    def _end(self, stuck: Writing) -> None:
+        told = {"pid": stuck.pid, "writer": self._name(stuck), "stuck_s": round(self._stuck_s, 1)}
+        if stuck.pid == os.getpid():
+            self._log.error("this process is stuck inside a write transaction", **told)
+        elif self._kills and self._is_ours(stuck) and self._kill(stuck):
+            self._log.warning("killed a process that was stuck inside a write transaction", **told)
+        elif self._watch.writing() == stuck:
+            self._log.error(
+                "a process is stuck inside a write transaction, and is not killed from here", **told, hint=HINT
+            )
+
+    def _is_ours(self, stuck: Writing) -> bool:
+        """Tell if the process surely writes here: a thread id of another pid namespace would name a stranger."""
+        return stuck.pid != 0 and (stuck.began_ns is not None or self._environment.write_lock.is_open_in(stuck.pid))
+
+    def _kill(self, stuck: Writing) -> bool:
+        process = Owner("writer", host_name(), boot_id(), stuck.pid, stuck.start_ticks)
+        return kill_remains(process, is_still_due=lambda: self._watch.writing() == stuck)
+
+    def _name(self, stuck: Writing) -> str:
+        """Return the role that a process has a lock for, or the name of its program."""
+        folder = self._environment.folder
+        for role in Role:
+            owner = RoleLock.seen(folder, role.value).owner
+            if owner is not None and (owner.pid, owner.start_ticks) == (stuck.pid, stuck.start_ticks):
+                return owner.role
+        return program_name(stuck.pid)
+
+
+def told_of_stuck_writers(environment: Environment) -> WriteGuard:
+    """Return the guard of whoever is no daemon: it waits, and says for whom."""
+    return WriteGuard(environment, watchdog_s=WATCHDOG_S_DEFAULT, log=get_log("state"), kills=False)

@@ -1,0 +1,1 @@
+"""The Spark query: session, source, batches, progress."""

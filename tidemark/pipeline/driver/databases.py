@@ -1,0 +1,39 @@
+"""Names and dialects of the captured databases, as the state has them: looked up there again for one that is new."""
+
+from collections.abc import Iterator, Mapping
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.lsn import Oid
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
+
+
+class CapturedDatabases(Mapping[Oid, str]):
+    """The names by OID; a database is in the state before anything of it is in the outbox."""
+
+    def __init__(self, folder: StateFolder) -> None:
+        self._folder = folder
+        self._names: Mapping[Oid, str] = {}
+        self.dialects: dict[Oid, Dialect] = {}
+        self.types: TypeMapping = DEFAULT_MAPPING
+        self._read()
+
+    def __getitem__(self, database: Oid) -> str:
+        if database not in self._names:
+            self._read()
+        return self._names[database]
+
+    def __iter__(self) -> Iterator[Oid]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _read(self) -> None:
+        with StateStore.open(self._folder) as store:
+            identity, beginning = store.identity, store.view().beginning
+        if beginning is not None:
+            self._names, self.types = beginning.databases, beginning.types
+            for database, encoding in beginning.encodings.items():
+                self.dialects.setdefault(database, Dialect.of(encoding, identity.server_major, self.types))

@@ -1,0 +1,119 @@
+"""A cluster that does not answer, or gives no executors: reported, as Spark itself waits without a word.
+
+Both are waited for: a cluster may be started after the pipeline, and a standalone master may lose all of its workers.
+"""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from tidemark.io.host.logs import Log
+from tidemark.io.host.systemd import ALIVE, READY, notify
+from tidemark.model.errors import ConsumerFailed
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+
+CONNECT_S = 2.0  # of one address of the master
+MASTER_EVERY_S = 2.0
+COUNT_EVERY_S = 2.0
+ABSENT_S = 5.0  # without executors, before that is reported
+AGAIN_S = 60.0  # between two reports of the same
+NO_EXECUTORS = "spark has no executors"
+_STANDALONE = re.compile(r"spark://(.+)")
+_ADDRESS = re.compile(r"([^:\[\]]+|\[[^\]]+\]):(\d+)")
+_EXECUTORS_HINT = (
+    "see on the master's page that workers are registered and have the cores and the memory that the pipeline asks for;"
+    " the pipeline goes on when executors come"
+)
+
+
+class MasterUnreachable(ConsumerFailed):
+    """No connection to a standalone master."""
+
+    hint = "see --master, and that the master runs and listens there"
+
+
+def wait_for_master(master: str, stop: threading.Event, log: Log, *, once: bool) -> bool:
+    """Wait until a standalone master answers, or `stop` is set; return if it answers. With `once` raise at once."""
+    addresses = _addresses(master)
+    told_s = float("-inf")
+    while addresses and not stop.is_set():
+        if any(map(_answers, addresses)):
+            return True
+        failure = MasterUnreachable(f"Spark's master does not answer at {master}")
+        if once:
+            raise failure
+        if time.monotonic() - told_s >= AGAIN_S:
+            told_s = time.monotonic()
+            log.warning("spark master does not answer", master=master, hint=failure.hint)
+        notify(READY)
+        notify(ALIVE)
+        stop.wait(MASTER_EVERY_S)
+    return not stop.is_set()
+
+
+class ExecutorWatch:
+    """Counts the executors of a running session now and then; one thread asks it to."""
+
+    def __init__(self, master: str, metrics: PipelineMetrics, log: Log) -> None:
+        self._is_local = master.startswith("local")
+        self._master = master
+        self._metrics = metrics
+        self._log = log
+        self._counted_s = float("-inf")
+        self._absent_since_s: float | None = None
+        self._told_s: float | None = None
+        if self._is_local:
+            metrics.executors.set(1)
+
+    def look(self, spark: SparkSession) -> None:
+        """Count, if it is time; report that there are none, and that there are some again."""
+        now_s = time.monotonic()
+        if self._is_local or now_s - self._counted_s < COUNT_EVERY_S:
+            return
+        self._counted_s = now_s
+        self.note(executor_count(spark), now_s)
+
+    def note(self, count: int, now_s: float) -> None:
+        """Take note of how many there are."""
+        self._metrics.executors.set(count)
+        if count:
+            if self._told_s is not None:
+                self._log.info("spark has executors", executors=count)
+            self._absent_since_s = self._told_s = None
+            return
+        if self._absent_since_s is None:
+            self._absent_since_s = now_s
+        is_due = now_s - self._absent_since_s >= ABSENT_S
+        if is_due and (self._told_s is None or now_s - self._told_s >= AGAIN_S):
+            self._told_s = now_s
+            self._log.warning(NO_EXECUTORS, master=self._master, hint=_EXECUTORS_HINT)
+
+
+def executor_count(spark: SparkSession) -> int:
+    """Return how many executors are registered; 0 if the JVM does not say."""
+    try:
+        infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001 - PySpark has no way
+        return len(infos) - 1  # the driver is one of them
+    except (Py4JError, OSError):
+        return 0
+
+
+def _addresses(master: str) -> Sequence[tuple[str, int]]:
+    """Return the hosts and ports of a standalone master; none for another kind, or a URL that Spark refuses."""
+    standalone = _STANDALONE.fullmatch(master)
+    parts = standalone[1].split(",") if standalone is not None else []
+    found = [address for part in parts if (address := _ADDRESS.fullmatch(part)) is not None]
+    return [(address[1].strip("[]"), int(address[2])) for address in found]
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, CONNECT_S).close()
+    except OSError:
+        return False
+    return True

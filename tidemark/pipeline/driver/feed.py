@@ -1,0 +1,85 @@
+"""From outbox values to a batch of the lake: put in order, checked to be all there, and opened."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.model.change import GroupItem
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.sinks.sinks import LakeBatch, LakeItem
+from tidemark.wire.items import decode_item
+from tidemark.wire.values import HEADER_BYTES, ValueHeader, ValueKind, decode_header
+
+NOT_WHOLE = "a batch of outbox values is not whole"
+
+
+class LakeGap(InternalError):
+    """A batch that begins after what the lake holds."""
+
+    hint = "delete Spark's checkpoint: the lake itself knows where to go on; if that fails, copy the tables again"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feed:
+    """A batch, and what is worth telling about it."""
+
+    lake_batch: LakeBatch
+    after: OutboxSequence  # the sequence that it begins behind
+    row_count: int
+    byte_count: int
+    commit_lsn: Lsn
+    commit_times_us: tuple[int, ...]  # of the newest commit in each group
+
+
+def make_feed(headers: Sequence[ValueHeader], items: Sequence[LakeItem], outbox: str) -> Feed:
+    """Return the batch of whole groups in order, whose items are `items`."""
+    last = headers[-1]
+    return Feed(
+        LakeBatch(outbox, last.sequence, last.pointer.position, items),
+        OutboxSequence(headers[0].sequence - 1),
+        sum(header.row_count for header in headers if header.kind is ValueKind.BATCH),
+        sum(HEADER_BYTES + header.payload_length for header in headers),
+        last.pointer.position.commit_lsn,
+        tuple(header.commit_time_us for header in headers if header.ends_group and header.commit_time_us),
+    )
+
+
+def in_order(values: pa.Table) -> pa.Table:
+    """Return the values by sequence, none left out; those that came in order as they are, since sorting copies all."""
+    sequences = values.column("sequence").to_numpy()
+    if not (sequences[1:] > sequences[:-1]).all():
+        values, sequences = values.sort_by("sequence"), np.sort(sequences)
+    if (np.diff(sequences) != 1).any():
+        raise InternalError(f"{NOT_WHOLE}: {len(sequences)} of {sequences[0]} to {sequences[-1]}")
+    return values
+
+
+def open_values(values: pa.Table) -> Iterator[tuple[OutboxSequence, GroupItem]]:
+    """Open values of the source `tidemark` in order: batches of changes, schema events, logical messages and others.
+
+    For users' own queries; with `headersOnly` there is nothing to open.
+    """
+    values = in_order(values)
+    for number, blob in zip(values.column("sequence"), values.column("value"), strict=True):
+        sequence, value = OutboxSequence(number.as_py()), blob.as_py()
+        header = decode_header(value, sequence)
+        if header.kind is not ValueKind.TRANSACTIONS:
+            yield sequence, decode_item(header.kind, value[HEADER_BYTES:])
+
+
+def check_joins(feed: Feed, held: Held, outbox_of_lake: str) -> None:
+    """Raise `LakeGap` if something lies between what the lake holds and the batch; an empty lake holds nothing."""
+    if outbox_of_lake in ("", feed.lake_batch.outbox) and feed.after > held.sequence:
+        raise LakeGap(f"the lake holds values up to {held.sequence}, a batch begins behind {feed.after}")
+
+
+def check_whole(first: ValueHeader, last: ValueHeader) -> None:
+    """Raise `InternalError` unless values from `first` to `last` are whole groups."""
+    if first.sequence != first.group_first or last.sequence != last.group_last:
+        had, wanted = (first.sequence, last.sequence), (first.group_first, last.group_last)
+        raise InternalError(f"{NOT_WHOLE}: {had[0]} to {had[1]} of {wanted[0]} to {wanted[1]}")

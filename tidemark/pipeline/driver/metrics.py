@@ -1,0 +1,53 @@
+"""The pipeline's metrics: every name stands here, once (I42)."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL, LAG_BUCKETS_S
+
+BATCHES = "tidemark_pipeline_batches_total"
+ROWS = "tidemark_pipeline_rows_total"
+BYTES = "tidemark_pipeline_bytes_total"
+BATCH_SECONDS = "tidemark_pipeline_batch_seconds"
+VISIBLE_SECONDS = "tidemark_pipeline_commit_to_visible_seconds"
+HELD_LSN = "tidemark_pipeline_held_lsn_bytes"
+BACKLOG = "tidemark_pipeline_backlog_values"
+TABLES = "tidemark_pipeline_tables"
+TABLES_BLOCKED = "tidemark_pipeline_tables_blocked"
+TABLES_STALE = "tidemark_pipeline_tables_stale"
+TABLES_STOPPED = "tidemark_pipeline_tables_stopped"
+TABLES_DIVERGED = "tidemark_pipeline_tables_diverged"
+RESTARTS = "tidemark_pipeline_restarts_total"
+EXECUTORS = "tidemark_pipeline_executors"
+
+
+class PipelineMetrics:
+    """The metrics of one pipeline, in a registry of its own."""
+
+    def __init__(self, capture: str) -> None:
+        self.registry = CollectorRegistry()
+        self._capture = capture
+        self.batches = self._counter(BATCHES, "Batches that are in the lake.")
+        self.rows = self._counter(ROWS, "Row changes in these batches, repeated ones included.")
+        self.bytes = self._counter(BYTES, "Bytes of outbox values in these batches.")
+        self.batch_seconds = self._histogram(BATCH_SECONDS, "Time to bring a batch into the lake.")
+        self.visible_seconds = self._histogram(VISIBLE_SECONDS, "From commit at the source to visible in the lake.")
+        self.held_lsn = self._gauge(HELD_LSN, "Commit LSN up to which the lake holds everything.")
+        self.backlog = self._gauge(BACKLOG, "Values in the outbox that the lake does not hold.")
+        self.tables = self._gauge(TABLES, "Tables in the lake.")
+        self.tables_blocked = self._gauge(TABLES_BLOCKED, "Tables without a usable key: log only.")
+        self.tables_stale = self._gauge(TABLES_STALE, "Tables that lost their key: the replica is not kept up.")
+        self.tables_stopped = self._gauge(TABLES_STOPPED, "Tables with a property that restricts writes.")
+        self.tables_diverged = self._gauge(TABLES_DIVERGED, "Tables that others changed or that are damaged.")
+        self.executors = self._gauge(EXECUTORS, "Executors of Spark; 1 where the driver does their work.")
+        self.disk_full_seconds = self._gauge(DISK_FULL, "How long this process waits for room on a full disk; 0: not.")
+        self.restarts = self._counter(RESTARTS, "Times that the query was started again after a failure.")
+
+    def _gauge(self, name: str, told: str) -> Gauge:
+        return Gauge(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+
+    def _counter(self, name: str, told: str) -> Counter:
+        return Counter(name, told, [CAPTURE_LABEL], registry=self.registry).labels(self._capture)
+
+    def _histogram(self, name: str, told: str) -> Histogram:
+        labels = [CAPTURE_LABEL]
+        return Histogram(name, told, labels, registry=self.registry, buckets=LAG_BUCKETS_S).labels(self._capture)

@@ -1,0 +1,75 @@
+"""A batch of the pipeline's own stream: Spark tells the headers of its values, the driver reads what they stand for.
+
+On their way through Spark values are copied nine times, by three processes; a header is as good to plan, to order, to
+keep and to repeat a batch by. So the driver, which confirms to the same outbox anyway, takes the values from where they
+are, and each has to be the one that its header was told of.
+
+A batch is taken by *portions*, whole groups of so many bytes: each ends in commits of its own, and while one is
+written the next is read, so that memory holds two of them however long the batch is.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pyarrow as pa
+
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.driver.feed import Feed, check_whole, in_order, make_feed
+from tidemark.pipeline.driver.source import OutboxReplaced
+from tidemark.wire.outbox import OutboxValue
+from tidemark.wire.values import HEADER_BYTES, KINDS, ValueHeader, ValueKind, decode_header
+
+PORTION_BYTES = 64 << 20
+ITEMS = KINDS - {ValueKind.TRANSACTIONS}
+
+
+def feeds(told: pa.Table, outbox: OutboxReader, outbox_id: str, bytes_max: int = PORTION_BYTES) -> Generator[Feed]:
+    """Give a batch's portions in order, each read while the one before it is being written."""
+    with ThreadPoolExecutor(1, "tidemark-portion") as pool:
+        ahead: Future[Feed] | None = None
+        for headers in portions(told, bytes_max):
+            reading = pool.submit(_read, headers, outbox, outbox_id)
+            if ahead is not None:
+                yield ahead.result()
+            ahead = reading
+        if ahead is not None:
+            yield ahead.result()
+
+
+def portions(told: pa.Table, bytes_max: int) -> Iterator[Sequence[ValueHeader]]:
+    """Cut the headers of a batch behind group ends: at least one group, then as many as fit into `bytes_max`."""
+    portion: list[ValueHeader] = []
+    group: list[ValueHeader] = []
+    portion_bytes = group_bytes = 0
+    told = in_order(told)
+    for number, blob in zip(told.column("sequence").to_pylist(), told.column("value").to_pylist(), strict=True):
+        header = decode_header(blob, OutboxSequence(number))
+        group.append(header)
+        group_bytes += HEADER_BYTES + header.payload_length
+        if header.ends_group:
+            if portion and portion_bytes + group_bytes > bytes_max:
+                yield portion
+                portion, portion_bytes = [], 0
+            portion += group
+            portion_bytes += group_bytes
+            group, group_bytes = [], 0
+    if portion or group:
+        yield [*portion, *group]  # a group without its end is refused by whoever opens it
+
+
+def _read(headers: Sequence[ValueHeader], outbox: OutboxReader, outbox_id: str) -> Feed:
+    check_whole(headers[0], headers[-1])
+    values = zip(headers, outbox.read(_before(headers[0]), headers[-1].sequence), strict=True)
+    items = [(told.sequence, _as_told(told, value).item()) for told, value in values if told.kind in ITEMS]
+    return make_feed(headers, items, outbox_id)
+
+
+def _as_told(told: ValueHeader, value: OutboxValue) -> OutboxValue:
+    if value.header != told:
+        raise OutboxReplaced(f"value {told.sequence} is another one than Spark was told of")
+    return value
+
+
+def _before(header: ValueHeader) -> OutboxSequence:
+    return OutboxSequence(header.sequence - 1)

@@ -1,0 +1,239 @@
+"""The pipeline as a process: `tidemark.pipeline.__main__` runs it once the extra `spark` is known to be installed."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.host.local_path import local_path
+from tidemark.io.host.logs import Log, configure_logs, describe_error, get_log
+from tidemark.io.host.systemd import ALIVE, READY, notify
+from tidemark.io.process.ending import tell_ending
+from tidemark.io.process.metrics import MetricsServer
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.room import patiently
+from tidemark.io.process.run_record import recorded
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.model.errors import ExitCode
+from tidemark.pipeline.driver.executors import wait_for_master
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
+from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.lake_lock import LakeLock
+from tidemark.pipeline.lake.log_cleanup import KEEP_S
+
+REVIVALS_MAX = 20  # of a pipeline whose JVM died, each a new process image
+REVIVALS_VARIABLE = "TIDEMARK_PIPELINE_REVIVALS"
+READER = "spark"
+SIGNAL_S = 1.0  # a signal to all processes of a service may reach the JVM before us
+FOLLOWED_S = 1.0  # how often a state that follows is looked at
+METRICS_HOST = "127.0.0.1"
+OpenedT = TypeVar("OpenedT")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the pipeline; return its exit status."""
+    given = parse_arguments(arguments)
+    configure_logs(given.log_format, given.log_level)
+    log = get_log("pipeline")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        arm_from_environment(Failpoint, WritePoint)
+        _run(given, stop, log)
+    except SparkGone as error:
+        log.warning("spark died", **describe_error(error))
+        _revive(log)
+        return tell_ending(log, "pipeline ends", error)
+    except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+        return tell_ending(log, "pipeline ends", error)
+    log.info("pipeline stopped", reason=_reason(stop))
+    return ExitCode.SUCCESS
+
+
+def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
+    folder = StateFolder(local_path(given.state, "--state"), given.shared_with_group)
+    root = local_path(given.lake, "--lake").absolute()
+    if not _comes_to_deliver(folder, stop, log, once=given.once):
+        return
+    wait = partial(_wait_to_start, stop)
+    with ExitStack() as stack:
+
+        def opened(take: Callable[[], AbstractContextManager[OpenedT]], place: Path) -> OpenedT:
+            return stack.enter_context(patiently(take, place, log, wait=wait))
+
+        outbox = opened(partial(OutboxReader.open, folder, guarded=told_of_stuck_writers), folder.root)
+        role = opened(partial(RoleLock.take, folder, f"pipeline-{given.reader}"), folder.root)
+        store = opened(partial(StateStore.open, folder, guarded=told_of_stuck_writers), folder.root)
+        run = stack.enter_context(recorded(store, role.owner, log))
+        keys = set(store.marker_keys().names.values())  # of the keys that the daemons of the capture were started with
+        lock = opened(partial(LakeLock.take, root, outbox.identity, folder.root, given.reader, keys), root)
+        if lock.beside is not None:
+            log.info("another host of the capture has a pipeline on this lake", other=str(lock.beside))
+        patiently(partial(outbox.register, given.reader), folder.root, log, wait=wait)
+        metrics = PipelineMetrics(outbox.identity.capture)
+        port = metrics_port(given, folder)
+        if port is not None:
+            server = MetricsServer(metrics, given.metrics_host, port)
+            stack.callback(server.close)
+            log.info("metrics served", host=given.metrics_host, port=server.port)
+        half = outbox.identity.outbox_bytes_max // 2
+        if given.batch_bytes > half and given.batch_bytes != BATCH_BYTES:
+            log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
+        lake = str(root)
+        checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
+        progress = Progress(metrics, log, folder, given.reader, lake)
+        settings = Settings(
+            folder.root.absolute(),
+            lake,
+            checkpoint,
+            given.reader,
+            given.batch_bytes,
+            given.shared_with_group,
+            given.once,
+            given.master,
+            given.log_keep_s,
+        )
+        pipeline = Pipeline(settings, outbox, metrics, progress, log)
+        if not wait_for_master(given.master, stop, log, once=given.once):
+            return
+        local = given.master.startswith("local") and "://" not in checkpoint
+        try:
+            make = partial(
+                make_session, given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local
+            )
+            spark = patiently(make, folder.root, log, wait=wait)
+            try:
+                pipeline.run(spark, stop)
+            finally:
+                end_session(spark)
+        except (SparkGone, SparkRefused):  # refused: a JVM that a signal ended while it started, twice
+            if not stop.wait(SIGNAL_S):
+                raise
+        run.reason = _reason(stop)
+
+
+def _reason(stop: threading.Event) -> str:
+    return "signal" if stop.is_set() else "nothing left"
+
+
+def metrics_port(given: argparse.Namespace, folder: StateFolder) -> int | None:
+    """Return where metrics are served: as told, else on the port that `init` assigned; None: nowhere.
+
+    The assigned one is the first pipeline's: others of the same state name theirs.
+    """
+    if given.no_metrics:
+        return None
+    if given.metrics_port is not None:
+        return int(given.metrics_port)
+    ports = assigned_ports(folder) if given.reader == READER else None
+    return ports.pipeline if ports is not None else None
+
+
+def _comes_to_deliver(folder: StateFolder, stop: threading.Event, log: Log, *, once: bool) -> bool:
+    """Wait while the state follows and has nothing to read; tell if it is over.
+
+    NB: a promotion numbers the outbox on: who has read before would ask for numbers that never were.
+    """
+    opening = partial(StateStore.open, folder, guarded=told_of_stuck_writers)
+    with patiently(opening, folder.root, log, wait=partial(_wait_to_start, stop)) as store:
+        is_told = False
+        while (marks := store.marks()).followed is not None and marks.ledger.head == marks.ledger.trimmed:
+            if not is_told:
+                is_told = True
+                log.info("the state follows a standby, and the lake waits for its promotion", state=str(folder.root))
+            notify(READY)
+            notify(ALIVE)
+            if once or stop.wait(FOLLOWED_S):
+                return False
+    return True
+
+
+def _wait_to_start(stop: threading.Event, wait_s: float) -> None:
+    """Wait for room on a full disk; end the process if it is told to stop meanwhile: nothing has begun yet."""
+    if stop.wait(wait_s):
+        sys.exit(ExitCode.SUCCESS)
+
+
+def _revive(log: Log) -> None:
+    """Become a new pipeline with a new JVM, if that was not tried too often; the lock goes with the old image."""
+    revivals = int(os.environ.get(REVIVALS_VARIABLE, "0")) + 1
+    if revivals > REVIVALS_MAX:
+        return
+    log.warning("pipeline starts anew", revival=revivals)
+    os.environ[REVIVALS_VARIABLE] = str(revivals)
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "tidemark.pipeline", *sys.argv[1:]])  # noqa: S606 - ourselves
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what was given on the command line."""
+    return _parser().parse_args(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tidemark.pipeline",
+        description="Bring the outbox's changes into tables of the lake.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--state", required=True, help="the capture's state folder")
+    parser.add_argument("--lake", required=True, help="folder of the tables; made if it is not there")
+    parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
+    parser.add_argument("--checkpoint", help="Spark's checkpoint; may be deleted (default: STATE/spark)")
+    parser.add_argument("--reader", default=READER, help="name among the outbox's readers (default: %(default)s)")
+    parser.add_argument(
+        "--batch-bytes", type=_byte_count, default=BATCH_BYTES, help="bound of a batch (default: %(default)s)"
+    )
+    parser.add_argument("--driver-memory", default="1g", help="heap of Spark's driver (default: %(default)s)")
+    parser.add_argument(
+        "--log-keep-s",
+        type=_second_count,
+        default=KEEP_S,
+        help="for how long an older version of a table can be read, seconds (default: %(default)s)",
+    )
+    parser.add_argument("--shared-with-group", action="store_true", help="the state folder is shared with a group")
+    parser.add_argument("--once", action="store_true", help="stop when what is in the outbox now is in the lake")
+    parser.add_argument("--metrics-host", default=METRICS_HOST, help="(default: %(default)s)")
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        help=f"serve Prometheus metrics there; 0 chooses a port (default: what init assigned, to the reader {READER})",
+    )
+    parser.add_argument("--no-metrics", action="store_true", help="serve none")
+    parser.add_argument("--log-format", choices=("json", "console"), default="json")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    return parser
+
+
+def _byte_count(text: str) -> int:
+    return _bounded(text, 1, 1 << 40)
+
+
+def _second_count(text: str) -> int:
+    return _bounded(text, 60, 366 * 86_400)
+
+
+def _port(text: str) -> int:
+    return _bounded(text, 0, 65_535)
+
+
+def _bounded(text: str, least: int, most: int) -> int:
+    if not text.isdecimal() or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"a number from {least} to {most} is wanted")
+    return int(text)

@@ -1,0 +1,154 @@
+"""How far the pipeline is: kept for metrics, told as a log line now and then, and left in a small file for others.
+
+The file `pipeline-<reader>.json` in the state folder is what `cdcctl status` and the demonstration read; it is
+replaced whole, never synced, and nothing depends on it.
+"""
+
+import json
+import os
+from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.disk import StateFull, writing
+from tidemark.io.host.logs import Log
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.lsn import format_lsn
+from tidemark.model.position import Sequence
+from tidemark.pipeline.driver.feed import Feed
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.driver.reporting import faults_of
+from tidemark.pipeline.lake.faults import Fault
+from tidemark.pipeline.lake.positions import Positions, TablePosition, TableState
+
+LAGS_KEPT = 10_000  # newest groups that the percentiles are of
+TELL_EVERY_S = 5.0
+_US_PER_S = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the file says."""
+
+    pid: int
+    reader: str
+    lake: str
+    batches: int
+    rows: int
+    sequence: int
+    head: int
+    lsn: str
+    lag_p50_s: float | None  # from commit to visible in the lake
+    lag_p99_s: float | None
+    tables: int
+    faults: list[dict[str, str]]  # tables that are not written to, see `tidemark.pipeline.lake.faults`
+    stale: list[str]  # tables whose replica is not kept up
+    updated_at_us: int
+    waits_for_room: str = ""  # why it waits for room on a full disk; empty: it does not
+
+
+class Progress:
+    """Counts batches; one thread calls it."""
+
+    def __init__(self, metrics: PipelineMetrics, log: Log, folder: StateFolder, reader: str, lake: str) -> None:
+        self.batches = 0
+        self.rows = 0
+        self.metrics = metrics
+        self._log = log
+        self._folder = folder
+        self._reader = reader
+        self._lake = lake
+        self._clock = SystemClock()
+        self._lags_s: deque[float] = deque(maxlen=LAGS_KEPT)
+        self._told_at_s = float("-inf")
+
+    def landed(self, feed: Feed, positions: Positions, head: Sequence, seconds: float) -> None:
+        """Take note that a batch is in the lake."""
+        now_us = self._clock.wall_us()
+        self.batches += 1
+        self.rows += feed.row_count
+        metrics = self.metrics
+        metrics.batches.inc()
+        metrics.rows.inc(feed.row_count)
+        metrics.bytes.inc(feed.byte_count)
+        metrics.batch_seconds.observe(seconds)
+        for committed_us in feed.commit_times_us:
+            lag_s = max(0.0, (now_us - committed_us) / _US_PER_S)  # two machines' clocks may differ
+            self._lags_s.append(lag_s)
+            metrics.visible_seconds.observe(lag_s)
+        self.count_tables(positions)
+        metrics.held_lsn.set(feed.commit_lsn)
+        metrics.backlog.set(head - feed.lake_batch.end)
+        self._tell(feed, positions, head, now_us)
+
+    def count_tables(self, positions: Positions) -> None:
+        """Set the metrics of the tables: also before the first batch, so that no alert ends by a restart."""
+        metrics, states = self.metrics, Counter(table.state for table in positions.tables.values())
+        metrics.tables.set(states.total())
+        metrics.tables_blocked.set(states[TableState.BLOCKED])
+        metrics.tables_stale.set(states[TableState.STALE])
+        metrics.tables_stopped.set(states[TableState.STOPPED])
+        metrics.tables_diverged.set(states[TableState.DIVERGED])
+
+    def _tell(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
+        tables = positions.tables.values()
+        lags = sorted(self._lags_s)
+        told = Told(
+            pid=os.getpid(),
+            reader=self._reader,
+            lake=self._lake,
+            batches=self.batches,
+            rows=self.rows,
+            sequence=feed.lake_batch.end,
+            head=head,
+            lsn=format_lsn(feed.commit_lsn),
+            lag_p50_s=lags[len(lags) // 2] if lags else None,
+            lag_p99_s=lags[len(lags) * 99 // 100] if lags else None,
+            tables=len(tables),
+            faults=[fault_told(table, name, fault) for table in tables for name, fault in faults_of(table)],
+            stale=[table.qualified_name for table in tables if table.state is TableState.STALE],
+            updated_at_us=now_us,
+        )
+        self._write(asdict(told))
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_at_s >= TELL_EVERY_S:
+            self._told_at_s = now_s
+            fields = asdict(told)
+            del fields["pid"], fields["updated_at_us"], fields["waits_for_room"]
+            fields["faults"] = len(told.faults)
+            self._log.info("lake brought up", **fields)
+
+    def waits_for_room(self, reason: str) -> None:
+        """Have the file say why the pipeline waits, "" for that it does not: where there is a file, and room for it."""
+        with suppress(OSError, ValueError, StateFull):
+            told = json.loads(self._file.read_bytes())
+            self._write({**told, "waits_for_room": reason, "updated_at_us": self._clock.wall_us()})
+
+    @property
+    def _file(self) -> Path:
+        return self._folder.root / f"pipeline-{self._reader}.json"
+
+    def _write(self, told: Mapping[str, object]) -> None:
+        file = self._file
+        written = file.with_suffix(".new")
+        with writing(file):
+            descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._folder.file_mode)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+                opened.write(json.dumps(told))
+            written.rename(file)
+
+
+def fault_told(table: TablePosition, target: str, fault: Fault) -> dict[str, str]:
+    """Return a fault as the file has it."""
+    return {
+        "database": str(table.database),
+        "relation": str(table.relation),
+        "table": table.qualified_name,
+        "target": target,
+        "kind": fault.kind.value,
+        "reason": fault.reason,
+        "after": str(fault.position),
+    }

@@ -1,0 +1,316 @@
+"""The pipeline: one streaming query over the outbox that brings every table of the lake up, and goes on after failures.
+
+Spark owns the batches, the lake owns the truth. A batch is confirmed to the outbox in two halves: as it begins, what
+lies before it is never asked for again; as it ends, the tables hold it. Both are the driver's own word, so a deleted
+checkpoint, a repeated batch and a killed helper process change nothing but the time it takes.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidemark.io.host.disk import StateFull, is_full
+from tidemark.io.host.failpoints import passed
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.process.room import Room
+from tidemark.io.state.accepted_breaks import accepted_breaks
+from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.pipeline.driver.databases import CapturedDatabases
+from tidemark.pipeline.driver.executors import ExecutorWatch
+from tidemark.pipeline.driver.feed import Feed, check_joins
+from tidemark.pipeline.driver.metrics import PipelineMetrics
+from tidemark.pipeline.driver.portions import feeds
+from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.reporting import faults_of, report_changes
+from tidemark.pipeline.driver.session import SparkGone
+from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.failures import first_reason, named_failure, says_full
+from tidemark.pipeline.lake.log_cleanup import KEEP_S, LogCleanup, keep_hours
+from tidemark.pipeline.lake.positions import Positions
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake
+
+OVER = (OutboxReplaced, OutboxTrimmed)  # how a query ends whose numbers are over: by a promotion of this host's node
+QUERY = "tidemark"
+BATCH_BYTES = 256 << 20  # of which a portion is held at a time: Spark's part of a batch takes 0.2 s whatever it holds
+ALREADY_KNOWN = "DATA_SOURCE_ALREADY_EXISTS"  # Spark's name of the condition
+POLL_S = 0.2
+RESTARTS_MAX = 5  # in a row, without a batch in between
+LASTS_S = 60.0  # a query that runs for so long has had room on the disk: starting one takes seconds
+BATCH_S_MAX = 60.0  # of a batch in hand at a stop, if Spark's JVM is gone; below TimeoutStopSec of the unit
+RESTART_WAIT_S = 2.0  # a killed driver's JVM lives on for up to three seconds, and may hold the checkpoint
+FULL_HINT = "make room on the disks of the state folder, the lake, the checkpoint and Spark's temporary files (/tmp)"
+
+
+class QueryFailed(ConsumerFailed):
+    """The streaming query ended, again and again."""
+
+    hint = "Spark's own log says more; the lake holds what it held, and a restart goes on from there"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a pipeline is told."""
+
+    state: Path
+    lake: str
+    checkpoint: str
+    reader: str
+    batch_bytes: int
+    shared_with_group: bool
+    once: bool  # stop at what is in the outbox now
+    master: str = "local"
+    log_keep_s: float = KEEP_S  # how long a version of a table can be read after the next one
+
+
+class Pipeline:
+    """One pipeline on one Spark session."""
+
+    def __init__(
+        self, settings: Settings, outbox: OutboxReader, metrics: PipelineMetrics, progress: Progress, log: Log
+    ) -> None:
+        self._settings = settings
+        self._outbox = outbox
+        self._databases = CapturedDatabases(StateFolder(settings.state, settings.shared_with_group))
+        self._metrics = metrics
+        self._progress = progress
+        self._log = log
+        self._lake = self._open_lake()
+        tables = self._lake.positions.tables
+        report_changes(log, {}, {of: table for of, table in tables.items() if any(faults_of(table))})
+        self._cleanup = LogCleanup(settings.lake, settings.log_keep_s, log)
+        self._outbox_id = outbox.outbox_id  # as the query began
+        self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
+        self._in_batch = threading.Lock()
+        self._room = Room(_folders(settings), metrics.disk_full_seconds, log, LASTS_S)
+        self._executors = ExecutorWatch(settings.master, metrics, log)
+
+    def run(self, spark: SparkSession, stop: threading.Event) -> None:
+        """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
+        failed = 0
+        while not stop.is_set():
+            if not self._has_room():
+                stop.wait(POLL_S)
+                continue
+            self._failure = None
+            batches = self._progress.batches
+            try:
+                self._lake = self._open_lake()
+                self._run_query(spark, stop)
+            except (PySparkException, Py4JError, OSError, StateFull) as error:
+                if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as us
+                    self._finish_batch(error)
+                    return
+                full = self._full_disk(error)
+                if full is not None and is_alive(spark):
+                    self._room.met_full(full)
+                    self._progress.waits_for_room(self._room.reason)
+                    continue
+                failed = failed + 1 if self._progress.batches == batches else 1
+                self._judge(spark, error, failed)
+                self._metrics.restarts.inc()
+                stop.wait(RESTART_WAIT_S)
+            else:
+                return
+
+    def _has_room(self) -> bool:
+        """Tell if the pipeline need not wait for room on a disk; where it has to, give a sign of life."""
+        was_waiting = self._room.is_waiting
+        if self._room.has_come():
+            if was_waiting:
+                self._progress.waits_for_room("")
+            return True
+        notify(READY)  # or the service manager would take it for hung
+        notify(ALIVE)
+        return False
+
+    def _full_disk(self, error: Exception) -> BaseException | None:
+        """Return what says that a disk is full, if that is why the query failed."""
+        cause = self._failure or error
+        if is_full(cause):
+            return cause
+        if isinstance(cause, TidemarkError):
+            return None
+        if says_full(str(error)) or not self._room.is_there():  # NB: Java says it in the language of its environment
+            return StateFull(f"a disk of the pipeline is full: {first_reason(str(error))}", hint=FULL_HINT)
+        return None
+
+    def _finish_batch(self, error: Exception) -> None:
+        """Wait for the batch that is being written, now that Spark cannot; it is replayed if that takes too long."""
+        is_finished = self._in_batch.acquire(timeout=BATCH_S_MAX)
+        self._log.info("spark ended during the stop", is_batch_finished=is_finished, **describe_error(error))
+
+    def _open_lake(self) -> Lake:
+        databases = self._databases
+        shapes = partial(shape_of, types=databases.types)
+        identity = self._outbox.identity
+        lake = Lake(
+            self._settings.lake,
+            identity,
+            shapes,
+            constants_of,
+            databases,
+            dialects=databases.dialects,
+            keep_hours=keep_hours(self._settings.log_keep_s),
+            accepted=partial(accepted_breaks, self._settings.state, self._settings.reader),
+        )
+        if lake.positions.foreign_change:
+            told = lake.positions.foreign_change
+            self._log.warning("another writer changed the positions table, and is not followed", change=told)
+        self._progress.count_tables(lake.positions)
+        return lake
+
+    def _run_query(self, spark: SparkSession, stop: threading.Event) -> None:
+        query = self._start(spark)
+        try:
+            notify(READY)
+            while query.isActive and not stop.is_set():
+                notify(ALIVE)
+                self._executors.look(spark)
+                stop.wait(POLL_S)
+        finally:
+            if stop.is_set():
+                notify(STOPPING)
+            # NB: waits for a running batch's callback, which is what ends a batch cleanly.
+            if query.isActive:
+                query.stop()
+        failure = query.exception()
+        if failure is not None and not stop.is_set():
+            raise failure
+
+    def _start(self, spark: SparkSession) -> StreamingQuery:
+        settings = self._settings
+        self._outbox_id = self._outbox.outbox_id
+        start = starting_sequence(self._lake.positions, self._outbox)
+        lake = self._lake.positions.lake_id()  # a checkpoint says how far one lake is: two may stand in one state
+        register_source(spark)
+        self._log.info("query starts", lake=settings.lake, outbox=self._outbox_id, after=start)
+        rows = (
+            spark.readStream.format(FORMAT)
+            .option("state", str(settings.state))
+            .option("startingSequence", start)
+            .option("maxBatchBytes", settings.batch_bytes)
+            .option("headersOnly", "true")
+            .option("sharedWithGroup", str(settings.shared_with_group).lower())
+            .load()
+        )
+        writer = (
+            rows.writeStream.queryName(QUERY)
+            .option("checkpointLocation", f"{settings.checkpoint}/{self._outbox_id}-{lake}")
+            .foreachBatch(self._batch)
+        )
+        query = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
+        return query.start()
+
+    def _batch(self, rows: DataFrame, _batch_id: int) -> None:
+        """Bring one batch into the lake. NB: the batch's number means nothing: a new checkpoint counts from 0."""
+        with self._in_batch:
+            try:
+                self._land(rows)
+            except BaseException as error:
+                self._failure = error
+                raise
+
+    def _land(self, rows: DataFrame) -> None:
+        replayable: Sequence | None = None  # where the batch begins: Spark asks for all of it again, if for any
+        started = time.monotonic()
+        for feed in feeds(rows.toArrow(), self._outbox, self._outbox_id):
+            replayable = feed.after if replayable is None else replayable
+            if self._holds(feed):  # NB: what lies before a portion that failed is asked for again, and is no progress
+                self._confirm(replayable)
+                continue
+            self._land_portion(feed, replayable)
+            self._progress.landed(feed, self._lake.positions, self._outbox.head(), time.monotonic() - started)
+            self._cleanup.run(self._lake.written)
+            started = time.monotonic()
+            del feed  # the next but one is read while the next is written: not three at once
+
+    def _holds(self, feed: Feed) -> bool:
+        """Tell if the lake has all of a portion."""
+        positions, batch = self._lake.positions, feed.lake_batch
+        return positions.outbox == batch.outbox and batch.end <= positions.held.sequence
+
+    def _land_portion(self, feed: Feed, replayable: Sequence) -> None:
+        outbox, lake, reader = self._outbox, self._lake, self._settings.reader
+        held = lake.positions.held
+        check_joins(feed, held, lake.positions.outbox)
+        known = held.sequence if lake.positions.outbox == self._outbox_id else NO_SEQUENCE
+        outbox.confirm(reader, known, replayable)
+        before = lake.positions.tables
+        lake.apply(feed.lake_batch)
+        report_changes(self._log, before, lake.positions.tables)
+        self._confirm(replayable)
+
+    def _confirm(self, replayable: Sequence) -> None:
+        self._outbox.confirm(self._settings.reader, self._lake.positions.held.sequence, replayable)
+        passed(Failpoint.CONFIRMED)
+
+    def _judge(self, spark: SparkSession, error: Exception, failed: int) -> None:
+        """Return if the query may be tried again; raise what ends the pipeline otherwise."""
+        failure = self._failure
+        if not isinstance(failure, TidemarkError):
+            failure = named_failure(str(error))
+        if isinstance(failure, OVER) and self._outbox.outbox_id != self._outbox_id:
+            self._log.info("the outbox was numbered on, and a new query begins", before=self._outbox_id)
+            return
+        if failure is not None and failure.disposition is not Disposition.RETRY:
+            raise failure
+        if not is_alive(spark):
+            raise SparkGone("Spark's JVM is gone") from error
+        cause = failure or self._failure or error
+        told = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
+        self._log.warning("query failed", attempt=failed, **told)
+        if failed > RESTARTS_MAX:
+            raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
+
+
+def _folders(settings: Settings) -> list[Path]:
+    """Return the folders that the pipeline writes to; for one that is not there yet, the one that it will be in."""
+    local = [settings.state, Path(settings.lake)]
+    if "://" not in settings.checkpoint:
+        local.append(Path(settings.checkpoint))
+    return [next(path for path in (folder, *folder.absolute().parents) if path.is_dir()) for folder in local]
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the format known to a session that did not find it by itself.
+
+    Spark looks for data sources once, by a helper process; where that dies or is late, it believes for good that there
+    are none. What it did find must not be registered again.
+    """
+    try:
+        spark.dataSource.register(OutboxSource)
+    except PySparkException as error:
+        if error.getCondition() != ALREADY_KNOWN:
+            raise
+
+
+def starting_sequence(positions: Positions, outbox: OutboxReader) -> Sequence:
+    """Return behind which value a query without a checkpoint starts: what the lake holds, whatever Spark knew.
+
+    An outbox that the lake does not know starts at its beginning, what the lake holds of it is left out by position; a
+    lake that knows none needs everything from the first value on, and the outbox says so if that is gone.
+    """
+    if positions.outbox in ("", outbox.outbox_id):
+        return positions.held.sequence
+    return outbox.ledger().trimmed
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Tell if the JVM answers."""
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - PySpark has no public way to ask
+    except (Py4JError, OSError):
+        return False

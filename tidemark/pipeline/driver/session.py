@@ -1,0 +1,100 @@
+"""The Spark session of the pipeline: quiet, in UTC, with this Python and a Java that is there."""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import tidemark
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, ConsumerFailed, Disposition
+from tidemark.pipeline.driver.java import java_home
+from tidemark.pipeline.lake.failures import first_reason
+
+
+class SparkRefused(ConfigError):
+    """A Spark that cannot be had as it was asked for."""
+
+    hint = "check --master and --driver-memory; Spark's own lines before this one may say more"
+
+
+class SparkGone(ConsumerFailed):
+    """Spark's JVM died."""
+
+    disposition = Disposition.RETRY
+    hint = "see if the machine ran out of memory; the pipeline starts anew by itself"
+
+
+_DIED_UNHEARD = "JAVA_GATEWAY_EXITED"  # Spark's name of the condition: of a JVM that was killed, or could not start
+_LOCAL_CHECKPOINTS = (
+    # Writes a checkpoint's files by plain renames: 35 ms a batch less than the default on a local disk.
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
+    """Start Spark; what its processes inherit is set here."""
+    umask = 0o777 & ~folder.folder_mode
+    before = os.umask(umask)  # theirs; our own files have their modes, and the lake's are the user's matter
+    try:
+        return _start(master, folder, umask, driver_memory=driver_memory, local_checkpoint=local_checkpoint)
+    finally:
+        os.umask(before)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop Spark; a JVM that has ended is stopped."""
+    with suppress(PySparkException, Py4JError, OSError):
+        spark.stop()
+
+
+def _start(master: str, folder: StateFolder, umask: int, *, driver_memory: str, local_checkpoint: bool) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(java_home(os.environ, folder.root.absolute()))
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
+    os.environ["TZ"] = "UTC"
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName("tidemark").master(master)
+    settings = {
+        "spark.driver.memory": driver_memory,
+        "spark.hadoop.fs.permissions.umask-mode": f"{umask:03o}",  # Hadoop sets modes by itself
+        "spark.driver.maxResultSize": "0",  # a batch is bounded by bytes before Spark sees it
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if local_checkpoint:
+        settings["spark.sql.streaming.checkpointFileManagerClass"] = _LOCAL_CHECKPOINTS
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        return _session(builder)
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise SparkGone("Spark's JVM died while it started") from error
+    except (PySparkException, Py4JError) as error:
+        raise SparkRefused(f"Spark at {master} does not start: {first_reason(str(error))}") from error
+
+
+def _session(builder: SparkSession.Builder) -> SparkSession:
+    """Start Spark; once more if its JVM ended before a word: the second time it is refused, not killed."""
+    try:
+        session: SparkSession = builder.getOrCreate()
+    except PySparkException as error:
+        if error.getCondition() != _DIED_UNHEARD:
+            raise
+        session = builder.getOrCreate()
+    return session
+
+
+def _python_path() -> list[str]:
+    """Return PYTHONPATH with the folder of our package in it: Spark's Python processes import it by name."""
+    ours = str(Path(tidemark.__file__).parent.parent)
+    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return given if ours in given else [ours, *given]

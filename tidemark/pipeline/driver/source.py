@@ -1,0 +1,227 @@
+"""The outbox as a source of Spark's Structured Streaming: one row a value, as bytes, or its header alone.
+
+Spark's offset is a sequence of one outbox, by its id; it ends at group ends only. What Spark asks for again it gets
+again, byte by byte, or an error of its own: never fewer rows. The values stay closed on their way, since Spark's rows
+cost more than all the rest; `tidemark.pipeline.driver.feed` opens them.
+
+Spark calls the reader in three kinds of processes: `read` runs in a worker, on a copy that was pickled once, so a
+partition carries all that it needs. NB: offsets are compared as text, so their keys and their order never change.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.model.errors import ConfigError, StateError
+from tidemark.model.position import NO_SEQUENCE, Sequence
+from tidemark.wire.values import encode_header
+
+FORMAT = "tidemark"
+BATCH_BYTES = 64 << 20
+PARTITION_BYTES = 16 << 20  # a second partition costs 17 ms: worth it from here on
+PARTITIONS_MAX = 16
+RECORD_BATCH_BYTES = 32 << 20
+RECORD_BATCH_HEADERS = 10_000
+SCHEMA = pa.schema([pa.field("sequence", pa.int64()), pa.field("value", pa.binary())])
+DDL = "sequence BIGINT, value BINARY"
+Offset = dict[str, str | int]
+
+
+class OutboxReplaced(StateError):
+    """A checkpoint of another outbox than the one in the state folder."""
+
+    hint = "delete Spark's checkpoint: the lake itself knows where to go on"
+
+
+class OffsetMovedBack(StateError):
+    """A range that ends before it starts: Spark takes such a thing without a word."""
+
+    hint = "delete Spark's checkpoint: the lake itself knows where to go on"
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What `option()` sets."""
+
+    state: Path
+    start: Sequence
+    batch_bytes: int
+    shared_with_group: bool
+    headers_only: bool = False  # for who reads the values from the outbox (`tidemark.pipeline.driver.portions`)
+
+    @classmethod
+    def parse(cls, options: dict[str, str]) -> "SourceOptions":
+        """Read the options; Spark hands their names over in lower case."""
+        given = {name.lower(): value for name, value in options.items()}
+        known = {"state", "startingsequence", "maxbatchbytes", "sharedwithgroup", "headersonly", "path"}
+        unknown = given.keys() - known
+        state = given.get("state") or given.get("path")
+        if unknown or not state:
+            raise ConfigError(
+                f"options of format {FORMAT!r}: unknown {sorted(unknown)}" if unknown else f"{FORMAT!r} wants a state",
+                hint='use option("state", FOLDER), startingSequence, maxBatchBytes, sharedWithGroup, headersOnly',
+            )
+        return cls(
+            Path(state),
+            Sequence(int(given.get("startingsequence", NO_SEQUENCE))),
+            int(given.get("maxbatchbytes", BATCH_BYTES)),
+            given.get("sharedwithgroup", "false").lower() == "true",
+            given.get("headersonly", "false").lower() == "true",
+        )
+
+    def folder(self) -> StateFolder:
+        """Return the state folder."""
+        return StateFolder(self.state, self.shared_with_group)
+
+
+class OutboxSource(DataSource):
+    """The data source `tidemark`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns."""
+        return DDL
+
+    def streamReader(self, schema: object) -> "OutboxStreamReader":  # noqa: N802, ARG002 - Spark's name, by keyword
+        """Return the reader of one query."""
+        return OutboxStreamReader(SourceOptions.parse(dict(self.options)))
+
+
+@dataclass
+class OutboxRange(InputPartition):
+    """The values of (after, upto] of one outbox."""
+
+    outbox: str
+    after: int
+    upto: int
+
+
+class OutboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans ranges of the outbox and reads them."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._target: Sequence | None = None  # of AvailableNow
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Return where a query without a checkpoint starts."""
+        return self._offset(self._options.start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the bound of a batch: at most half of the outbox, or Spark would wait for itself."""
+        return ReadMaxBytes(min(self._options.batch_bytes, self._reader().outbox_bytes_max // 2))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of a query that is to stop there."""
+        self._target = self._reader().head()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return the end of the next batch: a group end. Called every few milliseconds."""
+        after = self._sequence(start)
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        if bytes_max is None and not isinstance(limit, ReadAllAvailable):
+            raise ConfigError(f"format {FORMAT!r} limits batches by bytes, not by {limit}")
+        reader = self._reader()
+        end = reader.head() if bytes_max is None else reader.plan(after, bytes_max)
+        if self._target is not None:
+            end = max(after, min(end, self._target))
+        return self._offset(end)
+
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802
+        """Return the outbox's end, for the query's progress."""
+        return self._offset(self._reader().head())
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Cut a range into partitions of about `PARTITION_BYTES`; of headers alone one is made."""
+        after, upto = self._sequence(start), self._sequence(end)
+        if upto < after:
+            raise OffsetMovedBack(f"Spark asks for outbox values from {after} back to {upto}")
+        if self._options.headers_only and upto > after:
+            return [OutboxRange(str(start["outbox"]), after, upto)]
+        headers = self._reader().headers(after, upto)
+        total = sum(header.payload_length for header in headers)
+        count = max(1, min(PARTITIONS_MAX, total // PARTITION_BYTES))
+        cuts, filled = [after], 0
+        for header in headers:
+            filled += header.payload_length
+            if filled * count >= total * len(cuts) and header.sequence < upto:
+                cuts.append(header.sequence)
+        ends = [*cuts[1:], upto]
+        return [OutboxRange(str(start["outbox"]), a, b) for a, b in zip(cuts, ends, strict=True) if b > a]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the values of a partition, header and payload in one, or the header alone."""
+        assert isinstance(partition, OutboxRange), partition
+        self._sequence({"outbox": partition.outbox, "sequence": partition.after})
+        if self._options.headers_only:
+            yield from self._read_headers(partition)
+            return
+        sequences: list[int] = []
+        waiting: list[bytes] = []
+        held = 0
+        for value in self._reader().read(Sequence(partition.after), Sequence(partition.upto)):
+            sequences.append(value.header.sequence)
+            waiting.append(encode_header(value.header) + value.payload)
+            held += len(waiting[-1])
+            if held >= RECORD_BATCH_BYTES:
+                yield _batch(sequences, waiting)
+                sequences, waiting, held = [], [], 0
+        if waiting:
+            yield _batch(sequences, waiting)
+
+    def _read_headers(self, partition: OutboxRange) -> Iterator[pa.RecordBatch]:
+        for after in range(partition.after, partition.upto, RECORD_BATCH_HEADERS):
+            upto = min(after + RECORD_BATCH_HEADERS, partition.upto)
+            headers = self._reader().headers(Sequence(after), Sequence(upto))
+            yield _batch([header.sequence for header in headers], list(map(encode_header, headers)))
+
+    def commit(self, end: Offset) -> None:
+        """Do nothing: the driver confirms, which knows what the tables hold as well."""
+
+    def stop(self) -> None:
+        """Do nothing: the process ends, and nothing depends on it."""
+
+    def _reader(self) -> OutboxReader:
+        return open_once(self._options.folder())
+
+    def _offset(self, sequence: Sequence) -> Offset:
+        return {"outbox": self._reader().outbox_id, "sequence": sequence}
+
+    def _sequence(self, offset: Offset) -> Sequence:
+        mine = self._reader().outbox_id
+        if offset["outbox"] != mine:
+            raise OutboxReplaced(f"the checkpoint is of outbox {offset['outbox']}, the state folder has {mine}")
+        return Sequence(int(offset["sequence"]))
+
+
+def _batch(sequences: list[int], values: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(sequences, pa.int64()), pa.array(values, pa.binary())], schema=SCHEMA)
+
+
+_OPEN: dict[tuple[int, Path], tuple[int, OutboxReader]] = {}  # by process: workers are forked, LMDB must not be
+
+
+def open_once(folder: StateFolder) -> OutboxReader:
+    """Return this process's reader of a state folder, opened at the first call, and again where the state is new."""
+    key = (os.getpid(), folder.root)
+    file = folder.lmdb / "data.mdb"
+    number = file.stat().st_ino if file.exists() else 0
+    opened = _OPEN.get(key)
+    if opened is not None and opened[0] != number:
+        opened[1].close()
+        opened = None
+    if opened is None:
+        opened = _OPEN[key] = (number, OutboxReader.open(folder, guarded=told_of_stuck_writers))
+    return opened[1]

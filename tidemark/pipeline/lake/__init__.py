@@ -1,0 +1,1 @@
+"""Delta tables: their commits, layouts, positions and locks."""

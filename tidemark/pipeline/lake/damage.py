@@ -1,0 +1,78 @@
+"""Whether a Delta table can be read from disk: its own damage is told apart from a fault of the whole lake.
+
+A batch that fails is looked at here: a commit log that cannot be parsed, a data file that is gone, has another size, or
+cannot be decoded although its bytes can be read, is the fault of one table, which has *diverged*. A folder that is
+gone or may not be read, and a disk that returns errors, are not: the batch is tried again.
+
+NB: this reads every data file of the table. It is called after a failure that nothing else explains, and before a
+diverged table is made anew.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tidemark.pipeline.lake.commits import has_commit
+from tidemark.pipeline.lake.failures import first_reason
+
+LOG_FOLDER = "_delta_log"
+REASON_MAX = 200  # characters of a foreign message
+_CHUNK_BYTES = 1 << 20
+
+
+def damage_of(uri: str) -> str:
+    """Return what is lost or damaged of the table at `uri`; "" if nothing is, or if the disk does not let us see."""
+    log = Path(uri) / LOG_FOLDER
+    try:
+        if log.exists() and not log.is_dir():
+            return f"{log} is not a folder"
+        try:
+            table = DeltaTable(uri)
+        except TableNotFoundError:
+            return ""  # it was removed, or it is the lake's folder that is gone
+        except (DeltaError, OSError) as error:
+            _read_bytes(*log.iterdir())
+            return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
+        found = next(_damaged_files(uri, table), "")
+        # NB: a file may have been removed by maintenance that was committed meanwhile.
+        return "" if has_commit(uri, table.version() + 1) else found
+    except OSError:
+        return ""
+
+
+def _damaged_files(uri: str, table: DeltaTable) -> Iterator[str]:
+    """Give what is wrong with each damaged data file; raise `OSError` for what is no damage."""
+    added = pa.table(table.get_add_actions(flatten=True))
+    for name, size in zip(added.column("path").to_pylist(), added.column("size_bytes").to_pylist(), strict=True):
+        path = Path(uri) / unquote(name)
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            (Path(uri) / LOG_FOLDER).stat()  # or the folder is gone, which is more than a file
+            yield f"data file {path} is missing"
+            continue
+        if found != size:
+            yield f"data file {path} has {found} bytes, {size} were written"
+            continue
+        try:
+            with pq.ParquetFile(path) as file:
+                for _ in file.iter_batches():
+                    pass
+        except (pa.ArrowException, OSError) as error:
+            _read_bytes(path)
+            yield f"data file {path} is damaged: {first_reason(str(error))[:REASON_MAX]}"
+
+
+def _read_bytes(*paths: Path) -> None:
+    """Read files; raise `OSError` if the disk or the permissions do not allow that."""
+    for path in paths:
+        if path.is_dir():
+            continue
+        with path.open("rb") as file:
+            while file.read(_CHUNK_BYTES):
+                pass

@@ -1,0 +1,18 @@
+"""The pipeline's failpoints (`tidemark.io.host.failpoints`)."""
+
+from enum import Enum
+
+
+class Failpoint(Enum):
+    """Places between two durable writes, in the order in which a batch passes them."""
+
+    BATCH_RECEIVED = "batch-received"
+    LOG_RESHAPED = "log-reshaped"  # the log was rewritten for a new type, the rows that need it are not in yet
+    LOG_APPENDED = "log-appended"
+    REPLICA_RESHAPED = "replica-reshaped"
+    REPLICA_CHANGED = "replica-changed"  # after each merge, append or truncation
+    REWRITE_STAGED = "rewrite-staged"  # rewritten rows lie aside, the replica is the old one
+    REWRITE_ENDED = "rewrite-ended"
+    TABLES_DONE = "tables-done"
+    POSITIONS_WRITTEN = "positions-written"
+    CONFIRMED = "confirmed"

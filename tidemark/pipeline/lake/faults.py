@@ -1,0 +1,106 @@
+"""Why nothing is written to a log or replica, and what a log does not have because of that."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import Position
+from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded
+
+_POSITION = (pa.field("timeline", pa.int32()), pa.field("commit_lsn", pa.int64()), pa.field("ordinal", pa.int64()))
+FAULT = pa.struct([pa.field("kind", pa.string()), pa.field("reason", pa.string()), *_POSITION])
+BREAK = pa.struct(
+    [
+        pa.field("reason", pa.string()),
+        *_POSITION,  # of the last change before the break
+        *(pa.field(f"to_{field.name}", field.type) for field in _POSITION),  # of the change that the log goes on with
+    ]
+)
+
+
+class FaultKind(Enum):
+    """What has to happen before a table is written to again."""
+
+    DIVERGED = "diverged"  # another writer changed it, or it is damaged: a new copy of the source's rows
+    STOPPED = "stopped"  # a property restricts writes: the property has to be undone
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a table is not written to; `position` is that of the last change that was."""
+
+    kind: FaultKind
+    reason: str
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A place in a log: changes behind `after` and before `to` are not there, and earlier ones may be changed."""
+
+    reason: str
+    after: Position
+    to: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A log or a replica as the pipeline left it."""
+
+    recorded: Recorded = NEVER_WRITTEN
+    fault: Fault | None = None
+
+    def is_faulty(self, kind: FaultKind) -> bool:
+        """Tell if the fault is of `kind`."""
+        return self.fault is not None and self.fault.kind is kind
+
+
+UNTOUCHED = Target()
+
+
+def target_columns(name: str, target: Target) -> dict[str, object]:
+    """Return the columns of the positions table for the target called `name`."""
+    fault = target.fault
+    return {
+        f"{name}_version": target.recorded.version,
+        f"{name}_id": target.recorded.id,
+        f"{name}_token": target.recorded.token,
+        f"{name}_fault": fault and {"kind": fault.kind.value, "reason": fault.reason, **_columns(fault.position)},
+    }
+
+
+def parse_target(name: str, row: Mapping[str, object]) -> Target:
+    """Return what `target_columns` wrote; a row of an earlier version of Tidemark has the Delta version alone."""
+    version, token, fault = row[f"{name}_version"], row.get(f"{name}_token"), row.get(f"{name}_fault")
+    assert isinstance(version, int), name
+    recorded = Recorded(version, str(row.get(f"{name}_id") or ""), token if isinstance(token, int) else None)
+    if not isinstance(fault, dict):
+        return Target(recorded)
+    return Target(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault)))
+
+
+def break_columns(told: Break) -> dict[str, object]:
+    """Return a break as the positions table has it."""
+    to = {f"to_{name}": value for name, value in _columns(told.to).items()}
+    return {"reason": told.reason, **_columns(told.after), **to}
+
+
+def parse_breaks(value: object) -> tuple[Break, ...]:
+    """Return the breaks of a row of the positions table."""
+    rows = value if isinstance(value, list) else []
+    return tuple(Break(str(row["reason"]), _position(row), _position(row, "to_")) for row in rows)
+
+
+def _columns(position: Position) -> dict[str, object]:
+    return {"timeline": position.timeline, "commit_lsn": position.commit_lsn, "ordinal": position.ordinal}
+
+
+def _position(row: Mapping[str, object], prefix: str = "") -> Position:
+    timeline, lsn, ordinal = (row[prefix + name] for name in ("timeline", "commit_lsn", "ordinal"))
+    assert isinstance(timeline, int), row
+    assert isinstance(lsn, int), row
+    assert isinstance(ordinal, int), row
+    return Position(TimelineId(timeline), Lsn(lsn), ordinal)

@@ -1,0 +1,67 @@
+"""What a table of the lake holds, as its own commits say.
+
+Each commit carries Delta application transactions, which are numbers by name: the sequence of the last outbox value in
+it and the position of the last change, as timeline, LSN and ordinal. The position is the truth, since it means the same
+in every outbox; the sequence says how to number on. Names carry capture and table, so that a new outbox finds them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deltalake import CommitProperties, Transaction
+
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import NO_SEQUENCE, Position, Sequence
+from tidemark.pipeline.lake.commits import MARK, TOKEN, mark_of
+
+BEFORE_ALL = Position(TimelineId(0), Lsn(0), 0)
+"""Below every position: timelines count from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Everything of a table's stream up to `position`, which came as the outbox value `sequence`."""
+
+    sequence: Sequence
+    position: Position
+    generation: int = 0  # of the first copy; a greater one starts the table anew
+    copy_sequence: Sequence = NO_SEQUENCE  # of the value that began a copy whose end has not come; else 0
+    blocked: bool = False  # a replica that stopped at a change of a row that is not known
+
+
+NOTHING = Held(NO_SEQUENCE, BEFORE_ALL)
+
+
+def read_held(version_of: Callable[[str], int | None], app: str) -> Held:
+    """Read what a table holds from its application transactions; `NOTHING` for a table that never had one."""
+
+    def number(name: str) -> int:
+        return version_of(f"{app}:{name}") or 0
+
+    return Held(
+        Sequence(number("sequence")),
+        Position(TimelineId(number("timeline")), Lsn(number("lsn")), number("ordinal")),
+        number("generation"),
+        Sequence(number("copy")),
+        bool(number("blocked")),
+    )
+
+
+def commit_properties(app: str, held: Held, token: int) -> CommitProperties:
+    """Return the properties of a commit after which the table holds `held`; `token` identifies the commit."""
+    versions = {
+        "sequence": held.sequence,
+        "timeline": held.position.timeline,
+        "lsn": held.position.commit_lsn,
+        "ordinal": held.position.ordinal,
+        "generation": held.generation,
+        "copy": held.copy_sequence,
+        "blocked": int(held.blocked),
+        TOKEN: token,
+    }
+    # NB: no retry by delta-rs. A conflict means that another driver wrote: what it wrote has to be read first.
+    return CommitProperties(
+        app_transactions=[Transaction(f"{app}:{name}", version) for name, version in versions.items()],
+        custom_metadata={MARK: mark_of(app, token)},
+        max_commit_retries=0,
+    )

@@ -1,0 +1,318 @@
+"""One Delta table, written by delta-rs so that each commit says what it holds.
+
+Delta checks nothing for us: a lower version is accepted, a repeated append doubles rows. So what the table holds is
+read from the very snapshot that the next commit is made on, and a commit that meets another one fails. What that was
+decides: of another pipeline, and this one ends (`TableFenced`); maintenance, and the table is opened and applied to
+again (`TableMoved`); a change of data, and the table has diverged (`lineage`). NB: a merge or delete
+that changes no row makes no commit; an empty append then carries the version, so that every step ends in a commit.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, write_deltalake
+from deltalake.exceptions import DeltaError, DeltaProtocolError, TableNotFoundError
+
+from tidemark.io.host.disk import StateFull
+from tidemark.model.errors import ConsumerFailed, Disposition, Fenced, InternalError, TidemarkError
+from tidemark.pipeline.lake.commits import TOKEN, has_commit, new_token, read_commit
+from tidemark.pipeline.lake.encodings import SAMPLE_ROWS, properties_for
+from tidemark.pipeline.lake.failures import first_reason, named_failure, says_full
+from tidemark.pipeline.lake.held import NOTHING, Held, commit_properties, read_held
+from tidemark.pipeline.lake.lineage import NEVER_WRITTEN, Recorded, TableDiverged, check_lineage, check_restrictions
+
+KEEP_HOURS = 1  # files that a commit replaced, for readers of older versions: versions are kept for ten minutes
+REOPENED_MAX = 5  # times in a row, without a commit of ours between, that maintenance makes a table be opened again
+REASON_MAX = 200  # characters of a foreign message
+FILE_BYTES = 48 << 20  # between 32 and 64 MB: small enough for a merge to touch few rows, large enough to scan
+
+
+class TableFenced(Fenced):
+    """Another pipeline committed to a table of ours."""
+
+    hint = "two pipelines write to one lake: stop one of them; nothing is doubled or lost"
+
+    def __init__(self, uri: str, cause: str) -> None:
+        super().__init__(f"another writer committed to {uri}: {cause}")
+
+
+class TableMoved(ConsumerFailed):
+    """Maintenance by another writer was committed since the table was opened."""
+
+    disposition = Disposition.RETRY
+    hint = "nothing is lost: the table is opened again; have its maintenance run less often"
+
+    def __init__(self, uri: str, cause: str, held: Held) -> None:
+        super().__init__(f"{uri} has new commits of another writer's maintenance: {cause}")
+        self.held = held
+
+
+def table_id(uri: str) -> str | None:
+    """Return the id of the table at `uri`; "" where there is none, None for one that cannot be read."""
+    try:
+        return str(DeltaTable(uri).metadata().id) if DeltaTable.is_deltatable(uri) else ""
+    except OSError as error:
+        raise LakeFailed(f"{uri}: {first_reason(str(error))}") from error
+    except DeltaError:
+        return None
+
+
+def check_writable(uri: str) -> None:
+    """Raise `TableStopped` if a property of the table at `uri` restricts writes."""
+    if table_id(uri):
+        check_restrictions(uri, DeltaTable(uri))
+
+
+def quoted(name: str, alias: str = "") -> str:
+    """Return `name` as an identifier in delta-rs's SQL."""
+    identifier = '"' + name.replace('"', '""') + '"'
+    return f"{alias}.{identifier}" if alias else identifier
+
+
+class LakeFailed(ConsumerFailed):
+    """A table that delta-rs cannot read or write."""
+
+    disposition = Disposition.RETRY
+    hint = "see if the lake's folder is there, has room, and may be written; what it holds it holds"
+
+
+class LakeFull(StateFull):
+    """No room for more in the lake's folder; the pipeline waits and tries again."""
+
+    hint = "make room on the disk of the lake's folder: the pipeline goes on by itself"
+
+
+def table_properties(keep_hours: int) -> dict[str, str]:
+    """Return the properties of our tables; replaced files are kept for so many hours."""
+    return {
+        "delta.logRetentionDuration": "interval 1 days",  # for other engines: ours is `log_cleanup`
+        "delta.enableExpiredLogCleanup": "false",  # delta-rs would remove commits that `_positions` still needs
+        # Opening a table reads each commit since the last checkpoint, 0.5 ms of CPU; a checkpoint takes 14.
+        "delta.checkpointInterval": "20",
+        # A checkpoint lists the files that were removed for so long: at two commits a second a week's are a million.
+        "delta.deletedFileRetentionDuration": f"interval {keep_hours} hours",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MergeActions:
+    """What a merge does: delete where `delete_if`, else assign; insert where nothing matches and `insert_if`."""
+
+    delete_if: str
+    assignments: Mapping[str, str]
+    inserted: Mapping[str, str]
+    insert_if: str
+
+
+class LakeTable:
+    """A table at one snapshot, or its absence; every write moves on to the snapshot that it made."""
+
+    def __init__(self, uri: str, app: str, recorded: Recorded | None = None, *, version: int | None = None) -> None:
+        """Open the table, or an older `version`; with `recorded` it is checked to be the one that was left so."""
+        self.uri = uri
+        self.app = app
+        self._delta: DeltaTable | None = None
+        self._is_marked = recorded is None or bool(recorded.id)
+        self._delta = self._opened_table(recorded, version)
+        self._opened = max(self.version, 0)
+        version_of = self._delta.transaction_version if self._delta is not None else None
+        self.held = read_held(version_of, app) if version_of else NOTHING
+        self._token = version_of(f"{app}:{TOKEN}") if version_of else None
+        if recorded is not None:
+            check_lineage(uri, app, self._delta, self._token, recorded)
+
+    @property
+    def exists(self) -> bool:
+        """Tell if the table has been created."""
+        return self._delta is not None
+
+    @property
+    def version(self) -> int:
+        """Return the version of the snapshot; -1 for no table."""
+        return self._delta.version() if self._delta is not None else -1
+
+    @property
+    def recorded(self) -> Recorded:
+        """Return what identifies the snapshot."""
+        if self._delta is None:
+            return NEVER_WRITTEN
+        return Recorded(self.version, str(self._delta.metadata().id), self._token)
+
+    def has_passed(self, every: int) -> bool:
+        """Tell if one of the versions written since the table was opened is a multiple of `every`."""
+        return self.version // every > self._opened // every
+
+    @property
+    def delta(self) -> DeltaTable:
+        """Return the snapshot."""
+        if self._delta is None:
+            raise InternalError(f"{self.uri} was written to before it was created")
+        return self._delta
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns, each with the metadata that it was created with."""
+        return pa.schema(self.delta.schema().to_arrow())
+
+    def scan(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """Read the rows of the snapshot batch by batch."""
+        wanted = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        try:
+            return self.delta.to_pyarrow_dataset().scanner(columns=wanted.names).to_reader()
+        except DeltaProtocolError:
+            # NB: a feature that stays in the protocol when its property is undone. DataFusion reads those, as views.
+            names = ", ".join(map(quoted, wanted.names))
+            found = QueryBuilder().register("t", self.delta).execute(f"SELECT {names} FROM t")  # noqa: S608 - quoted
+            batches = (batch.cast(wanted) for batch in pa.RecordBatchReader.from_stream(found))
+            return pa.RecordBatchReader.from_batches(wanted, batches)
+
+    def create_with(self, rows: pa.Table, held: Held) -> None:
+        """Create the table with `rows`, in one commit."""
+        with self._commit(held) as properties:
+            write_deltalake(
+                self.uri,
+                rows,
+                mode="error",
+                configuration=dict(table_properties(KEEP_HOURS)),
+                commit_properties=properties,
+            )
+            self._delta = DeltaTable(self.uri)
+
+    def create(self, schema: pa.Schema, held: Held) -> None:
+        """Create the table without rows."""
+        with self._commit(held) as properties:
+            self._delta = DeltaTable.create(
+                self.uri, schema, configuration=table_properties(KEEP_HOURS), commit_properties=properties
+            )
+
+    def append(self, rows: pa.Table, held: Held, *, merge_schema: bool = False) -> None:
+        """Add `rows`; with `merge_schema` new columns and fields of structs come with them."""
+        with self._commit(held) as properties:
+            write_deltalake(
+                self.delta,
+                rows,
+                mode="append",
+                schema_mode="merge" if merge_schema else None,
+                target_file_size=FILE_BYTES,
+                writer_properties=properties_for(rows),
+                commit_properties=properties,
+            )
+
+    def overwrite(self, rows: pa.RecordBatchReader | pa.Table, held: Held) -> None:
+        """Replace all rows and the columns as well."""
+        with self._commit(held) as properties:
+            write_deltalake(
+                self.delta,
+                rows,
+                mode="overwrite",
+                schema_mode="overwrite",
+                target_file_size=FILE_BYTES,
+                commit_properties=properties,
+            )
+
+    def add_columns(self, fields: Sequence[pa.Field], held: Held) -> None:
+        """Add columns that are NULL in every row there is."""
+        with self._commit(held) as properties:
+            self.delta.alter.add_columns([Field.from_arrow(field) for field in fields], commit_properties=properties)
+
+    def delete(self, where: str | None, held: Held) -> None:
+        """Delete the rows that the SQL condition `where` names, or all."""
+        version = self.version
+        with self._commit(held) as properties:
+            self.delta.delete(where, commit_properties=properties)
+        self._settle(version, held)
+
+    def merge(self, rows: pa.Table, on: str, actions: MergeActions, held: Held) -> None:
+        """Merge `rows` (alias `s`) into the table (alias `t`)."""
+        version = self.version
+        with self._commit(held) as properties:
+            merger = self.delta.merge(
+                rows,
+                on,
+                source_alias="s",
+                target_alias="t",
+                streamed_exec=False,  # lets the key range of the source prune files
+                writer_properties=properties_for(rows),
+                commit_properties=properties,
+            ).when_matched_delete(actions.delete_if)
+            if actions.assignments:
+                merger = merger.when_matched_update(dict(actions.assignments), f"NOT ({actions.delete_if})")
+                merger = merger.when_not_matched_insert(dict(actions.inserted), actions.insert_if)
+            merger.execute()
+        self._settle(version, held)
+
+    def forget_files(self, hours: int = 0) -> None:
+        """Delete the files that no row has needed for `hours`; with 0 not for tables that anybody else reads."""
+        if hours:
+            self._set_properties(table_properties(hours))
+        with self._translated():
+            self.delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+    def compact(self, keep_hours: int) -> None:
+        """Put small files together, and delete those that no row has needed for `keep_hours`."""
+        with self._translated():
+            sample = pa.Table.from_batches(islice(self.scan(), 1), self.schema).slice(0, SAMPLE_ROWS)
+            self.delta.optimize.compact(target_size=FILE_BYTES, writer_properties=properties_for(sample))
+        self.forget_files(keep_hours)
+
+    def _set_properties(self, wanted: Mapping[str, str]) -> None:
+        """Set properties of the table where they differ: it may have been created by another version of ours."""
+        configuration = self.delta.metadata().configuration
+        changed = {name: value for name, value in wanted.items() if configuration.get(name) != value}
+        if changed:
+            with self._commit(self.held) as properties:
+                self.delta.alter.set_table_properties(changed, commit_properties=properties)
+
+    def _settle(self, version: int, held: Held) -> None:
+        if self.version == version:
+            self.append(self.schema.empty_table(), held)
+
+    def _opened_table(self, recorded: Recorded | None, version: int | None) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.uri, version=version)
+        except TableNotFoundError as error:
+            # NB: also of a folder that may not be read, which must not be taken for one that is gone.
+            if Path(self.uri).exists() and not os.access(self.uri, os.R_OK | os.X_OK):
+                raise LakeFailed(f"{self.uri} may not be read") from error
+            return None
+        except OSError as error:
+            raise LakeFailed(f"{self.uri}: {first_reason(str(error))}") from error
+        except DeltaError as error:
+            reason = f"{self.uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
+            raise (LakeFailed(reason) if recorded is None else TableDiverged(reason)) from error
+
+    @contextmanager
+    def _commit(self, held: Held) -> Iterator[CommitProperties]:
+        token = new_token()
+        with self._translated(token):
+            yield commit_properties(self.app, held, token)
+        self.held, self._token = held, token
+
+    @contextmanager
+    def _translated(self, token: int | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise named_failure(str(error)) or self._failure(error, token) from error
+
+    def _failure(self, error: Exception, token: int | None) -> TidemarkError:
+        """Return what a failed read or commit comes to: what was committed since the table was opened decides."""
+        version = self.version + 1
+        while has_commit(self.uri, version):
+            commit = read_commit(self.uri, self.app, version, unmarked=not self._is_marked)
+            if commit is None:
+                return TableDiverged(f"{self.uri}: the commit of version {version} cannot be read")
+            if not commit.foreign and (token is None or commit.token != token):
+                return TableFenced(self.uri, str(error))
+            if commit.changes:
+                return TableDiverged(f"{self.uri} was changed by another writer: {commit.changes}")
+            version += 1
+        reason = first_reason(str(error))
+        if version > self.version + 1:
+            return TableMoved(self.uri, reason, self.held)
+        return (LakeFull if says_full(str(error)) else LakeFailed)(f"{self.uri}: {reason}")

@@ -1,0 +1,156 @@
+"""One pipeline a lake: a lock in the lake's folder that names its holder.
+
+`_positions` says whose tables a lake has, but a capture whose state was lost is continued by another state under the
+same name. The lock refuses the case that is no such successor: a second pipeline beside one that runs. The kernel
+releases it when the holder dies. The hosts of one capture, which have one marker key, each run a pipeline: after a
+switchover the one at the new deliverer writes, while the other still holds the lock and has nothing to write. Such a
+pair, and one on hosts whose file system does not share locks, is fenced by its commits
+(`tidemark.pipeline.lake.lake.TableFenced`).
+"""
+
+import fcntl
+import os
+import pwd
+import struct
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from tidemark.io.host.clock import host_name
+from tidemark.io.host.disk import is_full
+from tidemark.pipeline.lake.lake import LakeFailed, LakeFull
+from tidemark.pipeline.lake.positions import LakeTaken
+from tidemark.wire.state import Identity
+
+FILE = "_pipeline.lock"
+_FILE_MODE = 0o600
+OTHER_USER = f"run the pipelines of a lake as one user; or, while none runs, remove {FILE}: the next one makes it anew"
+NO_LOCKS = "put the lake on a file system with locks of open files (on NFS: without nolock, with its lock service)"
+_TEXT_BYTES_MAX = 4096
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock of fcntl(2)
+_WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Which pipeline holds a lake."""
+
+    capture: str
+    system_identifier: str
+    state: str
+    reader: str
+    host: str
+    pid: int
+    marker_keys: tuple[str, ...]  # their names, which do not reveal the keys
+
+    def is_beside(self, other: "Holder") -> bool:
+        """Tell if both are pipelines of one capture at two of its hosts."""
+        is_same_state = (self.host, self.state) == (other.host, other.state)
+        return not is_same_state and bool(set(self.marker_keys) & set(other.marker_keys))
+
+    def __str__(self) -> str:
+        return (
+            f"the pipeline {self.reader!r} of capture {self.capture!r} of the cluster {self.system_identifier} "
+            f"(state {self.state}, process {self.pid} on {self.host})"
+        )
+
+
+_HOLDER = TypeAdapter(Holder)
+
+
+class LakeInUse(LakeTaken):
+    """A lake that another pipeline writes to."""
+
+    hint = "give each capture a lake of its own and a name of its own (capture.name), or stop the other pipeline first"
+
+
+class LakeLock:
+    """The lock of one lake, held until it is closed; or, with `beside`, not held."""
+
+    def __init__(self, descriptor: int, beside: Holder | None = None) -> None:
+        self._descriptor = descriptor
+        self.beside = beside
+
+    @classmethod
+    def take(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
+        """Take the lock of `lake`, whose folder is made if it is not there; raise `LakeInUse` where another has it."""
+        own = Holder(
+            identity.capture,
+            str(identity.system_identifier),
+            str(state.absolute()),
+            reader,
+            host_name(),
+            os.getpid(),
+            tuple(sorted(marker_keys)),
+        )
+        path = lake / FILE
+        with _writing_lake(path):
+            lake.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            try:
+                with _locking(path):
+                    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+            except BlockingIOError:
+                holder = _holder(descriptor)
+                if holder is not None and own.is_beside(holder):
+                    return cls(descriptor, holder)
+                by = holder or "another pipeline, which starts at this moment"
+                raise LakeInUse(f"{lake} is written by {by}; this is {own}") from None
+            with _writing_lake(path):
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, _HOLDER.dump_json(own), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._descriptor)
+
+
+@contextmanager
+def _writing_lake(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        with suppress(OSError):
+            owner = path.stat().st_uid
+            told = f"{path} belongs to the user {_name(owner)} and may not be written by {_name(os.geteuid())}"
+            raise LakeFailed(told, hint=OTHER_USER) from error
+        raise LakeFailed(f"{path}: {error.strerror}") from error
+    except OSError as error:
+        raise (LakeFull if is_full(error) else LakeFailed)(f"{path}: {error.strerror}") from error
+
+
+@contextmanager
+def _locking(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise LakeFailed(f"{path} cannot be locked: {error.strerror}", hint=NO_LOCKS) from error
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
+
+
+def _holder(descriptor: int) -> Holder | None:
+    """Return who holds the lock; the text is missing for the moment between taking the lock and writing it."""
+    try:
+        return _HOLDER.validate_json(os.pread(descriptor, _TEXT_BYTES_MAX, 0))
+    except ValidationError:
+        return None

@@ -1,0 +1,244 @@
+"""How a relation's columns stand in the lake: their names, their types, and how to get from one layout to the next.
+
+Each column of a replica carries its number (`pg_attribute.attnum`) as metadata of the Delta field, so a table says by
+itself which column of the source it holds under which name: a rename, a drop and a new column of an old name are told
+apart without history. Types come mapped already (`tidemark.decode.types`); nothing here knows PostgreSQL's.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.decode.types.codec import Dialect, without_escapes
+from tidemark.decode.types.registry import fits_key
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Column, Relation, ReplicaIdentity, TypeDescription
+
+NUMBER = b"tidemark.number"
+Shapes = Callable[[Relation], pa.StructType]
+"""Gives a relation's live columns in Arrow, for events that come without rows."""
+Constants = Callable[[Relation, Dialect], Mapping[int, pa.Scalar]]
+"""Gives what columns of a relation hold in rows older than they are (attmissingval), by number."""
+Labels = Mapping[int, Mapping[str, str]]
+"""By column: an enum's labels that are called otherwise now."""
+Mask = npt.NDArray[np.bool_]
+
+PLACE = tuple(
+    pa.field(name, kind)
+    for name, kind in (
+        ("_seq", pa.int64()),
+        ("_tli", pa.int32()),
+        ("_commit_lsn", pa.int64()),
+        ("_ordinal", pa.int64()),
+        ("_lsn", pa.int64()),
+        ("_xid", pa.int64()),
+    )
+)
+"""What every log in the lake says of where a row comes from."""
+
+# Names that the change log and the merges use for themselves; a column of such a name gets one more underscore behind.
+RESERVED = re.compile(
+    r"(_op|_seq|_tli|_commit_lsn|_ordinal|_lsn|_xid|_commit_time|_origin|_before_kind|_unchanged|_old|__tidemark.*)_*",
+    re.IGNORECASE,
+)
+
+
+class UnfitRows(TidemarkError):
+    """Rows that are in the lake cannot take a new column type."""
+
+    hint = "copy the table again: its replica is then built anew from the source"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumn:
+    """A column of a relation as the lake has it; `place` is its index among the relation's live columns."""
+
+    number: int
+    place: int
+    name: str
+
+
+def lake_columns(relation: Relation) -> tuple[LakeColumn, ...]:
+    """Return the columns that the lake keeps, in order: all live ones that are stored."""
+    taken: set[str] = set()
+    columns = []
+    for place, column in enumerate(relation.live_columns):
+        if column.is_virtual:
+            continue
+        name = column.name + "_" if RESERVED.fullmatch(column.name) else column.name
+        while name.lower() in taken:  # Delta's names do not differ by case alone; PostgreSQL's may
+            name = f"{name}_{column.number}"
+        taken.add(name.lower())
+        columns.append(LakeColumn(column.number, place, name))
+    return tuple(columns)
+
+
+def key_names(relation: Relation) -> tuple[str, ...]:
+    """Return the names of the columns that identify a row in the replica; () for a table that is log only.
+
+    What counts is what the server writes for an old row: the columns of the identity's index, or with FULL everything,
+    the primary key among it. With NOTHING no old row is known, so no key is either. A list is no key in the lake:
+    neither Arrow nor delta-rs groups or joins by one. Nor is a type without a codec: a first copy and the stream have
+    other bytes for one value.
+    """
+    numbers = relation.identity_columns
+    if relation.replica_identity is ReplicaIdentity.FULL:
+        numbers = relation.primary_key
+    elif relation.replica_identity is ReplicaIdentity.NOTHING:
+        numbers = ()
+    names = {column.number: column.name for column in lake_columns(relation)}
+    unfit = {column.number for column in relation.live_columns if not fits_key(column)}
+    if any(number in unfit or number not in names for number in numbers):
+        return ()
+    return tuple(names[number] for number in numbers)
+
+
+def replica_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
+    """Return the schema of the replica of `relation`, whose live columns are `columns` in Arrow."""
+    return pa.schema(
+        [
+            pa.field(column.name, columns.field(column.place).type, metadata={NUMBER: str(column.number).encode()})
+            for column in lake_columns(relation)
+        ]
+    )
+
+
+def numbered(schema: pa.Schema) -> dict[int, pa.Field]:
+    """Return the fields of a replica by the number of the column that they hold."""
+    return {int(field.metadata[NUMBER]): field for field in schema if field.metadata and NUMBER in field.metadata}
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """What turns the layout that a replica has into the wanted one: new columns only, or every row anew."""
+
+    added: tuple[pa.Field, ...]
+    whole: bool
+
+
+def plan_reshape(held: pa.Schema, wanted: pa.Schema, constants: Mapping[int, pa.Scalar]) -> Reshape | None:
+    """Compare two layouts; `constants` are what new columns hold in rows that are there already. None: equal."""
+    old, new = numbered(held), numbered(wanted)
+    same = {number for number in old.keys() & new.keys() if _same(old[number], new[number])}
+    if len(same) == len(old):
+        added = tuple(field for number, field in new.items() if number not in old)
+        if not added:
+            return None
+        if not any(number in constants for number in new.keys() - old.keys()):
+            return Reshape(added, whole=False)
+    return Reshape((), whole=True)
+
+
+def reshaper(
+    held: pa.Schema,
+    wanted: pa.Schema,
+    constants: Mapping[int, pa.Scalar],
+    restates: Mapping[int, Callable[[pa.Array], pa.Array]],
+    *,
+    lenient: bool = False,
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Return the function that gives rows of the layout `held` the layout `wanted`, and says values as `restates` do.
+
+    `lenient`: a column whose values do not fit is NULL.
+    """
+    old = numbered(held)
+
+    def reshape(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = []
+        for number, field in numbered(wanted).items():
+            if number in old:
+                values = batch.column(old[number].name)
+                named = restates[number](values) if number in restates else values
+                columns.append(_convert_or_null(named, field) if lenient else convert(named, field))
+            elif number in constants:
+                columns.append(pa.repeat(constants[number].cast(field.type), batch.num_rows))
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+    return reshape
+
+
+def renamed_labels(before: Relation | None, after: Relation) -> Labels:
+    """Return the labels that were renamed between two versions of a relation; the rows were not touched by that."""
+    was = {column.number: labels_of(column) for column in before.live_columns} if before is not None else {}
+    renamed: dict[int, Mapping[str, str]] = {}
+    for column in after.live_columns:
+        names = _changed(was.get(column.number, {}), labels_of(column))
+        if names:
+            renamed[column.number] = names
+    return renamed
+
+
+def labels_of(column: Column) -> Mapping[Oid, str]:
+    """Return the labels of a column that holds an enum or an array of one, by OID."""
+    kind = column.type.ultimate() if column.type is not None else None
+    if kind is not None and kind.element is not None:
+        kind = kind.element.ultimate()
+    return _labels(kind) if kind is not None else {}
+
+
+def label_names(old: TypeDescription, new: TypeDescription) -> Mapping[str, str]:
+    """Return the labels of an enum that were renamed between two versions of it."""
+    return _changed(_labels(old), _labels(new))
+
+
+def _labels(kind: TypeDescription) -> Mapping[Oid, str]:
+    return {label.oid: without_escapes(label.label) for label in kind.labels}
+
+
+def _changed(old: Mapping[Oid, str], new: Mapping[Oid, str]) -> dict[str, str]:
+    return {old[oid]: label for oid, label in new.items() if oid in old and old[oid] != label}
+
+
+def relabelled(column: pa.Array, names: Mapping[str, str]) -> pa.Array:
+    """Return the values of a column, or of its lists, by their new names."""
+    if pa.types.is_list(column.type):
+        lists = column.to_pylist()
+        return pa.array([old and [names.get(label, label) for label in old] for old in lists], column.type)
+    places = pc.index_in(column, value_set=pa.array(names.keys(), pa.string()))
+    return pc.coalesce(pa.array(names.values(), pa.string()).take(places), column)
+
+
+def convert(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Give `column` the type of `field`, exactly; raise `UnfitRows` where a value does not fit."""
+    if column.type == field.type:
+        return column
+    if column.null_count == len(column):
+        return pa.nulls(len(column), field.type)  # an empty table can be given any type
+    if pa.types.is_decimal(column.type) and pa.types.is_string(field.type):
+        # Arrow prints small decimals with an exponent, PostgreSQL never does.
+        return pa.array([None if value is None else f"{value:f}" for value in column.to_pylist()], field.type)
+    # An oid is an integer to the server as it stands: rows are not rewritten, and 2^31 and more are below zero then.
+    wraps = pa.types.is_int64(column.type) and pa.types.is_int32(field.type)
+    try:
+        return pc.cast(column, field.type, safe=not wraps)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnfitRows(f"column {field.name}: {column.type} does not become {field.type}") from error
+
+
+def _convert_or_null(column: pa.Array, field: pa.Field) -> pa.Array:
+    try:
+        return convert(column, field)
+    except UnfitRows:
+        return pa.nulls(len(column), field.type)
+
+
+def _same(left: pa.Field, right: pa.Field) -> bool:
+    return bool(left.name == right.name and left.type == right.type)
+
+
+def unchanged_masks(changes: pa.Table, columns: Sequence[LakeColumn]) -> dict[str, Mask]:
+    """Return which changes left which columns unchanged: little-endian bitmaps over the live columns, taken apart."""
+    bitmaps = changes.column("_unchanged")
+    if bitmaps.null_count == len(bitmaps):
+        return {}
+    numbers = [int.from_bytes(bitmap, "little") if bitmap else 0 for bitmap in bitmaps.to_pylist()]
+    masks = {c.name: np.array([number >> c.place & 1 for number in numbers], np.bool_) for c in columns}
+    return {name: mask for name, mask in masks.items() if mask.any()}

@@ -1,0 +1,89 @@
+"""What the positions table records of a Delta table, and the check that the table is still that one.
+
+A table is checked when it is opened, before anything is written to it: its id, its version, and each commit behind the
+recorded version. Usually there is none of those, so that nothing is read. What another writer changed cannot be undone
+here: the table has *diverged*. A property that restricts writes *stops* the table until somebody undoes the property.
+"""
+
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+from tidemark.model.errors import ConsumerFailed
+from tidemark.pipeline.lake.commits import changed_columns, commits_after
+from tidemark.pipeline.lake.restrictions import column_restrictions, restrictions
+
+NO_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One Delta table as the pipeline left it; "" and None: written before ids and tokens were recorded."""
+
+    version: int = NO_VERSION  # NO_VERSION: there is none
+    id: str = ""
+    token: int | None = None  # of our last commit
+
+
+NEVER_WRITTEN = Recorded()
+
+
+class TableDiverged(ConsumerFailed):
+    """Another writer changed what a table holds, it is damaged, or what happened to it cannot be found out."""
+
+    hint = "cdcctl table recopy makes the table anew from the source"
+
+
+class TableStopped(ConsumerFailed):
+    """A property of a table restricts what may be written to it."""
+
+    hint = "undo the property: the table then goes on"
+
+
+def check_lineage(uri: str, app: str, table: DeltaTable | None, token: int | None, recorded: Recorded) -> None:
+    """Raise `TableDiverged` or `TableStopped` unless `table`, whose last commit of ours has `token`, may be written."""
+    if table is None:
+        if recorded.version != NO_VERSION:
+            raise TableDiverged(f"{uri} is gone: version {recorded.version} was there")
+        return
+    if recorded.id and str(table.metadata().id) != recorded.id:
+        raise TableDiverged(f"{uri} was created anew by another writer: its id is another one")
+    if table.version() < recorded.version:
+        raise TableDiverged(
+            f"{uri} was put back from an older copy: it has version {table.version()}, {recorded.version} was written"
+        )
+    has_new_columns = _check_commits(uri, app, table, recorded, token)
+    check_restrictions(uri, table, columns=has_new_columns)
+
+
+def check_restrictions(uri: str, table: DeltaTable, *, columns: bool = False) -> None:
+    """Raise `TableStopped` if something restricts writes; with `columns` also if a column does."""
+    found = restrictions(table, uri)
+    if columns:
+        found += column_restrictions(table, uri)
+    if found:
+        told = "; ".join(f"{one.what} restricts writes, undo it by {one.undo}" for one in found)
+        raise TableStopped(f"{uri}: {told}")
+
+
+def _check_commits(uri: str, app: str, table: DeltaTable, recorded: Recorded, token: int | None) -> bool:
+    """Check the commits behind the recorded version; tell if one of another writer has properties or columns."""
+    is_known, has_metadata = False, False
+    commits = commits_after(uri, app, recorded.version, table.version(), unmarked=not recorded.id)
+    for number, commit in enumerate(commits, recorded.version + 1):
+        if commit is None:
+            raise TableDiverged(f"{uri}: the commit of version {number} cannot be read, so it cannot be checked")
+        if commit.changes:
+            raise TableDiverged(f"{uri} was changed by another writer: {commit.changes}")
+        if not commit.foreign:
+            is_known = True
+        elif not number:
+            raise TableDiverged(f"{uri} was created by another writer")
+        elif commit.changes_metadata:
+            has_metadata = True
+            changed = changed_columns(uri, number - 1, number)
+            if changed:
+                raise TableDiverged(f"{uri} was changed by another writer at version {number}: {changed}")
+    if not is_known and recorded.token is not None and token != recorded.token:
+        raise TableDiverged(f"{uri} was put back from an older copy: the last commit of this pipeline is not in it")
+    return has_metadata

@@ -1,0 +1,273 @@
+"""The positions table: how far every table of the lake is, and where a new checkpoint starts.
+
+It is written last in every batch, so it never says more than the tables hold. One row stands for each table, with its
+present name, its folder and the versions of log and replica that belong together, and one, with relation 0, for the
+messages of each database. The row of database 0 stands for all: everything up to it is in the lake, in quiet tables
+too. The commit carries that as application transactions.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pyarrow as pa
+
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId
+from tidemark.model.position import Position, Sequence
+from tidemark.pipeline.lake.commits import has_commit, read_commit
+from tidemark.pipeline.lake.faults import (
+    BREAK,
+    FAULT,
+    UNTOUCHED,
+    Break,
+    Target,
+    break_columns,
+    parse_breaks,
+    parse_target,
+    target_columns,
+)
+from tidemark.pipeline.lake.held import NOTHING, Held
+from tidemark.pipeline.lake.lake import KEEP_HOURS, REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
+from tidemark.pipeline.lake.lineage import NO_VERSION, TableDiverged
+from tidemark.wire.state import Identity
+
+FOLDER = "_positions"
+SCHEMA = pa.schema(
+    [
+        pa.field("database", pa.int64()),
+        pa.field("relation", pa.int64()),
+        pa.field("namespace", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("folder", pa.string()),  # below the lake's root
+        pa.field("state", pa.string()),
+        pa.field("sequence", pa.int64()),
+        pa.field("timeline", pa.int32()),
+        pa.field("commit_lsn", pa.int64()),
+        pa.field("ordinal", pa.int64()),
+        pa.field("generation", pa.int64()),
+        pa.field("log_version", pa.int64()),  # of the Delta tables; -1: there is none
+        pa.field("replica_version", pa.int64()),
+        pa.field("outbox", pa.string()),
+        pa.field("capture", pa.string()),
+        pa.field("system_identifier", pa.string()),  # an unsigned 64-bit number
+        pa.field("log_id", pa.string()),  # of the Delta table; "": not recorded
+        pa.field("replica_id", pa.string()),
+        pa.field("log_token", pa.int64()),  # of the last commit of ours
+        pa.field("replica_token", pa.int64()),
+        pa.field("log_fault", FAULT),  # why nothing is written to it; NULL: it is written to
+        pa.field("replica_fault", FAULT),
+        pa.field("log_breaks", pa.list_(BREAK)),  # what the log does not have
+    ]
+)
+_VACUUM_EVERY = 500  # commits; each leaves one small file behind
+
+
+class LakeTaken(ConfigError):
+    """A lake with another capture's tables."""
+
+    hint = "give each capture a lake of its own; that of a cluster made anew (initdb, pg_upgrade) is another one, too"
+
+
+class TableState(Enum):
+    """What a table's replica is."""
+
+    LIVE = "live"
+    COPYING = "copying"  # the first copy has not come to its end
+    BLOCKED = "blocked"  # changes that do not say which row they mean: log only, there is no replica
+    DROPPED = "dropped"  # at the source; log and replica are kept
+    STALE = "stale"  # blocked, with a replica of before, which is kept as it was
+    STOPPED = "stopped"  # a property restricts writes to log or replica
+    DIVERGED = "diverged"  # another writer changed log or replica, or it is damaged
+
+
+@dataclass(frozen=True, slots=True)
+class TablePosition:
+    """How far one table is."""
+
+    database: Oid
+    relation: Oid
+    namespace: str
+    name: str
+    folder: str
+    state: TableState
+    sequence: Sequence
+    position: Position
+    generation: int = 0
+    log: Target = UNTOUCHED
+    replica: Target = UNTOUCHED
+    breaks: tuple[Break, ...] = ()
+
+    @property
+    def qualified_name(self) -> str:
+        """Return the name by which messages and commands call the table."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
+    @property
+    def log_version(self) -> int:
+        """Return the version of the log; -1: there is none."""
+        return self.log.recorded.version
+
+    @property
+    def replica_version(self) -> int:
+        """Return the version of the replica; -1: there is none."""
+        return self.replica.recorded.version
+
+    def row(self) -> dict[str, object]:
+        """Return the table's own part of its row."""
+        at = self.position
+        return {
+            "database": self.database,
+            "relation": self.relation,
+            "namespace": self.namespace,
+            "name": self.name,
+            "folder": self.folder,
+            "state": self.state.value,
+            "sequence": self.sequence,
+            "timeline": at.timeline,
+            "commit_lsn": at.commit_lsn,
+            "ordinal": at.ordinal,
+            "generation": self.generation,
+            **target_columns("log", self.log),
+            **target_columns("replica", self.replica),
+            "log_breaks": [break_columns(told) for told in self.breaks],
+        }
+
+
+TableId = tuple[Oid, Oid]
+"""Database and relation."""
+
+
+class Positions:
+    """The positions table as last written; raises `LakeTaken` for a lake that is not `identity`'s."""
+
+    def __init__(self, root: str, identity: Identity, keep_hours: int = KEEP_HOURS) -> None:
+        self._keep_hours = keep_hours
+        self._root = root
+        self._uri, self._app = f"{root}/{FOLDER}", f"tidemark:{identity.capture}:positions"
+        self._table = LakeTable(self._uri, self._app)
+        self._owner = {"capture": identity.capture, "system_identifier": str(identity.system_identifier)}
+        self.tables: dict[TableId, TablePosition] = {}
+        self.outbox = ""
+        self.foreign_change = ""  # of the positions table itself, since our last commit
+        for row in self._rows():
+            self.outbox = str(row["outbox"])
+            if row["database"] != INVALID_OID:
+                table = _parse(row)
+                self.tables[table.database, table.relation] = table
+
+    @property
+    def held(self) -> Held:
+        """Return what the whole lake holds."""
+        return self._table.held
+
+    @property
+    def version(self) -> int:
+        """Return the version of the table itself."""
+        return self._table.version
+
+    def check_place(self) -> None:
+        """Raise `LakeFailed` if the whole lake was removed or put back: no table is to be taken for changed alone."""
+        if self._table.exists and not has_commit(self._uri, self._table.version):
+            reason = "the lake is not mounted, or was removed, renamed or put back from a copy as a whole"
+            raise LakeFailed(f"version {self._table.version} of {self._uri} is gone: {reason}")
+
+    def write(self, outbox: str, touched: Iterable[TablePosition], held: Held) -> None:
+        """Record that `touched` tables are where they are and that all tables hold `held`."""
+        tables = {**self.tables, **{(table.database, table.relation): table for table in touched}}
+        self._overwrite(self._rows_of(outbox, tables.values(), held), held)
+        self.tables, self.outbox = tables, outbox
+        if self._table.version % _VACUUM_EVERY == 0:
+            self._table.forget_files(self._keep_hours)
+
+    def _overwrite(self, rows: pa.Table, held: Held) -> None:
+        for reopened in range(REOPENED_MAX + 1):
+            try:
+                self._make()
+                self._table.overwrite(rows, held)
+            except (TableMoved, TableDiverged):  # NB: a commit has all rows, and so undoes a foreign change
+                if reopened == REOPENED_MAX:
+                    raise
+                self._reopen()
+            else:
+                return
+
+    def _rows_of(self, outbox: str, tables: Iterable[TablePosition], held: Held) -> pa.Table:
+        whole = TablePosition(INVALID_OID, INVALID_OID, "", "", "", TableState.LIVE, held.sequence, held.position)
+        rows = [{**table.row(), **self._owner, "outbox": outbox} for table in (whole, *tables)]
+        return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+    def _rows(self) -> list[dict[str, object]]:
+        """Return the rows as this pipeline wrote them last: what another writer changed since is left out."""
+        if not self._table.exists:
+            return []
+        latest: list[dict[str, object]] = self._table.scan().read_all().to_pylist()
+        self._check_owner(latest)
+        version = self._table.version
+        while version > 0:
+            commit = read_commit(self._uri, self._app, version, unmarked=True)
+            if commit is None or not commit.foreign:
+                break
+            self.foreign_change = commit.changes or self.foreign_change
+            version -= 1
+        if not self.foreign_change:
+            return latest
+        held: list[dict[str, object]] = LakeTable(self._uri, self._app, version=version).scan().read_all().to_pylist()
+        return held
+
+    def _check_owner(self, rows: Iterable[Mapping[str, object]]) -> None:
+        own = self._owner
+        for row in rows:
+            if any(row[name] != value for name, value in own.items()):
+                owner = f"capture {row['capture']!r} of the cluster {row['system_identifier']}"
+                raise LakeTaken(
+                    f"{self._root} has the tables of {owner}, not of {own['capture']!r} of {own['system_identifier']}"
+                )
+
+    def lake_id(self) -> str:
+        """Return what tells this lake from all others, also from one that stood in its place before."""
+        self._make()
+        return str(self._table.delta.metadata().id)
+
+    def _make(self) -> None:
+        """Create the table with the row that says whose lake this is, so that no second capture is let in after it."""
+        if self._table.exists:
+            return
+        try:
+            self._table.create_with(self._rows_of(self.outbox, (), NOTHING), NOTHING)
+        except (TableFenced, TableMoved, TableDiverged):
+            self._reopen()
+            raise
+
+    def _reopen(self) -> None:
+        self._table = LakeTable(self._uri, self._app)
+        if self._table.exists:
+            self._check_owner(self._table.scan().read_all().to_pylist())
+
+
+def _state_of(row: Mapping[str, object]) -> TableState:
+    """Return a table's state; an earlier version of Tidemark made replicas of tables without a key."""
+    state = TableState(row["state"])
+    return TableState.STALE if state is TableState.BLOCKED and row["replica_version"] != NO_VERSION else state
+
+
+def _parse(row: Mapping[str, object]) -> TablePosition:
+    def number(name: str) -> int:
+        value = row[name]
+        assert isinstance(value, int), name
+        return value
+
+    return TablePosition(
+        Oid(number("database")),
+        Oid(number("relation")),
+        str(row["namespace"]),
+        str(row["name"]),
+        str(row["folder"]),
+        _state_of(row),
+        Sequence(number("sequence")),
+        Position(TimelineId(number("timeline")), Lsn(number("commit_lsn")), number("ordinal")),
+        number("generation"),
+        parse_target("log", row),
+        parse_target("replica", row),
+        parse_breaks(row.get("log_breaks")),
+    )

@@ -1,0 +1,51 @@
+"""`python -m tidemark.pipeline.lake.stock LAKE CAPTURE SYSTEM_IDENTIFIER`: what a lake holds, as one line of JSON.
+
+For `cdcctl init --from-spool` and a follower at its promotion, which must not need what reads Delta tables.
+"""
+
+import json
+import os
+import sys
+
+from tidemark.model.errors import ConfigError, ExitCode, TidemarkError
+from tidemark.model.lsn import INVALID_OID, SystemIdentifier
+from tidemark.pipeline.lake.positions import Positions, TableState
+from tidemark.wire.state import Identity
+
+_WHOLE = (TableState.LIVE, TableState.BLOCKED, TableState.STALE)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the stock; return the exit status."""
+    root, capture, system_identifier = arguments
+    owner = Identity(capture, SystemIdentifier(int(system_identifier)), "", 0, 0, 0)
+    try:
+        positions = Positions(root.rstrip("/"), owner)
+        if not positions.outbox:
+            raise ConfigError(f"{root} is no lake of this capture")
+    except TidemarkError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sequences = [positions.held.sequence, *(table.sequence for table in positions.tables.values())]
+    tables = [
+        [*key, table.generation, table.state in _WHOLE]
+        for key, table in positions.tables.items()
+        if table.relation != INVALID_OID
+    ]
+    # NB: a batch that was cut off is in some tables already, and not in the row that stands for all.
+    at = max([positions.held.position, *(table.position for table in positions.tables.values())])
+    told = {
+        "sequence": max(sequences),
+        "position": [at.timeline, at.commit_lsn, at.ordinal],
+        "tables": tables,
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
+    return ExitCode.SUCCESS
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # NB: Arrow's threads may be reading ahead still: taking its C++ objects down under them is SIGABRT now and then.
+    os._exit(status)

@@ -1,0 +1,28 @@
+"""The lake's types: those of the decoder's codecs, for events that bring no rows."""
+
+import pyarrow as pa
+
+from tidemark.decode.datum.tuples import missing_value
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import UTF8, arrow_struct, column_codec
+from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
+from tidemark.model.relation import Relation
+
+
+def shape_of(relation: Relation, types: TypeMapping = DEFAULT_MAPPING) -> pa.StructType:
+    """Return the live columns of `relation` in Arrow."""
+    return arrow_struct(relation.live_columns, UTF8.mapped(types))
+
+
+def constants_of(relation: Relation, dialect: Dialect = UTF8) -> dict[int, pa.Scalar]:
+    """Return what columns hold in rows that are older than they are (attmissingval), by number."""
+    found = {}
+    for column in relation.live_columns:
+        missing = missing_value(column)
+        codec = column_codec(column, dialect)
+        # The bytes where the catalog's own row was seen, the text where it was read by SQL.
+        if isinstance(missing, bytes):
+            found[column.number] = pa.array([codec.arrow_value(missing)], codec.arrow_type)[0]
+        elif isinstance(missing, str):
+            found[column.number] = pa.array([codec.parse_text(missing)], codec.arrow_type)[0]
+    return found

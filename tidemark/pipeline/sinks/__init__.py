@@ -1,0 +1,1 @@
+"""Batches of changes into logs and replicas."""

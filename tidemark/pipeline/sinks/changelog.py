@@ -1,0 +1,131 @@
+"""The change log of a table: every change as it was, appended once.
+
+    _op _seq _tli _commit_lsn _ordinal _lsn _xid _commit_time _origin _before_kind _unchanged | the columns | _old
+
+`_old` has what is known of the row before, `_before_kind` says how much that is (0 nothing, 1 the key, 2 all), and
+`_unchanged` names the columns whose TOASTed value did not change and is not known: NULL here, not in the table.
+A TRUNCATE is a row of its own. How the log's columns follow the table's is `tidemark.pipeline.sinks.logshape`'s matter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidemark.io.host.failpoints import passed
+from tidemark.model.change import AFTER, BEFORE, BeforeKind, CopyBoundary, Op, Truncation
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.lake.lake import LakeTable, quoted
+from tidemark.pipeline.lake.layout import Shapes, lake_columns, unchanged_masks
+from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.sinks.logshape import META, OLD, UNCHANGED, log_schema, settle_types, spelled
+from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, steps
+
+
+class ChangeLog:
+    """Appends a table's changes to its log, exactly once."""
+
+    def __init__(self, uri: str, app: str, shapes: Shapes) -> None:
+        self.uri = uri
+        self.app = app
+        self._shapes = shapes
+
+    def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
+        """Append what of `items` the log does not hold yet; with `recorded` the log is checked to be that one."""
+        table = LakeTable(self.uri, self.app, recorded)
+        waiting: list[pa.Table] = []
+        held = table.held
+        for step in steps(items, held):
+            if isinstance(step, Rows):
+                rows = log_rows(step)
+                if waiting and waiting[-1].schema != rows.schema:
+                    self._append(table, waiting, held)
+                waiting.append(rows)
+                held = replace(held, sequence=step.sequence, position=step.last)
+            elif isinstance(step.event, Truncation):
+                rows = self._truncation(step, step.event)
+                if waiting and waiting[-1].schema != rows.schema:
+                    self._append(table, waiting, held)
+                waiting.append(rows)
+                held = replace(held, sequence=step.sequence, position=step.event.position)
+            elif isinstance(step.event, CopyBoundary):
+                self._append(table, waiting, held)
+                held = self._bound_copy(table, step, step.event)
+        self._append(table, waiting, held)
+        return table
+
+    def _append(self, table: LakeTable, waiting: list[pa.Table], held: Held) -> None:
+        if not waiting:
+            return
+        rows = pa.concat_tables(waiting)
+        waiting.clear()
+        if not table.exists:
+            table.create(rows.schema, table.held)
+        else:
+            rows = spelled(rows, table.schema)
+            settle_types(table, rows.schema)
+        table.append(rows, held, merge_schema=True)
+        passed(Failpoint.LOG_APPENDED)
+
+    def _bound_copy(self, table: LakeTable, step: Happening, boundary: CopyBoundary) -> Held:
+        held = Held(
+            step.sequence,
+            boundary.position,
+            boundary.generation,
+            step.sequence if boundary.begin else NO_SEQUENCE,
+        )
+        if not table.exists:
+            table.create(log_schema(boundary.relation, self._shapes(boundary.relation)), held)
+        elif boundary.begin and table.held.copy_sequence:
+            # The copy before this one did not come to its end: its rows go, as the snapshot that they belong to did.
+            # NB: they all stand at the LSN that the log holds; a sequence alone may be one of an older outbox, too.
+            seq, lsn = table.held.copy_sequence, table.held.position.commit_lsn
+            where = f"{quoted('_seq')} >= {seq} AND {quoted('_commit_lsn')} = {lsn}"
+            table.delete(f"{quoted('_op')} = '{Op.COPY.value}' AND {where}", held)
+        else:
+            table.append(table.schema.empty_table(), held)
+        passed(Failpoint.LOG_APPENDED)
+        return held
+
+    def _truncation(self, step: Happening, event: Truncation) -> pa.Table:
+        schema = log_schema(event.relation, self._shapes(event.relation))
+        row = {
+            "_op": Op.TRUNCATE.value,
+            "_seq": step.sequence,
+            "_tli": event.position.timeline,
+            "_commit_lsn": event.position.commit_lsn,
+            "_ordinal": event.position.ordinal,
+            "_lsn": event.lsn,
+            "_xid": event.xid,
+            "_origin": event.origin,
+            "_before_kind": BeforeKind.NONE.value,
+        }
+        return pa.Table.from_pylist([row], schema=schema)
+
+
+def log_rows(step: Rows) -> pa.Table:
+    """Return the log's rows for a run of changes."""
+    changes = step.changes
+    schema = log_schema(step.relation, changes.schema.field(AFTER).type)
+    columns = lake_columns(step.relation)
+    meta = {name: changes.column(name) for name in META.names if name in changes.schema.names}
+    meta["_seq"] = pa.array(step.sequences)
+    meta[UNCHANGED] = _unchanged_names(step)
+    new = changes.column(AFTER).combine_chunks().flatten()
+    arrays = [*(meta[name] for name in META.names), *(new[column.place] for column in columns)]
+    if columns:
+        before = changes.column(BEFORE).combine_chunks()
+        old = before.flatten()
+        fields = list(schema.field(OLD).type)
+        arrays.append(pa.StructArray.from_arrays([old[c.place] for c in columns], fields=fields, mask=before.is_null()))
+    return pa.table(arrays, schema=schema)
+
+
+def _unchanged_names(step: Rows) -> pa.Array:
+    masks = unchanged_masks(step.changes, lake_columns(step.relation))
+    if not masks:
+        return pa.nulls(step.changes.num_rows, META.field(UNCHANGED).type)
+    names = [[name for name, mask in masks.items() if mask[at]] or None for at in range(step.changes.num_rows)]
+    return pa.array(names, META.field(UNCHANGED).type)

@@ -1,0 +1,231 @@
+"""From the changes of a run to what a replica has to do: for each key, one row to put or one key to remove.
+
+delta-rs refuses two source rows for one key, and a replica wants the last word only. An update that changes the key is
+the removal of the old key and a new row. Where a TOASTed value did not change, WAL does not have it: it is the newest
+one of the same row, earlier in the run or in the replica, there possibly under the key that the row had before. A row
+that the replica lacks, since nobody copied it, stays out until a change tells the whole of it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.model.change import AFTER, BEFORE, BeforeKind, Op
+from tidemark.model.errors import InternalError
+from tidemark.pipeline.lake.layout import LakeColumn, Mask, unchanged_masks
+from tidemark.pipeline.sinks.steps import position_of
+
+Key = tuple[object, ...]
+_ORDER = "__tidemark_order"
+_NEW_ROWS = pa.array([Op.INSERT.value, Op.COPY.value])
+_NAN = float("nan")  # one object for all: as a part of a Python key it equals itself only
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """What a run comes to. `kept[name]` marks the rows of `puts` whose column `name` stays as the replica has it."""
+
+    puts: pa.Table
+    removed: pa.Table  # keys only
+    kept: dict[str, pa.Array]
+    only_new: bool  # every put is the insert of a key that cannot be in the replica
+
+
+Fetch = Callable[[Sequence[Key], Sequence[str]], dict[Key, dict[str, object]]]
+"""Reads columns of some rows of the replica, by key."""
+
+
+def fold(changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str], fetch: Fetch) -> Folded:
+    """Fold `changes`, rows of one layout in stream order, for a replica whose key is `key`."""
+    if only_adds(changes):
+        puts = _flat(changes, AFTER, columns)
+        if _are_distinct(_comparable_keys(puts, key)):
+            return Folded(puts, puts.select(list(key)).slice(0, 0), {}, only_new=True)
+    run = _Run(changes, columns, key)
+    return _fold_by_row(run, fetch) if run.unchanged else _fold_by_column(run)
+
+
+def only_adds(changes: pa.Table) -> bool:
+    """Tell if every change brings a row that was not there: what the key is unique for, the server has seen to."""
+    return bool(pc.all(pc.is_in(changes.column("_op"), _NEW_ROWS)).as_py())
+
+
+def _are_distinct(keys: pa.Table) -> bool:
+    """Tell if no key comes twice. Those that ascend, as those of a sequence do, are found out without hashing."""
+    first = keys.column(0)
+    if pa.types.is_integer(first.type):
+        values = first.to_numpy()
+        if bool((values[1:] > values[:-1]).all()):
+            return True
+    return bool(keys.group_by(keys.schema.names, use_threads=False).aggregate([]).num_rows == keys.num_rows)
+
+
+class _Run:
+    """What folding looks at: new rows, keys before and after, and what each change does to them."""
+
+    def __init__(self, changes: pa.Table, columns: Sequence[LakeColumn], key: Sequence[str]) -> None:
+        self.changes = changes
+        self.key = list(key)
+        self.ops = changes.column("_op").to_numpy()
+        self.deletes = self.ops == "d"
+        self.new = _flat(changes, AFTER, columns)
+        self.old = _flat(changes, BEFORE, columns)
+        self.unchanged = self._fill(unchanged_masks(changes, columns))
+        known = changes.column("_before_kind").to_numpy() != BeforeKind.NONE.value
+        nameless = self.deletes & ~known
+        if nameless.any():
+            raise InternalError(f"a delete does not say which row: {position_of(changes, int(nameless.argmax()))}")
+        self.moves = known & ~self.deletes & self._key_differs()
+
+    def _fill(self, bits: dict[str, Mask]) -> dict[str, Mask]:
+        """Take unchanged values from the old row where it has them, and return what is left.
+
+        The server writes the whole old row for FULL, and the whole old key wherever a part of it is TOASTed; an
+        unchanged value is never NULL.
+        """
+        left = {}
+        for name, mask in bits.items():
+            old = self.old.column(name)
+            known = mask & _mask(old.is_valid())
+            if known.any():
+                filled = pc.if_else(pa.array(known), old, self.new.column(name))
+                self.new = self.new.set_column(self.new.schema.get_field_index(name), name, filled)
+            if (mask & ~known).any():
+                left[name] = mask & ~known
+        return left
+
+    def _key_differs(self) -> Mask:
+        differs = np.zeros(self.changes.num_rows, np.bool_)
+        for name in self.key:
+            old, new = self.old.column(name), self.new.column(name)
+            equal = _mask(pc.fill_null(pc.equal(old, new), fill_value=False))
+            differs |= ~(equal | _mask(pc.and_(old.is_null(), new.is_null())))
+        return differs
+
+
+def _fold_by_column(run: _Run) -> Folded:
+    """Where nothing is unchanged the last word on a key is all that counts: one group-by."""
+    put_at, remove_at = np.flatnonzero(~run.deletes), np.flatnonzero(run.deletes | run.moves)
+    new, old = _comparable_keys(run.new, run.key), _comparable_keys(run.old, run.key)
+    # Within a change the old key goes before the new one comes: even numbers remove, odd ones put.
+    entries = pa.concat_tables(
+        [
+            old.take(pa.array(remove_at)).append_column(_ORDER, pa.array(remove_at * 2)),
+            new.take(pa.array(put_at)).append_column(_ORDER, pa.array(put_at * 2 + 1)),
+        ]
+    )
+    newest = entries.group_by(run.key, use_threads=False).aggregate([(_ORDER, "max")])
+    last = np.sort(newest.column(f"{_ORDER}_max").to_numpy())
+    puts, removals = last[last % 2 == 1] // 2, last[last % 2 == 0] // 2
+    removed = run.old.select(run.key).take(pa.array(removals))
+    return Folded(run.new.take(pa.array(puts)), removed, {}, only_new=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The newest state of a row: the change that wrote it, and where the values stand that it kept.
+
+    A source is the number of an earlier change of the run, or the key under which the replica has the row.
+    """
+
+    change: int
+    sources: dict[str, int | Key]
+
+
+def _fold_by_row(run: _Run, fetch: Fetch) -> Folded:
+    new_keys, old_keys = keys_of(run.new, run.key), keys_of(run.old, run.key)
+    rows: dict[Key, _Row | None] = {}
+    for at, key in enumerate(new_keys):
+        if run.deletes[at]:
+            rows[old_keys[at]] = None
+            continue
+        origin = old_keys[at] if run.moves[at] else key
+        kept = [name for name, mask in run.unchanged.items() if mask[at]]
+        sources = _sources(run, at, rows.get(origin, origin), kept) if kept else {}
+        if run.moves[at]:
+            rows[origin] = None
+        rows[key] = _Row(at, sources)
+    gone = [key for key, row in rows.items() if row is None]
+    removed = pa.table(
+        [pa.array([key[i] for key in gone], run.new.schema.field(name).type) for i, name in enumerate(run.key)],
+        names=run.key,
+    )
+    puts, kept_columns = _puts(run, [(key, row) for key, row in rows.items() if row is not None], fetch)
+    return Folded(puts, removed, kept_columns, only_new=False)
+
+
+def _sources(run: _Run, at: int, earlier: _Row | Key | None, kept: Sequence[str]) -> dict[str, int | Key]:
+    if earlier is None:
+        raise InternalError(f"an update keeps a value of a row that is gone: {position_of(run.changes, at)}")
+    if isinstance(earlier, _Row):
+        return {name: earlier.sources.get(name, earlier.change) for name in kept}
+    return dict.fromkeys(kept, earlier)
+
+
+def _puts(run: _Run, rows: Sequence[tuple[Key, _Row]], fetch: Fetch) -> tuple[pa.Table, dict[str, pa.Array]]:
+    """Build the rows to put, each column taken from where its values are."""
+    away: dict[str, dict[Key, int]] = {}  # column -> keys under which the replica has a value of a row that moved
+    for key, row in rows:
+        for name, source in _moved(key, row):
+            places = away.setdefault(name, {})
+            places.setdefault(source, run.new.num_rows + len(places))
+    found = fetch(list({key: None for places in away.values() for key in places}), list(away)) if away else {}
+    rows = [(key, row) for key, row in rows if all(source in found for _, source in _moved(key, row))]
+    kept: dict[str, pa.Array] = {}
+    columns = []
+    for column in run.new.schema:
+        name, places = column.name, away.get(column.name, {})
+        values = run.new.column(name)
+        if places:
+            brought = pa.array([found[key][name] if key in found else None for key in places], column.type)
+            values = pa.chunked_array([*values.chunks, brought], column.type)
+        sources = [(key, row.sources.get(name, row.change), row.change) for key, row in rows]
+        # A value that stays where it is needs none here: whatever the change has there is as good.
+        at = [places.get(source, change) if isinstance(source, tuple) else source for _, source, change in sources]
+        columns.append(values.take(pa.array(at, pa.int64())))
+        stays = [source == key for key, source, _ in sources]
+        if any(stays):
+            kept[name] = pa.array(stays)
+    return pa.table(columns, names=run.new.schema.names), kept
+
+
+def _moved(key: Key, row: _Row) -> Iterator[tuple[str, Key]]:
+    """Give the columns whose value the replica has under another key than `key`, and that key."""
+    for name, source in row.sources.items():
+        if isinstance(source, tuple) and source != key:
+            yield name, source
+
+
+def _flat(changes: pa.Table, struct: str, columns: Sequence[LakeColumn]) -> pa.Table:
+    """Return the struct's children as columns; NULL where the struct is."""
+    children = changes.column(struct).combine_chunks().flatten()
+    return pa.table([children[column.place] for column in columns], names=[column.name for column in columns])
+
+
+def keys_of(table: pa.Table, key: Sequence[str]) -> list[Key]:
+    """Return the keys of rows, equal where PostgreSQL's are."""
+    columns = [comparable(table.column(name)).to_pylist() for name in key]
+    return list(zip(*(map(_as_key, values) for values in columns), strict=True))
+
+
+def _as_key(value: object) -> object:
+    return _NAN if isinstance(value, float) and math.isnan(value) else value
+
+
+def comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return values of a key column with one value for 0 and -0, and one for all NaN: Arrow groups by bits."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(_NAN, values.type), pc.add(values, pa.scalar(0.0, values.type)))
+
+
+def _comparable_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    return pa.table([comparable(table.column(name)) for name in key], names=list(key))
+
+
+def _mask(values: pa.ChunkedArray) -> Mask:
+    return np.asarray(values.to_numpy(), np.bool_)

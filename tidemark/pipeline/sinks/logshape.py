@@ -1,0 +1,155 @@
+"""The columns of a change log through the life of its table.
+
+A log only gains columns: one that was renamed or dropped stays, for the rows that have it. Where a type changes, older
+values are converted if nothing can be lost by it, and else moved aside, to a column whose name ends in their type
+(`price__decimal128_10_2`): what was written is never read as something that it was not. Names that differ by case alone
+are one name to Delta, and so one column, spelled as it was at first.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.io.host.failpoints import passed
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.layout import PLACE, convert, lake_columns
+
+OLD = "_old"
+UNCHANGED = "_unchanged"
+META = pa.schema(
+    [
+        pa.field("_op", pa.string()),
+        *PLACE,
+        pa.field("_commit_time", pa.timestamp("us", tz="UTC")),
+        pa.field("_origin", pa.int32()),
+        pa.field("_before_kind", pa.int8()),
+        pa.field(UNCHANGED, pa.list_(pa.string())),
+    ]
+)
+_Moves = dict[str, tuple[str, pa.DataType]]
+_INTEGER_DIGITS = {16: 5, 32: 10, 64: 19}
+
+
+def log_schema(relation: Relation, columns: pa.StructType) -> pa.Schema:
+    """Return the schema of log rows for `relation`, whose live columns are `columns` in Arrow."""
+    fields = [pa.field(column.name, columns.field(column.place).type) for column in lake_columns(relation)]
+    old = [pa.field(OLD, pa.struct(fields))] if fields else []  # Parquet has no empty struct
+    return pa.schema([*META, *fields, *old])
+
+
+def spelled(rows: pa.Table, held: pa.Schema) -> pa.Table:
+    """Return `rows` with the names that the log has for the same columns."""
+    first = {name.lower(): name for name in held.names}
+    names = {name: first.get(name.lower(), name) for name in rows.schema.names}
+    if all(name == as_held for name, as_held in names.items()):
+        return rows
+    columns = []
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        if field.name == OLD:
+            old = values.combine_chunks()
+            columns.append(
+                pa.StructArray.from_arrays(old.flatten(), [names[part.name] for part in field.type], mask=old.is_null())
+            )
+        elif field.name == UNCHANGED:
+            told = [kept and [names[name] for name in kept] for kept in values.to_pylist()]
+            columns.append(pa.array(told, field.type))
+        else:
+            columns.append(values)
+    return pa.table(columns, names=list(names.values()))
+
+
+def settle_types(table: LakeTable, wanted: pa.Schema) -> None:
+    """Rewrite the log if a column of `wanted` has another type there; what it holds stays the same."""
+    held = table.schema
+    changed = {
+        name: wanted.field(name).type
+        for name in wanted.names
+        if name != OLD and name in held.names and held.field(name).type != wanted.field(name).type
+    }
+    if not changed:
+        return
+    rows = _Retyped(held, _moves(held, wanted, changed))
+    table.overwrite(pa.RecordBatchReader.from_batches(rows.schema, rows.batches(table.scan())), table.held)
+    passed(Failpoint.LOG_RESHAPED)
+
+
+class _Retyped:
+    """The log's rows with some columns converted or moved aside, at the top and inside `_old` alike."""
+
+    def __init__(self, held: pa.Schema, moves: _Moves) -> None:
+        self._moves = moves
+        top = self._fields([field for field in held if field.name != OLD])
+        nested = self._fields(list(held.field(OLD).type))
+        self._top, self._nested = top, nested
+        self.schema = pa.schema([*top, pa.field(OLD, pa.struct(nested))])
+
+    def batches(self, rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            old = batch.column(OLD)
+            nested = dict(zip((field.name for field in old.type), old.flatten(), strict=True))
+            columns = self._columns({name: batch.column(name) for name in batch.schema.names}, self._top)
+            columns.append(
+                pa.StructArray.from_arrays(self._columns(nested, self._nested), fields=self._nested, mask=old.is_null())
+            )
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _fields(self, held: list[pa.Field]) -> list[pa.Field]:
+        fields = {field.name: field for field in held}
+        for name, (aside, new) in self._moves.items():
+            if name in fields:
+                if aside != name:
+                    fields.setdefault(aside, pa.field(aside, fields[name].type))
+                fields[name] = pa.field(name, new)
+        return list(fields.values())
+
+    def _columns(self, held: dict[str, pa.Array], wanted: list[pa.Field]) -> list[pa.Array]:
+        origins = {aside: name for name, (aside, _) in self._moves.items() if aside != name}
+        columns = []
+        for field in wanted:
+            moved = origins.get(field.name)
+            if moved is not None and moved in held:
+                there = [held[field.name]] if field.name in held else []
+                columns.append(pc.coalesce(held[moved], *there))
+            elif field.name in origins.values():
+                columns.append(pa.nulls(len(next(iter(held.values()))), field.type))
+            else:
+                columns.append(convert(held[field.name], field))
+        return columns
+
+
+def _moves(held: pa.Schema, wanted: pa.Schema, changed: Mapping[str, pa.DataType]) -> _Moves:
+    """Return for each changed column where its older values go, and its new type."""
+    moves = {}
+    for name, new in changed.items():
+        old = held.field(name).type
+        moves[name] = (name if loses_nothing(old, new) else _aside(name, old, held, wanted), new)
+    return moves
+
+
+def _aside(name: str, old: pa.DataType, held: pa.Schema, wanted: pa.Schema) -> str:
+    """Return the column for values of type `old`: none that the table itself has, or had with another type."""
+    aside = f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(old)).strip('_')}"
+    taken = {column.lower() for column in wanted.names}
+    taken.update(field.name.lower() for field in held if field.name != aside or field.type != old)
+    while aside.lower() in taken:
+        aside += "_"
+    return aside
+
+
+def loses_nothing(old: pa.DataType, new: pa.DataType) -> bool:
+    """Tell if every value of `old` is one of `new`, read back the same."""
+    integers = pa.types.is_signed_integer(old)
+    if pa.types.is_signed_integer(new):
+        return bool(integers and old.bit_width < new.bit_width)
+    if pa.types.is_decimal(new):
+        whole = new.precision - new.scale
+        if integers:
+            return bool(whole >= _INTEGER_DIGITS[old.bit_width])
+        return bool(pa.types.is_decimal(old) and old.scale <= new.scale and old.precision - old.scale <= whole)
+    if pa.types.is_string(new):
+        return bool(integers or pa.types.is_decimal(old))
+    return bool(old == pa.float32() and new == pa.float64())

@@ -1,0 +1,59 @@
+"""The log of logical messages of one database: what `pg_logical_emit_message` wrote, appended once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidemark.io.host.failpoints import passed
+from tidemark.model.change import LogicalMessage
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.layout import PLACE
+from tidemark.pipeline.lake.lineage import Recorded
+
+FOLDER = "messages"
+SCHEMA = pa.schema(
+    [
+        *PLACE,
+        pa.field("transactional", pa.bool_()),
+        pa.field("prefix", pa.string()),
+        pa.field("content", pa.binary()),
+    ]
+)
+
+
+def append_messages(
+    uri: str,
+    app: str,
+    messages: Sequence[tuple[OutboxSequence, LogicalMessage]],
+    recorded: Recorded | None = None,
+) -> LakeTable:
+    """Append what of `messages`, in stream order, the log does not hold yet; return the log."""
+    table = LakeTable(uri, app, recorded)
+    late = [(sequence, message) for sequence, message in messages if message.position > table.held.position]
+    if not late:
+        return table
+    if not table.exists:
+        table.create(SCHEMA, table.held)
+    rows = [
+        {
+            "_seq": sequence,
+            "_tli": message.position.timeline,
+            "_commit_lsn": message.position.commit_lsn,
+            "_ordinal": message.position.ordinal,
+            "_lsn": message.lsn,
+            "_xid": message.xid,
+            "transactional": message.transactional,
+            "prefix": message.prefix.encode(errors="surrogateescape").decode(errors="replace"),
+            "content": message.content,
+        }
+        for sequence, message in late
+    ]
+    sequence, last = late[-1]
+    table.append(
+        pa.Table.from_pylist(rows, schema=SCHEMA), replace(table.held, sequence=sequence, position=last.position)
+    )
+    passed(Failpoint.LOG_APPENDED)
+    return table

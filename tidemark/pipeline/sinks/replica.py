@@ -1,0 +1,391 @@
+"""The replica of a table: its rows as they are at the source, merged by key.
+
+A run of changes is folded to one row a key and merged in one commit. Events in between are commits of their own. Rows
+rewritten by DDL are put aside, into a Delta table of their own beside the replica, until their end is seen: then one
+commit replaces rows and columns together, and no reader sees half of it. A change of layout without a rewrite is made
+from the replica's own rows, in one commit as well. A dropped table's replica is kept as it was.
+
+A table without a key has no replica, since a change does not say which row it means. As long as rows only come they
+are gathered in a Delta table beside it (`UNKEYED`), which becomes the replica when the table gets a key. At the first
+update or delete that is emptied and *blocked*: the log alone goes on. All that replaces every row unblocks it. The
+replica of a table that lost its key is kept as it was, and blocked as well.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.io.host.failpoints import passed
+from tidemark.model.change import (
+    AFTER,
+    CopyBoundary,
+    Op,
+    PartitionChange,
+    PartitionEvent,
+    RewriteBoundary,
+    SchemaChange,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.lsn import Oid
+from tidemark.model.position import NO_SEQUENCE
+from tidemark.model.relation import TABLEOID_NUMBER, Relation
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.held import NOTHING, Held
+from tidemark.pipeline.lake.lake import LakeTable, MergeActions, quoted
+from tidemark.pipeline.lake.layout import (
+    Constants,
+    Shapes,
+    key_names,
+    lake_columns,
+    plan_reshape,
+    replica_schema,
+    reshaper,
+)
+from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.sinks.fold import Folded, Key, comparable, fold, keys_of, only_adds
+from tidemark.pipeline.sinks.restating import Restates, restated_rows, restatements
+from tidemark.pipeline.sinks.steps import Delivered, Happening, Rows, after, steps
+
+_REMOVE = "__tidemark_remove"
+_KEEP = "__tidemark_keep_"
+_NONE: Restates = {}
+REWRITE = "rewrite"
+UNKEYED = "unkeyed"
+
+
+class Replica:
+    """Applies a table's changes to its replica, exactly once."""
+
+    def __init__(
+        self,
+        uri: str,
+        app: str,
+        shapes: Shapes,
+        constants: Constants,
+        dialect: Dialect,
+        *,
+        present: Relation | None = None,
+    ) -> None:
+        """`present`: the version that the last event told of, which the replica's rows are told in; None: not known."""
+        self.uri = uri
+        self.app = app
+        self._shapes = shapes
+        self._constants = constants
+        self._dialect = dialect
+        self.present = present
+
+    def apply(self, items: Sequence[Delivered], recorded: Recorded | None = None) -> LakeTable:
+        """Apply what of `items` the replica does not hold yet, and return it, or the rows of a table without a key.
+
+        With `recorded` the replica is checked to be the one that was left so.
+        """
+        table = LakeTable(self.uri, self.app, recorded)
+        if table.version <= 0:
+            unkeyed = self._unkeyed()
+            if unkeyed.held.position > table.held.position:
+                table = unkeyed
+        for step in steps(items, table.held):
+            if not lake_columns(step.relation):
+                continue  # a table without columns has rows that nothing tells apart, and Delta has no such table
+            table = self._step(table, step)
+        return table
+
+    def _step(self, table: LakeTable, step: Rows | Happening) -> LakeTable:
+        is_keyed = bool(key_names(step.relation))
+        if not is_keyed and not table.exists:
+            table = self._unkeyed()
+        elif not is_keyed and table.uri == self.uri:
+            if not _needs_no_key(table, step):
+                self._leave(table, step)
+                return table
+        elif is_keyed and table.uri != self.uri and not table.held.blocked:
+            table = self._keyed(table)
+        if isinstance(step, Rows):
+            self._rows(table, step)
+        else:
+            self._event(table, step)
+        if is_keyed and table.uri != self.uri and not table.held.blocked:
+            table = self._keyed(table)
+        return table
+
+    # A table without a key
+
+    def _unkeyed(self) -> LakeTable:
+        return LakeTable(f"{self.uri}-{UNKEYED}", f"{self.app}-{UNKEYED}")
+
+    def _leave(self, table: LakeTable, step: Rows | Happening) -> None:
+        """Keep the rows of a replica whose table lost its key, and note that they are not kept up."""
+        if not table.held.blocked:
+            position = step.last if isinstance(step, Rows) else step.event.position
+            held = replace(table.held, sequence=step.sequence, position=position, blocked=True)
+            table.append(table.schema.empty_table(), held)
+            passed(Failpoint.REPLICA_CHANGED)
+
+    def _keyed(self, unkeyed: LakeTable) -> LakeTable:
+        """Make the replica of a table that has a key now from the rows that were gathered without one."""
+        table = LakeTable(self.uri, self.app)
+        if not unkeyed.exists:
+            return table
+        if not table.exists:
+            table.create(unkeyed.schema, NOTHING)
+        table.overwrite(unkeyed.scan(), unkeyed.held)
+        passed(Failpoint.REPLICA_RESHAPED)
+        _empty(unkeyed, unkeyed.schema, NOTHING)
+        unkeyed.forget_files()
+        return table
+
+    # Rows
+
+    def _rows(self, table: LakeTable, step: Rows) -> None:
+        # NB: DDL of a type waits for no writer of its values: rows told in its old form come behind it.
+        if self.present is not None and step.relation != self.present:
+            step = replace(step, changes=restated_rows(step.changes, step.relation, self.present))
+        if pc.any(pc.equal(step.changes.column("_op"), Op.REWRITE.value)).as_py():
+            self._stage(step)  # a rewrite is alone in its run: boundaries stand on both sides of it
+            return
+        if table.held.blocked:
+            return
+        self._settle(table, step.relation, step.changes.schema.field(AFTER).type, table.held)
+        held = replace(table.held, sequence=step.sequence, position=step.last)
+        key = key_names(step.relation)
+        if key:
+            fetch = partial(_fetch, table, key)
+            self._put(table, key, fold(step.changes, lake_columns(step.relation), key, fetch), held)
+        elif only_adds(step.changes):
+            table.append(new_rows(step), held)
+        else:
+            # Which row was meant is not known, and to guess is worse than to stop: the log has it all.
+            table.overwrite(table.schema.empty_table(), replace(held, blocked=True))
+        passed(Failpoint.REPLICA_CHANGED)
+
+    def _put(self, table: LakeTable, key: Sequence[str], folded: Folded, held: Held) -> None:
+        names = table.schema.names
+        if folded.only_new:
+            table.append(folded.puts, held)
+            return
+        source, keeps = _merge_source(folded)
+        remove = quoted(_REMOVE, "s")
+        # NB: delta-rs reads a column to write as an expression, too: quoted, for the sake of dots.
+        values = {quoted(name): quoted(name, "s") for name in names}
+        kept = {
+            quoted(name): f"CASE WHEN {quoted(flag, 's')} THEN {quoted(name, 't')} ELSE {quoted(name, 's')} END"
+            for name, flag in keeps.items()
+        }
+        # NB: a row that keeps a value cannot be new; if it is not there, half of it must not be made up.
+        whole = [f"NOT {condition}" for condition in (remove, *(quoted(flag, "s") for flag in keeps.values()))]
+        actions = MergeActions(remove, {**values, **kept}, values, " AND ".join(whole))
+        on = " AND ".join(_same(table.schema.field(name)) for name in key)
+        table.merge(source, on, actions, held)
+
+    def _stage(self, step: Rows) -> None:
+        aside = self._aside()
+        late = after(step.changes, aside.held.position)
+        if late.num_rows:
+            aside.append(new_rows(step, late), replace(aside.held, sequence=step.sequence, position=step.last))
+            passed(Failpoint.REWRITE_STAGED)
+
+    # Events
+
+    def _event(self, table: LakeTable, step: Happening) -> None:
+        event = step.event
+        if isinstance(event, SchemaEvent) and event.after is not None:
+            self.present = event.after
+        elif isinstance(event, CopyBoundary):
+            self.present = event.relation
+        held = replace(table.held, sequence=step.sequence, position=event.position)
+        match event:
+            case Truncation():
+                self._settle(table, event.relation, self._shapes(event.relation), table.held)
+                if event.partition:
+                    table.delete(_of_partition(event.relation, event.partition), held)
+                else:
+                    table.delete(None, replace(held, blocked=False))
+            case PartitionEvent(change=PartitionChange.DETACH | PartitionChange.DROP) if table.exists:
+                table.delete(_of_partition(event.relation, event.partition.oid), held)
+            case CopyBoundary():
+                self._bound_copy(table, event, held)
+            case RewriteBoundary():
+                self._bound_rewrite(table, event, held)
+            case SchemaEvent(change=SchemaChange.CREATE, after=Relation() as relation) if _is_made_empty(event):
+                # NB: of a table that was there before, unlogged for a while: what it lost meanwhile is not in WAL.
+                _empty(table, replica_schema(relation, self._shapes(relation)), replace(held, blocked=False))
+            case SchemaEvent(after=Relation() as relation) if event.effect is not SchemaEffect.REWRITE:
+                self._settle(table, relation, self._shapes(relation), held, restatements(event.before, relation))
+            case _:  # a rewrite brings its columns with its rows; a dropped table stays as it was
+                return
+        passed(Failpoint.REPLICA_CHANGED)
+
+    def _bound_copy(self, table: LakeTable, event: CopyBoundary, held: Held) -> None:
+        copying = replace(
+            held,
+            generation=event.generation,
+            copy_sequence=held.sequence if event.begin else NO_SEQUENCE,
+            blocked=False,
+        )
+        schema = replica_schema(event.relation, self._shapes(event.relation))
+        if not table.exists:
+            table.create(schema, copying)
+        elif event.begin:
+            table.overwrite(schema.empty_table(), copying)
+        else:
+            table.append(table.schema.empty_table(), copying)
+
+    def _bound_rewrite(self, table: LakeTable, event: RewriteBoundary, held: Held) -> None:
+        aside = self._aside()
+        if event.begin:
+            if event.position > aside.held.position:
+                _empty(aside, replica_schema(event.relation, self._shapes(event.relation)), held)
+            return
+        if not table.exists:
+            table.create(aside.schema, table.held)
+        if not event.partition:
+            table.overwrite(aside.scan(), replace(held, blocked=False))
+        elif not table.held.blocked:
+            table.overwrite(_with_others(table, aside, event), held)
+        passed(Failpoint.REWRITE_ENDED)
+        _empty(aside, aside.schema, held)
+        aside.forget_files()
+
+    def _aside(self) -> LakeTable:
+        return LakeTable(f"{self.uri}-{REWRITE}", f"{self.app}-{REWRITE}")
+
+    # Layout
+
+    def _settle(
+        self, table: LakeTable, relation: Relation, columns: pa.StructType, held: Held, restates: Restates = _NONE
+    ) -> None:
+        """Give the replica the layout of `relation`, making it if it is not there, and its rows what `restates` say."""
+        wanted = replica_schema(relation, columns)
+        if not table.exists:
+            table.create(wanted, held)
+            return
+        schema = table.schema
+        constants = self._constants(relation, self._dialect)
+        plan = plan_reshape(schema, wanted, constants)
+        if plan is None and not restates:
+            return
+        if plan is None or plan.whole or restates:
+            reshape = reshaper(schema, wanted, constants, restates)
+            table.overwrite(pa.RecordBatchReader.from_batches(wanted, map(reshape, table.scan())), held)
+        else:
+            table.add_columns(plan.added, held)
+        passed(Failpoint.REPLICA_RESHAPED)
+
+
+def _needs_no_key(table: LakeTable, step: Rows | Happening) -> bool:
+    """Tell if a step of a version without a key is applied to a replica that has one all the same.
+
+    A key may be replaced by two statements: what comes between them and changes no row is no loss of it. The version of
+    a partitioned table may have no key where its partitions have theirs, which rows come with: a copy of its rows, and
+    what happens to all rows of a partition, need none.
+    """
+    gathers, blocked = step.relation.gathers_partitions, table.held.blocked
+    if isinstance(step, Rows):
+        return gathers and not blocked and only_adds(step.changes)
+    event = step.event
+    if isinstance(event, SchemaEvent):
+        return not blocked
+    is_anew = isinstance(event, CopyBoundary) or (isinstance(event, Truncation) and not event.partition)
+    return gathers and (is_anew or not blocked)
+
+
+def new_rows(step: Rows, changes: pa.Table | None = None) -> pa.Table:
+    """Return the new rows of a run, or of a part of it, as the replica has them."""
+    after_rows = (step.changes if changes is None else changes).column(AFTER).combine_chunks()
+    children = after_rows.flatten()
+    schema = replica_schema(step.relation, after_rows.type)
+    return pa.table([children[column.place] for column in lake_columns(step.relation)], schema=schema)
+
+
+def _same(column: pa.Field) -> str:
+    """Return the condition that two rows have the same value in a column of the key, as PostgreSQL compares them."""
+    target, source = quoted(column.name, "t"), quoted(column.name, "s")
+    if pa.types.is_floating(column.type):
+        return f"({target} + 0.0 = {source} + 0.0)"  # of 0 and -0, which are equal, this makes one value
+    if pa.types.is_decimal(column.type):
+        return f"({target} IS NOT DISTINCT FROM {source})"  # NaN is NULL in the lake
+    return f"{target} = {source}"
+
+
+def _of_partition(relation: Relation, partition: Oid) -> str:
+    """Return the condition that a row stands in a partition."""
+    return f"{quoted(_tableoid(relation))} = {partition}"
+
+
+def _tableoid(relation: Relation) -> str:
+    return next(column.name for column in lake_columns(relation) if column.number == TABLEOID_NUMBER)
+
+
+def _with_others(table: LakeTable, aside: LakeTable, event: RewriteBoundary) -> pa.RecordBatchReader:
+    """Give the rewritten rows of a partition, and those of all other partitions in the same layout.
+
+    NB: what does not fit it is NULL there: a change of types rewrites every partition, so their rows come next.
+    """
+    wanted = aside.schema
+    reshape = reshaper(table.schema, wanted, {}, {}, lenient=True)
+
+    rewritten, held = aside.scan(wanted.names), table.scan()  # NB: not in there: delta-rs draws rows inside its runtime
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from rewritten
+        for batch in map(reshape, held):
+            others = pc.not_equal(batch.column(_tableoid(event.relation)), event.partition)
+            yield batch.filter(others)
+
+    return pa.RecordBatchReader.from_batches(wanted, batches())
+
+
+def _is_made_empty(event: SchemaEvent) -> bool:
+    """Tell if a table that is created has no rows but those that follow."""
+    return event.effect is SchemaEffect.METADATA and not event.brings_rows
+
+
+def _empty(table: LakeTable, schema: pa.Schema, held: Held) -> None:
+    if table.exists:
+        table.overwrite(schema.empty_table(), held)
+    else:
+        table.create(schema, held)
+
+
+def _merge_source(folded: Folded) -> tuple[pa.Table, dict[str, str]]:
+    """Return the rows to merge, keys to remove among them, and which column flags the rows that keep another."""
+    puts, removed = folded.puts, folded.removed
+    columns = [
+        pa.chunked_array(
+            [
+                *puts.column(name).chunks,
+                *(removed.column(name).chunks if name in removed.schema.names else [pa.nulls(removed.num_rows, kind)]),
+            ],
+            kind,
+        )
+        for name, kind in zip(puts.schema.names, puts.schema.types, strict=True)
+    ]
+    source = pa.table(columns, names=puts.schema.names)
+    gone = np.arange(source.num_rows) >= puts.num_rows
+    source = source.append_column(_REMOVE, pa.array(gone))
+    keeps = {}
+    for number, (name, flags) in enumerate(folded.kept.items()):
+        keeps[name] = f"{_KEEP}{number}"
+        none = pa.array(np.zeros(removed.num_rows, np.bool_))
+        source = source.append_column(keeps[name], pa.chunked_array([flags, none]))
+    return source, keeps
+
+
+def _fetch(
+    table: LakeTable, key: Sequence[str], wanted: Sequence[Key], names: Sequence[str]
+) -> dict[Key, dict[str, object]]:
+    """Read the columns `names` of the rows whose keys are `wanted`."""
+    first = pa.array([values[0] for values in wanted], table.schema.field(key[0]).type)
+    found: dict[Key, dict[str, object]] = {}
+    # NB: not as the scan's own filter. delta-rs hands file statistics over as string views, which Arrow cannot compare.
+    for batch in table.scan([*key, *(name for name in names if name not in key)]):
+        rows = pa.table(batch.filter(pc.is_in(comparable(batch.column(key[0])), first)))
+        found.update(zip(keys_of(rows, key), rows.to_pylist(), strict=True))
+    return {values: found[values] for values in wanted if values in found}

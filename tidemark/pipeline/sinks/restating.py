@@ -1,0 +1,167 @@
+"""Values that print otherwise after DDL, though no row was touched: enums' labels, and rows within rows.
+
+What the server keeps of a composite value is what its type was when it was written; it prints it in the type's present
+shape (`record_out`, PG 16): nothing for what was added since, and without what was dropped. The lake has the text, so
+that its rows are put into the new shape when the type takes it. Of what a composite, an array within one or a range
+holds, composites, enums, ranges, arrays of them and domains over them are followed.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import pyarrow as pa
+
+from tidemark.decode.types.quoting import RANGE_SPECIAL, ROW_SPECIAL, quoted_part, with_elements
+from tidemark.model.change import AFTER, BEFORE
+from tidemark.model.relation import Column, Relation, TypeDescription, TypeKind
+from tidemark.pipeline.lake.layout import label_names, relabelled, renamed_labels
+
+Restate = Callable[[pa.Array], pa.Array]
+Restates = Mapping[int, Restate]
+"""By column: how its values are told from now on."""
+_Reshape = Callable[[str], str]
+_Held = str | list["_Held"] | None
+_NESTED = 2  # lists of lists: arrays of a domain over arrays
+
+
+def restatements(before: Relation | None, after: Relation) -> Restates:
+    """Return which columns print otherwise since one version became the other, and how."""
+    found: dict[int, Restate] = {
+        number: partial(relabelled, names=names) for number, names in renamed_labels(before, after).items()
+    }
+    was = {column.number: column for column in before.live_columns} if before is not None else {}
+    for column in after.live_columns:
+        reshape = _of_column(was[column.number], column) if column.number in was else None
+        if reshape is not None:
+            found[column.number] = partial(_restated, reshape=reshape)
+    return found
+
+
+def restated_rows(changes: pa.Table, was: Relation, now: Relation) -> pa.Table:
+    """Return changes of one version with their values as they print in another, of the same columns."""
+    restates = restatements(was, now)
+    if not restates:
+        return changes
+    for name in (BEFORE, AFTER):
+        rows = changes.column(name).combine_chunks()
+        children = [
+            restates[column.number](values) if column.number in restates else values
+            for column, values in zip(was.live_columns, rows.flatten(), strict=True)
+        ]
+        told = pa.StructArray.from_arrays(children, fields=list(rows.type), mask=rows.is_null())
+        changes = changes.set_column(changes.schema.get_field_index(name), changes.schema.field(name), told)
+    return changes
+
+
+def _of_column(was: Column, now: Column) -> _Reshape | None:
+    if was.type is None or now.type is None:
+        return None
+    old, new = was.type.ultimate(), now.type.ultimate()
+    lists = 0
+    while old.element is not None and new.element is not None:
+        old, new = old.element.ultimate(), new.element.ultimate()
+        lists += 1
+    # The labels of enums that stand in a column, or in a list, are for `renamed_labels`.
+    return _of_parts(old, new) if lists < _NESTED else _of_value(old, new)
+
+
+def _of_parts(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+    """Return how the text of a value changes with what it holds."""
+    return _of_ranges(old, new) if old.subtype is not None else _of_row(old, new)
+
+
+def _of_ranges(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+    """Return how the text of a range, or of a multirange, changes with what its bounds are."""
+    if old.subtype is None or new.subtype is None or old.oid != new.oid:
+        return None
+    within = _of_value(old.subtype, new.subtype)  # a multirange's is its range
+    if within is None:
+        return None
+    return partial(_each_range if new.kind is TypeKind.MULTIRANGE else _bounded, reshape=within)
+
+
+def _of_row(old: TypeDescription, new: TypeDescription) -> _Reshape | None:
+    """Return how a row's text changes; None if it does not."""
+    if TypeKind.COMPOSITE not in (old.kind, new.kind) or old.kind is not new.kind or old.oid != new.oid:
+        return None
+    live = [column for column in old.attributes if not column.dropped]
+    there = {column.number: (place, column) for place, column in enumerate(live)}
+    parts: list[tuple[int, _Reshape | None] | None] = []
+    for column in new.attributes:
+        if not column.dropped:
+            known = there.get(column.number)
+            parts.append((known[0], _of_part(known[1], column)) if known is not None else None)
+    same = [(place, None) for place in range(len(live))]
+    return None if parts == same else partial(_reshaped, parts=parts)
+
+
+def _of_part(was: Column, now: Column) -> _Reshape | None:
+    return None if was.type is None or now.type is None else _of_value(was.type, now.type)
+
+
+def _of_value(was: TypeDescription, now: TypeDescription) -> _Reshape | None:
+    """Return how the text of a value inside of another changes; None if it does not."""
+    old, new = was.ultimate(), now.ultimate()
+    if old.element is not None and new.element is not None:
+        tell = _of_value(old.element, new.element)
+        return tell and partial(with_elements, delimiter=new.element.delimiter, tell=tell)
+    names = label_names(old, new)
+    if names:
+        return partial(_renamed, names=names)
+    return _of_parts(old, new)
+
+
+def _renamed(label: str, names: Mapping[str, str]) -> str:
+    return names.get(label, label)
+
+
+def _reshaped(text: str, parts: list[tuple[int, _Reshape | None] | None]) -> str:
+    held = split_row(text)
+    told = []
+    for part in parts:
+        # NB: a row told in an older form than `old` ends earlier: what was added since is nothing.
+        raw = held[part[0]] if part is not None and part[0] < len(held) else ""
+        if part is not None and part[1] is not None and raw:
+            raw = quoted_part(part[1](unquoted(raw)), ROW_SPECIAL)
+        told.append(raw)
+    return f"({','.join(told)})"
+
+
+def _bounded(text: str, reshape: _Reshape) -> str:
+    if text == "empty":
+        return text
+    told = [raw and quoted_part(reshape(unquoted(raw)), RANGE_SPECIAL) for raw in split_row(text)]
+    return f"{text[0]}{','.join(told)}{text[-1]}"
+
+
+def _each_range(text: str, reshape: _Reshape) -> str:
+    parts = split_row(text)  # a comma stands within each range, and between two of them
+    ranges = map(",".join, zip(parts[::2], parts[1::2], strict=False))
+    return f"{{{','.join(map(reshape, ranges))}}}"
+
+
+def split_row(text: str) -> list[str]:
+    """Return the parts of a row's or a range's text as they stand there, in quotes or not; an empty one is no value."""
+    parts, start, in_quotes = [], 1, False
+    for at, character in enumerate(text):
+        if character == '"':  # doubled inside of quotes: out and in again
+            in_quotes = not in_quotes
+        elif not in_quotes and (character == "," or at == len(text) - 1):
+            parts.append(text[start:at])
+            start = at + 1
+    return parts
+
+
+def unquoted(raw: str) -> str:
+    """Return what a part of a row says."""
+    return raw[1:-1].replace('""', '"').replace("\\\\", "\\") if raw.startswith('"') else raw
+
+
+def _restated(values: pa.Array, reshape: _Reshape) -> pa.Array:
+    return pa.array([_told(value, reshape) for value in values.to_pylist()], values.type)
+
+
+def _told(value: _Held, reshape: _Reshape) -> _Held:
+    if isinstance(value, list):
+        return [_told(one, reshape) for one in value]
+    return value and reshape(value)

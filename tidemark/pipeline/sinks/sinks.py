@@ -1,0 +1,386 @@
+"""A batch of outbox values into the lake: each table its log and its replica, the positions last.
+
+    <lake>/<database>/<oid>-<first name>/{log,replica}    <lake>/<database>/messages    <lake>/_positions
+
+A folder keeps the name that its table and database had at first; present names stand in the positions table.
+
+Every target guards itself, so a kill anywhere is harmless: what is asked for again is left out where it is held.
+Logs and replicas go through a small pool of threads: most of a small commit is waiting, and long ones share the cores.
+"""
+
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from tidemark.decode.types.codec import Dialect
+from tidemark.decode.types.registry import UTF8
+from tidemark.io.host.failpoints import passed
+from tidemark.model.change import LogicalMessage, SchemaChange, SchemaEvent
+from tidemark.model.lsn import INVALID_OID, Oid
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.commits import has_commit
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.faults import UNTOUCHED, Break, Fault, FaultKind
+from tidemark.pipeline.lake.held import NOTHING, Held
+from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
+from tidemark.pipeline.lake.layout import Constants, Shapes
+from tidemark.pipeline.lake.lineage import Recorded
+from tidemark.pipeline.lake.positions import FOLDER as POSITIONS
+from tidemark.pipeline.lake.positions import Positions, TableId, TablePosition, TableState
+from tidemark.pipeline.sinks.changelog import ChangeLog
+from tidemark.pipeline.sinks.messages import FOLDER as MESSAGES
+from tidemark.pipeline.sinks.messages import append_messages
+from tidemark.pipeline.sinks.replica import Replica
+from tidemark.pipeline.sinks.steps import Delivered, TableItem
+from tidemark.pipeline.sinks.targets import Aim, Outcome, bring_up
+from tidemark.pipeline.sinks.waiting import StoredItem
+from tidemark.wire.items import relation_of
+from tidemark.wire.state import Identity
+
+LOG, REPLICA = "log", "replica"  # the Delta tables of a table, below its folder
+TARGETS_AT_ONCE = 4
+COMPACT_EVERY = 100  # commits of one table
+LOOKED_AT = 50  # tables that nothing came for, of a batch: 1,000 are looked at within 20 batches
+PARTITIONED = "p"  # pg_class.relkind
+_PLAIN = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_NAME_LENGTH = 80  # of a folder; the OID before it is what tells tables apart
+
+
+LakeItem = tuple[OutboxSequence, TableItem | LogicalMessage]
+"""An item and the outbox value that it came in."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LakeBatch:
+    """Whole groups of the outbox, in order."""
+
+    outbox: str
+    end: OutboxSequence
+    position: Position  # of the last group
+    items: Sequence[LakeItem]
+
+
+@dataclass(slots=True, eq=False)
+class _Split:
+    tables: dict[TableId, list[Delivered]] = field(default_factory=dict)
+    messages: dict[Oid, list[tuple[OutboxSequence, LogicalMessage]]] = field(default_factory=dict)
+
+
+class Lake:
+    """All targets of one capture."""
+
+    def __init__(
+        self,
+        root: str,
+        identity: Identity,
+        shapes: Shapes,
+        constants: Constants,
+        databases: Mapping[Oid, str] | None = None,
+        *,
+        dialects: Mapping[Oid, Dialect] | None = None,
+        keep_hours: int = KEEP_HOURS,
+        accepted: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """`databases` are their names, one without a name is called by its OID; one without a dialect has UTF-8's.
+
+        Files that a commit replaced are kept for `keep_hours`, for readers of older versions. `accepted` reads the
+        breaks in logs of messages that the operator accepted: for a database's OID the position before the break.
+        """
+        self.root = root.rstrip("/")
+        self.capture = identity.capture
+        self._databases = {} if databases is None else databases
+        self._dialects = {} if dialects is None else dialects
+        self.positions = Positions(self.root, identity, keep_hours)
+        self._shapes = shapes
+        self._constants = constants
+        self._present: dict[TableId, Relation] = {}
+        self._keep_hours = keep_hours
+        self._accepted = accepted
+        self._touched: Sequence[TablePosition] = ()
+        self._beside: list[tuple[str, int]] = []
+        self._turn: deque[TableId] = deque()  # the tables that are still to be looked at
+
+    @property
+    def written(self) -> list[tuple[str, int]]:
+        """Return the Delta tables that the last batch wrote to: folder below the root, recorded version."""
+        found = [(folder, version) for table in self._touched for folder, version in delta_tables(table)]
+        return [(POSITIONS, self.positions.version), *found, *self._beside]
+
+    def apply(self, batch: LakeBatch) -> None:
+        """Bring every table up to the end of `batch`, and say so in the positions table."""
+        passed(Failpoint.BATCH_RECEIVED)
+        self.positions.check_place()
+        split = _split(batch.items)
+        self._add_stopped(split)
+        self._add_changed(split)
+        with ThreadPoolExecutor(TARGETS_AT_ONCE, "tidemark-target") as pool:
+            written = [
+                (table, items, pool.submit(self._log, table, items), pool.submit(self._replica, table, items))
+                for table, items in split.tables.items()
+            ]
+            messages = [(of, pool.submit(self._messages, of, items)) for of, items in split.messages.items()]
+            touched = [self._reached(of, items, log.result(), kept.result()) for of, items, log, kept in written]
+            touched += [self._messages_reached(of, done.result()) for of, done in messages]
+            done = [target.result() for _, _, *targets in written for target in targets]
+            done += [target.result() for _, target in messages]
+        passed(Failpoint.TABLES_DONE)
+        self.positions.check_place()  # a lake that went away meanwhile is no fault of its tables
+        held = replace(self.positions.held, sequence=batch.end, position=batch.position)
+        if held.position < self.positions.held.position:
+            held = replace(held, position=self.positions.held.position)
+        # NB: one that was only looked at may be ahead, after a crash: it is recorded when its changes come again. What
+        # is recorded together belongs to one moment of the source.
+        looked_at = {of for of, items in split.tables.items() if not items}
+        looked_at |= {(of, INVALID_OID) for of, items in split.messages.items() if not items}
+        touched = [
+            table
+            for table in touched
+            if (table.database, table.relation) not in looked_at or table.position <= held.position
+        ]
+        self.positions.write(batch.outbox, touched, held)
+        self._touched = touched
+        self._beside = [(str(Path(uri).relative_to(self.root)), v) for uri, v in filter(None, (d.beside for d in done))]
+        passed(Failpoint.POSITIONS_WRITTEN)
+
+    def _add_stopped(self, split: _Split) -> None:
+        """Have stopped tables looked at that nothing came for: what restricts them may have been undone."""
+        for of, known in self.positions.tables.items():
+            if any(target.is_faulty(FaultKind.STOPPED) for target in (known.log, known.replica)):
+                if known.relation == INVALID_OID:
+                    split.messages.setdefault(known.database, [])
+                else:
+                    split.tables.setdefault(of, [])
+
+    def _add_changed(self, split: _Split) -> None:
+        """Have some tables looked at that nothing came for, in turn: another writer may have committed to them.
+
+        A look is two questions to the file system for a log or replica: whether the recorded commit is there, and a
+        later one is not. Only a table that fails it is opened.
+        """
+        tables = self.positions.tables
+        if not self._turn:
+            self._turn.extend(tables)
+        for _ in range(min(LOOKED_AT, len(self._turn))):
+            of = self._turn.popleft()
+            known = tables.get(of)
+            if known is None or known.state is TableState.DROPPED:
+                continue  # what is kept of a dropped table is its owner's
+            if any(self._is_changed(*found) for found in delta_tables(known)):
+                if known.relation == INVALID_OID:
+                    split.messages.setdefault(known.database, [])
+                else:
+                    split.tables.setdefault(of, [])
+
+    def _is_changed(self, folder: str, version: int) -> bool:
+        uri = f"{self.root}/{folder}"
+        return has_commit(uri, version + 1) or not has_commit(uri, version)
+
+    def _log(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+        uri, app = f"{self.root}/{self._folder(table, items)}/log", f"{self._app(table)}:log"
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            log = ChangeLog(uri, app, self._shapes).apply(_delivered(some), recorded)
+            if log.has_passed(COMPACT_EVERY):
+                log.compact(self._keep_hours)
+            return log
+
+        known = self.positions.tables.get(table)
+        return bring_up(Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply), _stored(items))
+
+    def _replica(self, table: TableId, items: Sequence[Delivered]) -> Outcome:
+        uri, app = f"{self.root}/{self._folder(table, items)}/replica", f"{self._app(table)}:replica"
+        dialect = self._dialects.get(table[0], UTF8)
+        # NB: taken out, so that nothing is known where it fails: another attempt passes over the events that are held.
+        present = self._present.pop(table, None)
+        applying = Replica(uri, app, self._shapes, self._constants, dialect, present=present)
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            replica = applying.apply(_delivered(some), recorded)
+            if replica.has_passed(COMPACT_EVERY):
+                replica.compact(self._keep_hours)
+            return replica
+
+        known = self.positions.tables.get(table)
+        outcome = bring_up(Aim(uri, app, known.replica if known else UNTOUCHED, _held(known), apply), _stored(items))
+        if applying.present is not None and outcome.table is not None:
+            self._present[table] = applying.present
+        return outcome
+
+    def _app(self, table: TableId) -> str:
+        return f"tidemark:{self.capture}:{table[0]}.{table[1]}"
+
+    def _folder(self, table: TableId, items: Sequence[Delivered]) -> str:
+        known = self.positions.tables.get(table)
+        return known.folder if known else f"{self._database(table[0])}/{folder_of(_first(items))}"
+
+    def _reached(self, table: TableId, items: Sequence[Delivered], log: Outcome, replica: Outcome) -> TablePosition:
+        known = self.positions.tables.get(table)
+        held = max(log.held, replica.held, key=lambda held: held.position)
+        reached = TablePosition(
+            database=table[0],
+            relation=table[1],
+            namespace=known.namespace if known else "",
+            name=known.name if known else "",
+            folder=self._folder(table, items),
+            state=_state(items, log, replica, known),
+            sequence=held.sequence,
+            position=held.position,
+            generation=held.generation,
+            log=log.target,
+            replica=replica.target,
+            breaks=_breaks(known, log),
+        )
+        if not items:
+            return reached
+        relation = _latest(items)
+        return replace(reached, namespace=relation.namespace, name=relation.name)
+
+    def _messages(self, database: Oid, messages: Sequence[tuple[OutboxSequence, LogicalMessage]]) -> Outcome:
+        uri, app = f"{self.root}/{self._messages_folder(database)}", f"tidemark:{self.capture}:{database}:{MESSAGES}"
+
+        def apply(some: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+            told = [(sequence, item) for sequence, item in some if isinstance(item, LogicalMessage)]
+            log = append_messages(uri, app, told, recorded)
+            if log.has_passed(COMPACT_EVERY):
+                log.compact(self._keep_hours)
+            return log
+
+        known = self.positions.tables.get((database, INVALID_OID))
+        restart = partial(self._accepted_break, database)
+        return bring_up(Aim(uri, app, known.log if known else UNTOUCHED, _held(known), apply, restart), messages)
+
+    def _accepted_break(
+        self, database: Oid, messages: Sequence[StoredItem], _held: Held, fault: Fault
+    ) -> tuple[int, Position] | None:
+        """Messages have no copy to begin anew with: an operator accepts the break."""
+        if self._accepted().get(str(database)) != str(fault.position):
+            return None
+        late = ((at, item) for at, (_, item) in enumerate(messages) if isinstance(item, LogicalMessage))
+        return next(((at, item.position) for at, item in late if item.position > fault.position), None)
+
+    def _messages_folder(self, database: Oid) -> str:
+        known = self.positions.tables.get((database, INVALID_OID))
+        return known.folder if known else f"{self._database(database)}/{MESSAGES}"
+
+    def _messages_reached(self, database: Oid, log: Outcome) -> TablePosition:
+        return TablePosition(
+            database=database,
+            relation=INVALID_OID,
+            namespace="",
+            name=MESSAGES,
+            folder=self._messages_folder(database),
+            state=_fault_state(log) or TableState.LIVE,
+            sequence=log.held.sequence,
+            position=log.held.position,
+            log=log.target,
+            breaks=_breaks(self.positions.tables.get((database, INVALID_OID)), log),
+        )
+
+    def _database(self, database: Oid) -> str:
+        # Three forms that never meet, nor the positions table's: an OID, a plain name, any other name with its OID.
+        name = self._databases.get(database)
+        if name is None:
+            return str(database)
+        is_plain = _PLAIN.fullmatch(name) and not self._is_anothers(name, database)
+        return name if is_plain else f"{_safe(name)}-{database}"
+
+    def _is_anothers(self, name: str, database: Oid) -> bool:
+        """Tell if the folder `name` is that of a database that was called so before."""
+        if any(name == other and oid < database for oid, other in self._databases.items()):
+            return True
+        tables = self.positions.tables.values()
+        return any(known.database != database and known.folder.startswith(f"{name}/") for known in tables)
+
+
+def delta_tables(table: TablePosition) -> list[tuple[str, int]]:
+    """Return folder and version of a table's Delta tables, those left out that are not written to."""
+    both = ((LOG, table.log), (REPLICA, table.replica))
+    return [
+        (table.folder if table.relation == INVALID_OID else f"{table.folder}/{name}", target.recorded.version)
+        for name, target in both
+        if target.recorded.version >= 0 and target.fault is None
+    ]
+
+
+def folder_of(relation: Relation) -> str:
+    """Return the folder of a table that is met for the first time, below its database's."""
+    return f"{relation.oid}-{_safe(relation.qualified_name)}"
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_NAME_LENGTH]
+
+
+def _split(items: Sequence[LakeItem]) -> _Split:
+    split = _Split()
+    for sequence, item in items:
+        if isinstance(item, LogicalMessage):
+            split.messages.setdefault(item.database, []).append((sequence, item))
+            continue
+        relation = relation_of(item)
+        assert relation is not None, item
+        if relation.kind == PARTITIONED and not relation.gathers_partitions:
+            continue  # its rows are its partitions'
+        split.tables.setdefault((item.database, relation.oid), []).append(Delivered(sequence, item))
+    return split
+
+
+def _first(items: Sequence[Delivered]) -> Relation:
+    first = items[0].item
+    relation = first.before or first.after if isinstance(first, SchemaEvent) else first.relation
+    assert relation is not None, first
+    return relation
+
+
+def _latest(items: Sequence[Delivered]) -> Relation:
+    relation = relation_of(items[-1].item)
+    assert relation is not None, items[-1]
+    return relation
+
+
+def _delivered(items: Sequence[StoredItem]) -> list[Delivered]:
+    return [Delivered(sequence, item) for sequence, item in items if not isinstance(item, LogicalMessage)]
+
+
+def _stored(items: Sequence[Delivered]) -> list[StoredItem]:
+    return [(delivered.sequence, delivered.item) for delivered in items]
+
+
+def _held(known: TablePosition | None) -> Held:
+    return Held(known.sequence, known.position, known.generation) if known else NOTHING
+
+
+def _breaks(known: TablePosition | None, log: Outcome) -> tuple[Break, ...]:
+    earlier = known.breaks if known else ()
+    return earlier if log.broke is None else (*earlier, log.broke)
+
+
+def _fault_state(*targets: Outcome) -> TableState | None:
+    kinds = {outcome.target.fault.kind for outcome in targets if outcome.target.fault is not None}
+    if FaultKind.DIVERGED in kinds:
+        return TableState.DIVERGED
+    return TableState.STOPPED if kinds else None
+
+
+def _state(items: Sequence[Delivered], log: Outcome, replica: Outcome, known: TablePosition | None) -> TableState:
+    # A table that turns unlogged and back is dropped and created under one OID.
+    told = [i.item.change for i in items if isinstance(i.item, SchemaEvent)]
+    born_or_gone = [change for change in told if change is not SchemaChange.ALTER]
+    if born_or_gone[-1:] == [SchemaChange.DROP] or (not born_or_gone and known and known.state is TableState.DROPPED):
+        return TableState.DROPPED
+    fault = _fault_state(log, replica)
+    if fault is not None:
+        return fault
+    assert replica.table is not None, known
+    if replica.held.copy_sequence:
+        return TableState.COPYING
+    if replica.held.blocked and replica.target.recorded.version >= 0:
+        return TableState.STALE
+    is_gathered = replica.table.exists and replica.target.recorded.version < 0
+    return TableState.BLOCKED if is_gathered or replica.held.blocked else TableState.LIVE

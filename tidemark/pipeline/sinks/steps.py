@@ -1,0 +1,152 @@
+"""A table's part of a Spark batch, cut into steps: runs of rows of one layout, and the events between them.
+
+Each step ends in one commit of a target, which then holds everything up to the step's last position. What a target
+holds already is left out here, by position: that is the same whether the outbox repeats itself after a crash, or a new
+outbox begins somewhere before.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.model.change import (
+    TABLE_ORDINAL,
+    ChangeBatch,
+    CopyBoundary,
+    PartitionEvent,
+    RewriteBoundary,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import Lsn, TimelineId
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.held import Held
+from tidemark.wire.items import relation_of
+
+TableItem = ChangeBatch | SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
+TableEvent = SchemaEvent | PartitionEvent | RewriteBoundary | Truncation | CopyBoundary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivered:
+    """An item of the outbox that concerns one table, and the sequence of its value."""
+
+    sequence: OutboxSequence
+    item: TableItem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Changes of one relation version, in stream order; `sequences` has each row's outbox value."""
+
+    relation: Relation
+    changes: pa.Table
+    sequences: npt.NDArray[np.int64]
+    sequence: OutboxSequence
+    last: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event, and the outbox value that it came in."""
+
+    sequence: OutboxSequence
+    event: TableEvent
+
+    @property
+    def relation(self) -> Relation:
+        """Return the relation version that the event is about."""
+        relation = relation_of(self.event)
+        assert relation is not None, self.event
+        return relation
+
+
+Step = Rows | Happening
+
+
+def steps(items: Sequence[Delivered], held: Held) -> list[Step]:
+    """Cut `items`, all of one table, into the steps that a target holding `held` still has to take."""
+    found: list[Step] = []
+    run: list[tuple[OutboxSequence, ChangeBatch]] = []
+    floor, generation, reached = held.position, held.generation, held.position
+
+    def close_run() -> None:
+        if run:
+            found.append(_rows(run))
+            run.clear()
+
+    for delivered in items:
+        item = delivered.item
+        if isinstance(item, ChangeBatch):
+            rows = after(item.rows, floor)
+            if not rows.num_rows:
+                continue
+            first, last = position_of(rows, 0), position_of(rows, rows.num_rows - 1)
+            _check_order(reached, first, item.relation)
+            if run and run[-1][1].relation != item.relation:
+                close_run()
+            if TABLE_ORDINAL in rows.schema.names:  # it may be asked for from some restart on; the log numbers as well
+                rows = rows.drop_columns([TABLE_ORDINAL])
+            run.append((delivered.sequence, ChangeBatch(item.database, item.relation, rows)))
+            reached = last
+            continue
+        if isinstance(item, CopyBoundary) and item.begin and (item.generation > generation or item.position > floor):
+            # NB: a copy that begins anew may stand at the LSN of the one that it replaces, and a new state counts
+            # generations from 1 again: either of the two may say nothing.
+            floor, generation = item.position, item.generation
+        elif item.position <= floor or (isinstance(item, CopyBoundary) and item.generation < generation):
+            continue
+        else:
+            _check_order(reached, item.position, relation_of(item))
+        close_run()
+        found.append(Happening(delivered.sequence, item))
+        reached = item.position
+    close_run()
+    return found
+
+
+RowsT = TypeVar("RowsT", pa.RecordBatch, pa.Table)
+
+
+def after(rows: RowsT, position: Position) -> RowsT:
+    """Return the rows of `rows`, which are in stream order, that stand after `position`."""
+    if not rows.num_rows or position_of(rows, 0) > position:
+        return rows
+    low, high = 0, rows.num_rows  # the answer is in [low, high]
+    while low < high:
+        middle = (low + high) // 2
+        if position_of(rows, middle) > position:
+            high = middle
+        else:
+            low = middle + 1
+    return rows.slice(low)
+
+
+def position_of(rows: pa.RecordBatch | pa.Table, index: int) -> Position:
+    """Return the position of one change."""
+    timeline, commit_lsn, ordinal = (rows.column(name)[index].as_py() for name in ("_tli", "_commit_lsn", "_ordinal"))
+    return Position(TimelineId(timeline), Lsn(commit_lsn), ordinal)
+
+
+def _rows(run: Sequence[tuple[OutboxSequence, ChangeBatch]]) -> Rows:
+    changes = pa.Table.from_batches([batch.rows for _, batch in run])
+    return Rows(
+        run[0][1].relation,
+        changes,
+        np.concatenate([np.full(batch.rows.num_rows, sequence, np.int64) for sequence, batch in run]),
+        run[-1][0],
+        position_of(changes, changes.num_rows - 1),
+    )
+
+
+def _check_order(reached: Position, position: Position, relation: Relation | None) -> None:
+    if position <= reached:
+        name = relation.qualified_name if relation else "?"
+        raise InternalError(f"changes of {name} are out of order: {position} comes after {reached}")

@@ -1,0 +1,213 @@
+"""Bring one log or replica up to the end of a batch, or leave it alone where it must not be written.
+
+live      -> applied to, again if maintenance by another writer came between
+diverged  -> changed by another writer, or damaged: left out until a new copy of the source's rows begins; a log then
+             has a break
+stopped   -> its items wait beside it (`tidemark.pipeline.sinks.waiting`) until the property is undone
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+
+from tidemark.io.host.disk import is_full
+from tidemark.model.change import CopyBoundary
+from tidemark.model.position import Position
+from tidemark.pipeline.lake.commits import changed_columns, read_commit
+from tidemark.pipeline.lake.damage import damage_of
+from tidemark.pipeline.lake.failures import error_numbers, first_reason, says_full
+from tidemark.pipeline.lake.faults import UNTOUCHED, Break, Fault, FaultKind, Target
+from tidemark.pipeline.lake.held import NOTHING, Held
+from tidemark.pipeline.lake.lake import (
+    REASON_MAX,
+    REOPENED_MAX,
+    LakeFailed,
+    LakeFull,
+    LakeTable,
+    TableMoved,
+    check_writable,
+    table_id,
+)
+from tidemark.pipeline.lake.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
+from tidemark.pipeline.sinks.waiting import StoredItem, Waiting
+
+_OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has taken the place of a folder
+Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
+"""Applies items to a table, which is checked against what is recorded when it is opened; None: not checked."""
+
+
+Restart = Callable[[Sequence[StoredItem], Held, Fault], tuple[int, Position] | None]
+"""Finds the item with which a diverged table begins anew, and that item's position; None: it does not yet."""
+
+
+def new_copy(items: Sequence[StoredItem], held: Held, fault: Fault) -> tuple[int, Position] | None:
+    """Find the begin of the first copy that the table did not have before it diverged: that one may be repeated."""
+    for at, (_, item) in enumerate(items):
+        if isinstance(item, CopyBoundary) and item.begin:
+            is_new = item.position > fault.position or item.generation > held.generation
+            if is_new:
+                return at, item.position
+    return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aim:
+    """A log or replica, how it was left, and how it is written."""
+
+    uri: str
+    app: str
+    known: Target
+    held: Held  # of the table that log and replica belong to, as recorded
+    apply: Applying
+    restart: Restart = new_copy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """How a log or replica is left; `table` is None where it was not written."""
+
+    target: Target
+    held: Held
+    table: LakeTable | None = None
+    broke: Break | None = None  # what a log does not have
+    beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written in place of this one
+
+
+def bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
+    """Apply `items`, or find out why not."""
+    try:
+        return _bring_up(aim, items)
+    except (LakeFailed, DeltaError, OSError, pa.ArrowException) as error:
+        damage = "" if _is_of_disk(error) else _damage(aim)
+        if damage:
+            return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, damage, _last_written(aim)))
+        if isinstance(error, LakeFailed) or is_full(error):
+            raise
+        kind = LakeFull if says_full(str(error)) else LakeFailed
+        raise kind(f"{aim.uri}: {first_reason(str(error))[:REASON_MAX]}") from error
+
+
+def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
+    fault = aim.known.fault
+    if fault is not None and fault.kind is FaultKind.DIVERGED:
+        return _begin_anew(aim, items, fault)
+    try:
+        table = _catch_up(aim, items) if fault is not None else _apply(aim, items, aim.known.recorded)
+    except TableDiverged as error:
+        return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, str(error), _last_written(aim)))
+    except TableStopped as error:
+        waiting = Waiting(aim.uri, aim.app)
+        waiting.keep(items)
+        stopped = Fault(FaultKind.STOPPED, str(error), _last_written(aim))
+        return Outcome(Target(aim.known.recorded, stopped), aim.held, beside=waiting.written)
+    return _written(aim, table)
+
+
+def _is_of_disk(error: Exception) -> bool:
+    """Tell if an error is the disk's or the permissions': a full disk, or one that returns errors."""
+    numbers = error_numbers(str(error))
+    if isinstance(error, OSError) and error.errno is not None:
+        numbers.add(error.errno)
+    return is_full(error) or bool(numbers - _OF_DAMAGE)
+
+
+def _damage(aim: Aim) -> str:
+    """Return what is lost or damaged of a target; "" if nothing is."""
+    return next(filter(None, map(damage_of, _parts(aim))), "")
+
+
+def _parts(aim: Aim) -> list[str]:
+    """Return the Delta tables of a target: itself, and those beside it that are there (rows set aside or waiting)."""
+    place = Path(aim.uri)
+    beside = sorted(place.parent.glob(f"{place.name}-*"))
+    return [aim.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
+
+
+def _written(aim: Aim, table: LakeTable, broke: Break | None = None) -> Outcome:
+    if table.uri == aim.uri:
+        return Outcome(Target(table.recorded), table.held, table, broke)
+    beside = (table.uri, table.version) if table.exists else None  # rows without a key
+    return Outcome(UNTOUCHED, table.held, table, broke, beside)
+
+
+def _last_written(aim: Aim) -> Position:
+    return aim.known.fault.position if aim.known.fault is not None else aim.held.position
+
+
+def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> LakeTable:
+    """Apply `items`; what another writer's maintenance interrupted is opened again and gone on with."""
+    held, reopened = NOTHING, 0
+    while True:
+        try:
+            return aim.apply(items, recorded)
+        except TableMoved as moved:
+            reopened = reopened + 1 if moved.held == held else 0
+            held = moved.held
+            if reopened == REOPENED_MAX:
+                raise
+
+
+def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
+    """Apply what waits, then `items`; raise `TableStopped` where the property is still there."""
+    LakeTable(aim.uri, aim.app, aim.known.recorded)
+    waiting = Waiting(aim.uri, aim.app)
+    for portion in waiting.portions():
+        _apply(aim, portion, aim.known.recorded)
+    table = _apply(aim, items, aim.known.recorded)
+    waiting.clear()
+    return table
+
+
+def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
+    """Make a diverged table anew from the item of `items` that allows it; without one leave it alone."""
+    diverged = Outcome(Target(aim.known.recorded, fault), aim.held)
+    found = aim.restart(items, aim.held, fault)
+    if found is None:
+        return diverged
+    at, position = found
+    try:
+        _set_aside(aim, position)
+        check_writable(aim.uri)
+        table = _apply(aim, items[at:], None)
+    except (TableDiverged, TableStopped) as error:
+        reason = f"{error} (a new copy began at {position} and could not be written)"
+        again = Fault(FaultKind.DIVERGED, reason, fault.position)
+        return Outcome(Target(aim.known.recorded, again), aim.held)
+    Waiting(aim.uri, aim.app).clear()
+    return _written(aim, table, Break(fault.reason, fault.position, position))
+
+
+def _set_aside(aim: Aim, position: Position) -> None:
+    """Rename what is in the place of a table but cannot be continued, so that nothing is deleted.
+
+    That is what is damaged, and a table that another writer created or gave other columns. Another one of ours is kept:
+    a replica is emptied by the new copy, and a log goes on. The table begins anew at `position`: one that holds it was
+    begun by an attempt that was cut off.
+    """
+    for part in filter(damage_of, _parts(aim)):
+        _rename(part)
+    if not Path(aim.uri).exists():
+        return
+    found, recorded = table_id(aim.uri), aim.known.recorded
+    if found == "":
+        return
+    if found is not None and recorded.version != NO_VERSION and recorded.id in ("", found):
+        table = LakeTable(aim.uri, aim.app)
+        is_older, is_begun = table.version < recorded.version, table.held.position >= position
+        if is_older or is_begun or not changed_columns(aim.uri, recorded.version, table.version):
+            return
+    else:
+        first = read_commit(aim.uri, aim.app, 0)
+        if found is not None and first is not None and not first.foreign:
+            return  # made by an attempt that was cut off
+    _rename(aim.uri)
+
+
+def _rename(uri: str) -> None:
+    names = (f"{uri}.{FaultKind.DIVERGED.value}-{number}" for number in count(1))
+    Path(uri).rename(next(name for name in names if not Path(name).exists()))

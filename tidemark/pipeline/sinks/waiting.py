@@ -1,0 +1,116 @@
+"""Changes that a property of a table keeps from being written: kept beside it until the property is undone.
+
+    <log or replica>-waiting    number | sequence | kind | size | payload
+
+Nothing is lost by a stopped table, and it holds back neither the outbox nor any other table: its items are kept as the
+outbox encodes them and applied in order afterwards. The table guards itself by position, so a repeat is harmless.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
+from tidemark.model.position import Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.lake.held import Held
+from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
+from tidemark.pipeline.sinks.steps import after, position_of
+from tidemark.wire.items import decode_item, encode_item
+from tidemark.wire.values import ValueKind
+
+FOLDER = "waiting"
+PORTION_BYTES = 64 << 20
+COMPACT_EVERY = 100  # commits; each adds a file, and opening the table costs more with each
+ITEMS_MAX = 1 << 32  # of one commit: the number of an item is its commit's version and its place in that
+SCHEMA = pa.schema(
+    [
+        pa.field("number", pa.int64()),
+        pa.field("sequence", pa.int64()),
+        pa.field("kind", pa.int32()),
+        pa.field("size", pa.int64()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+StoredItem = tuple[OutboxSequence, GroupItem]
+
+
+class Waiting:
+    """The items that wait for one log or replica."""
+
+    def __init__(self, uri: str, app: str) -> None:
+        self._table = LakeTable(f"{uri}-{FOLDER}", f"{app}-{FOLDER}")
+
+    @property
+    def written(self) -> tuple[str, int]:
+        """Return the URI and the version of the Delta table."""
+        return self._table.uri, self._table.version
+
+    def keep(self, items: Sequence[StoredItem]) -> None:
+        """Keep what of `items`, in stream order, is not kept yet."""
+        table, held = self._table, self._table.held
+        rows: list[tuple[int, int, int, int, bytes]] = []
+        first = table.version + 1 << 32
+        for sequence, item in items:
+            late = _behind(item, held)
+            if late is None:
+                continue
+            kind, payload = encode_item(late)
+            content = bytes(payload)
+            rows.append((first + len(rows), sequence, kind.value, len(content), content))
+            generation = late.generation if isinstance(late, CopyBoundary) else held.generation
+            held = Held(sequence, _last(late), generation)
+        if not rows:
+            return
+        if not table.exists:
+            table.create(SCHEMA, table.held)
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+        table.append(pa.table(arrays, schema=SCHEMA), held)
+        if table.has_passed(COMPACT_EVERY):
+            table.compact(KEEP_HOURS)
+
+    def portions(self, bytes_max: int = PORTION_BYTES) -> Iterator[list[StoredItem]]:
+        """Give what waits in order, at most `bytes_max` at once, but at least one item."""
+        if not self._table.exists:
+            return
+        sizes = self._table.scan(["number", "size"]).read_all().sort_by("number")
+        first, total = None, 0
+        numbers = sizes.column("number").to_pylist()
+        for at, size in enumerate(sizes.column("size").to_pylist()):
+            if first is not None and total + size > bytes_max:
+                yield self._items(first, numbers[at - 1])
+                first, total = None, 0
+            first = numbers[at] if first is None else first
+            total += size
+        if first is not None:
+            yield self._items(first, numbers[-1])
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        if self._table.exists:
+            self._table.overwrite(SCHEMA.empty_table(), self._table.held)
+            self._table.forget_files()
+
+    def _items(self, first: int, last: int) -> list[StoredItem]:
+        wanted = (ds.field("number") >= first) & (ds.field("number") <= last)
+        rows = self._table.delta.to_pyarrow_dataset().to_table(filter=wanted).sort_by("number")
+        columns = (rows.column(name).to_pylist() for name in ("sequence", "kind", "payload"))
+        return [
+            (OutboxSequence(number), decode_item(ValueKind(kind), payload))
+            for number, kind, payload in zip(*columns, strict=True)
+        ]
+
+
+def _behind(item: GroupItem, held: Held) -> GroupItem | None:
+    """Return what of `item` is behind `held`; a copy that begins anew may have the position of the one before."""
+    if isinstance(item, ChangeBatch):
+        rows = after(item.rows, held.position)
+        return ChangeBatch(item.database, item.relation, rows) if rows.num_rows else None
+    is_new_copy = isinstance(item, CopyBoundary) and item.begin and item.generation > held.generation
+    return item if is_new_copy or item.position > held.position else None
+
+
+def _last(item: GroupItem) -> Position:
+    return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position

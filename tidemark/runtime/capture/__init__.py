@@ -1,0 +1,1 @@
+"""A capture: its threads, the ring's sources, delivery to a target."""

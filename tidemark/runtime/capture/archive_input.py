@@ -1,0 +1,144 @@
+"""Where the ring's WAL comes from in the archiver: a folder, segment by segment, as they arrive.
+
+A segment that is missing between others for longer than `HOLE_S` is a hole and ends the thread, and so does one that is
+not whole for as long: some tools write in place. One that is missing at the end is waited for.
+The folder is listed again only when it changed. Timelines are followed as recovery would: the latest one that came from
+ours. One that left ours before what was read already is another branch, and ends the thread, too.
+"""
+
+import time
+from pathlib import Path
+
+from tidemark.engine.progress import Progress
+from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.io.archive.archive import ArchiveFolder, BadSegment, Hole, NoWal
+from tidemark.io.archive.segment_file import DamagedFile
+from tidemark.io.host.folder_changes import FolderChanges
+from tidemark.io.host.logs import Log
+from tidemark.io.process.metrics import Metrics
+from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.position import Position
+from tidemark.runtime.capture.network import Reached
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.source_thread import Link, SourceThread
+from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.replay.offline import check_same_cluster
+from tidemark.wal.segments import ReadSegment
+
+LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
+ROOM_S = 0.02
+HOLE_S = 5.0  # tools that archive in parallel bring a segment later than its successor, but not so much later
+
+
+class ArchiveInput(SourceThread):
+    """Fills the ring from an archive."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ring: Ring,
+        *,
+        system_identifier: SystemIdentifier,
+        timeline: TimelineId,
+        progress: Progress,
+        arrived: Signal,
+        metrics: Metrics,
+        log: Log,
+        delivered: Position | None = None,
+    ) -> None:
+        """`timeline`: of the ring's end, or an earlier one that led to it; `delivered`: what was, by an earlier run."""
+        super().__init__("archive", arrived)
+        self._folder = folder
+        self._ring = ring
+        self._system_identifier = system_identifier
+        self._timeline = timeline
+        self._delivered = Reached.by_delivering(delivered)
+        self._told = timeline  # the latest one, in the log
+        self._is_behind = False  # the archive: it does not hold the delivered timeline yet
+        self._progress = progress
+        self._metrics = metrics
+        self._log = log
+        self._changes = FolderChanges(folder)
+        self._hole_lsn = INVALID_LSN
+        self._hole_since_s = 0.0
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            archive = self._take_stock()
+            if archive is None:
+                self._stopping.wait(LOOK_S)
+                continue
+            self._check_timeline(archive)
+            self._link = Link.STREAMING
+            end_lsn = self._ring.write_lsn
+            try:
+                for piece in archive.read_what_is_there(end_lsn):
+                    if not self._put(piece):
+                        return
+                if self._ring.write_lsn == end_lsn:
+                    self._stopping.wait(LOOK_S)
+            except (Hole, BadSegment, DamagedFile):
+                if self._is_lasting():
+                    raise
+                self._changes.forget()
+                self._stopping.wait(LOOK_S)
+
+    def _is_lasting(self) -> bool:
+        """Tell if what is missing or not whole at the ring's end has had its time to come."""
+        now_s = time.monotonic()
+        if self._hole_lsn != self._ring.write_lsn:
+            self._hole_lsn, self._hole_since_s = self._ring.write_lsn, now_s
+        return now_s - self._hole_since_s >= HOLE_S
+
+    def _take_stock(self) -> ArchiveFolder | None:
+        """Return what the folder holds, if that may be new."""
+        if not self._changes.may_be_new():
+            return None
+        try:
+            archive = ArchiveFolder(self._folder, whole_only=True, of=self._system_identifier)
+        except NoWal:
+            return None  # not yet
+        check_same_cluster(archive, self._system_identifier)
+        if archive.history.timeline < self._delivered.timeline:
+            self._wait_for_fork()
+            return None
+        return archive
+
+    def _wait_for_fork(self) -> None:
+        """Tell once that what was delivered stands on a timeline of which nothing is archived yet."""
+        if not self._is_behind:
+            self._is_behind = True
+            self._log.warning("the archive does not hold the delivered timeline yet", timeline=self._delivered.timeline)
+
+    def _check_timeline(self, archive: ArchiveFolder) -> None:
+        """See that the archive's latest timeline came from ours, and not before what was read of it."""
+        latest = archive.history.timeline
+        received = Reached(self._timeline, self._ring.write_lsn)
+        reached = max(self._delivered, received)
+        left_lsn = archive.history.switch_lsn(reached.timeline)
+        if reached.timeline not in archive.history or (left_lsn is not None and left_lsn < reached.lsn):
+            error = WalDiverged(
+                f"timeline {latest} of {self._folder} is not one that left timeline {reached.timeline} "
+                f"behind {format_lsn(reached.lsn)}, up to where that was read"
+            )
+            error.fork_lsn = left_lsn if reached == received else None
+            raise error
+        if latest not in (self._timeline, self._told):
+            self._told = latest
+            self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)
+
+    def _put(self, piece: ReadSegment) -> bool:
+        """Put a piece into the ring, slice by slice, as there is room; tell if all of it went in."""
+        data = memoryview(piece.data)
+        for at in range(0, len(data), SLICE_BYTES_MAX):
+            while self._ring.free_bytes < SLICE_BYTES_MAX:
+                if self._stopping.wait(ROOM_S):
+                    return False
+            part = data[at : at + SLICE_BYTES_MAX]
+            segment = ReadSegment(Lsn(piece.start_lsn + at), part, piece.timeline)
+            self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can have it
+            self._ring.put(segment)
+            self._metrics.wal_bytes.inc(len(part))
+            self._arrived.set()
+        self._timeline = piece.timeline
+        return True

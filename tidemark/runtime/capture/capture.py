@@ -1,0 +1,436 @@
+"""A capture: the three threads around ring and queue, made from the state where it stands.
+
+    node or archive ─► inflow's thread ─► ring ─► decode thread ─► queue ─► application thread ─► target
+                                                     └─► catalog history (journal, bases)
+
+A start needs nothing but the state: newest base not above the delivered pointer's restart LSN, the journal up to it,
+then WAL from there; what was delivered is left out. Where a first copy is due, the application thread makes it first,
+WAL waits in the spool meanwhile, and the decode thread starts afterwards, when the tables' snapshots are known. The
+owner calls `poll` now and then: it moves these things on, and tells the first error.
+"""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tidemark.decode.catalog.databases import MappedDialects, by_name
+from tidemark.decode.catalog.history import Base
+from tidemark.decode.groups.grouping import Grouper, nothing_copied
+from tidemark.decode.transactions.decoder import Decoder, OnMarker
+from tidemark.engine.ports import Consumer
+from tidemark.engine.progress import Progress
+from tidemark.io.archive.trimming import history_horizon_lsn
+from tidemark.io.host.logs import describe_error
+from tidemark.io.host.spill import SpillFolder
+from tidemark.io.process.config import Config
+from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
+from tidemark.io.state.state_views import StateView
+from tidemark.model.errors import ConsumerFailed, CorruptWal, StateError
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.model.position import Epoch, Pointer
+from tidemark.model.snapshot import parse_visibility
+from tidemark.runtime.capture.decoding import DecodeThread, WalReader
+from tidemark.runtime.capture.delivery import ApplicationThread
+from tidemark.runtime.capture.following import AskLeader
+from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.capture.inflow import MakeInflow
+from tidemark.runtime.capture.role_holding import RoleHolding
+from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.capture.targets import TargetMaker
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.first_copy.copies import Copies
+from tidemark.runtime.first_copy.first_copy import FirstCopy
+from tidemark.runtime.replay.archive_damage import in_archive
+from tidemark.runtime.replay.history_start import enter_open
+from tidemark.runtime.seed.copy_plan import is_due, takes_time, waits_for
+from tidemark.runtime.seed.fixed_types import check_types
+from tidemark.wal.kernel import COMPILED
+from tidemark.wal.page import Framer
+from tidemark.wal.segments import first_page_lsn
+from tidemark.wal.versions import wal_format
+from tidemark.wire.state import Beginning, HistoryIndex
+
+PRELUDE_S = 0.05  # without a first copy it is over at once: decoding need not wait for the first `poll`
+
+
+class NotInitialised(StateError):
+    """A state folder in which `init` did not come to its end."""
+
+    hint = "run `cdcctl init` again"
+
+
+class DecodingStuck(ConsumerFailed):
+    """A decode thread that does not end: only the end of the process ends it."""
+
+    hint = "the service manager starts it again; what was not delivered comes again"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """What a capture says of itself while it runs."""
+
+    link: Link
+    copying: bool
+    ring_used_bytes: int
+    ring_high_water_bytes: int
+    ring_bytes: int
+    queue_bytes: int
+    open_transactions: int
+    progress: Progress
+
+
+class Capture:
+    """One capture, from the state to its target."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        epoch: Epoch,
+        make_inflow: MakeInflow,
+        *,
+        consumer: Consumer | None = None,
+        on_marker: OnMarker | None = None,
+        ask_leader: AskLeader | None = None,
+        in_daemon: bool = False,
+    ) -> None:
+        """Make everything and start nothing. `consumer`: one's own, in place of the configured one.
+
+        Unless it is run `in_daemon`, which does so itself, the capture holds the lock of the role that took the epoch,
+        and gives its signs of life, from `start` to `stop`.
+
+        `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
+        `ask_leader`: it delivers nothing, and asks where the deliverer is.
+        """
+        config, store = around.config, around.store
+        view = store.view()
+        beginning, start = view.beginning, view.start
+        if beginning is None or start is None:
+            raise NotInitialised(f"{store.folder.root} has no beginning")
+        check_types(config, beginning)
+        self._role = None if in_daemon else RoleHolding(store, epoch, config.watchdog.watchdog_s)
+        self._store = store
+        self._epoch = epoch
+        self._log = around.log
+        self._metrics = around.metrics
+        self._on_marker = on_marker
+        self._stop_s = config.deliver.stop_s
+        self._keep_bytes = config.archive.keep_bytes
+        self._stopping = threading.Event()
+        captured = by_name(config.select.selection().selects_database)
+        damaged: list[DamagedBase] = []
+        base = load_catalogs(
+            store.folder.history,
+            view.history,
+            view.journal,
+            start.restart_lsn,
+            captured,
+            seeded_lsn=beginning.lsn,
+            passed_over=damaged.append,
+        )
+        self._tell_damaged(damaged, base)
+        self._log.info("starting", restart_lsn=start.restart_lsn, delivered=str(start.position), base_lsn=base.lsn)
+        page_lsn = first_page_lsn(start.restart_lsn)
+        self._inflow = make_inflow(page_lsn, base.timeline, start.position, copying=takes_time(config, view))
+        self.progress = self._inflow.progress
+        self.progress.delivered = start
+        self._start = start
+        self._copies_wait_for = waits_for(view)
+        self._fills_outbox = consumer is None and ask_leader is None and config.deliver.consumer == "outbox"
+        self._is_restored = False
+        self._error: BaseException | None = None
+        self._history = self._make_history(config, view, [each.entry.file for each in damaged])
+        self._handoff = Handoff(config.decode.queue_bytes, self._inflow.arrived)
+        self._handoff.inflow = self._inflow.input
+        self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
+        self._decoding: DecodeThread | None = None
+        names = base.mirrors.remember(beginning.databases)
+        maker = TargetMaker(around, epoch, self._history, self.progress, self._stopping)
+        target, self._liveness = (
+            maker.deliver(consumer, names) if ask_leader is None else (maker.follow(ask_leader), None)
+        )
+        self._target = target
+        first_copy = FirstCopy(
+            config,
+            store,
+            epoch,
+            beginning,
+            target.deliver_copied,
+            metrics=self._metrics,
+            log=self._log,
+            stopping=self._stopping,
+        )
+        self._application = ApplicationThread(
+            self._handoff,
+            target,
+            self._history,
+            prelude=first_copy.run if ask_leader is None and is_due(config, view) else _nothing_before,
+            metrics=self._metrics,
+            stopping=self._stopping,
+        )
+
+    def start(self) -> None:
+        """Start the threads; decoding starts once there is no first copy (any more)."""
+        if self._role is not None:
+            self._role.start()
+        self._application.start()
+        if self._liveness is not None:
+            self._liveness.start()
+        if self._inflow.input.link is Link.IDLE:
+            self._inflow.input.start()
+        self._application.prelude_is_over.wait(PRELUDE_S)
+        self._start_decoding()
+
+    def poll(self) -> BaseException | None:
+        """Look at all threads; return the first error, and remove what no restart needs."""
+        self._start_decoding()
+        marks = self._store.marks()
+        if self._decoding is not None and marks.horizon is not None:
+            needed = marks.horizon.pointer.restart_lsn
+            self._decoding.reader.horizon_lsn = history_horizon_lsn(needed, self._keep_bytes)
+        if marks.start is not None:
+            self._inflow.input.tend(marks.start.restart_lsn)
+        self._report()
+        decoding_error = self._decoding_error() if self._error is None else None
+        consumer_error = self._liveness.error() if self._liveness is not None else None
+        self._tell(self._application.error or consumer_error or decoding_error or self._inflow.input.error)
+        return self._error
+
+    def _decoding_error(self) -> BaseException | None:
+        """Return what ended decoding: damage with the file that it is in, where the WAL comes from an archive."""
+        decoding, archive = self._decoding, self._inflow.archive
+        if decoding is None or archive is None or not isinstance(decoding.error, CorruptWal):
+            return decoding.error if decoding is not None else None
+        lsn = decoding.reader.last_record_lsn if decoding.error.lsn is None else Lsn(decoding.error.lsn)
+        read_lsn = decoding.reader.read_lsn
+        return in_archive(archive, self._store.identity.system_identifier, decoding.error, lsn, read_lsn)
+
+    @property
+    def record_bytes(self) -> int:
+        """How much WAL was decoded, by its records."""
+        return self._decoding.reader.record_bytes if self._decoding is not None else 0
+
+    @property
+    def decoded_lsn(self) -> Lsn:
+        """End of the last record that was decoded; by the decode thread itself, which may be ahead of `progress`."""
+        return self._decoding.reader.decoder.decoded_lsn if self._decoding is not None else INVALID_LSN
+
+    @property
+    def timeline(self) -> TimelineId | None:
+        """Timeline of the record in hand, or of the last; None before decoding begins."""
+        return self._decoding.reader.decoder.timeline if self._decoding is not None else None
+
+    @property
+    def is_to_begin_anew(self) -> bool:
+        """Tell if all is delivered that a table to be copied waits for; what comes then stands in the copied rows."""
+        wanted, delivered = self._copies_wait_for, self.progress.delivered
+        if wanted is None or delivered is None or delivered.position.commit_lsn < wanted:
+            return False
+        return self.progress.lag_bytes <= self._store.identity.segment_bytes
+
+    def may_have_given_out(self, fork_lsn: Lsn) -> bool:
+        """Tell, once it is stopped, if somebody may have been given what commits behind a fork."""
+        delivered = self._store.marks().delivered
+        if self._fills_outbox and delivered is not None:
+            return delivered.pointer.position.commit_lsn >= fork_lsn
+        return self.decoded_lsn > fork_lsn
+
+    @property
+    def halted_at(self) -> Pointer | None:
+        """Where a marker has halted the capture, once all that commits before is delivered."""
+        halted_at = self._decoding.halted_at if self._decoding is not None else None
+        delivered = self.progress.delivered
+        if halted_at is None or delivered is None or delivered.position < halted_at.position:
+            return None
+        return halted_at
+
+    def stop(self) -> None:
+        """Stop in order: nothing new, the slice in hand, the batch in hand (for `deliver.stop_s`), the files."""
+        if self._role is None:
+            self._stop()
+            return
+        self._role.stop()
+        try:
+            self._stop()
+        finally:
+            self._role.release()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        self._inflow.input.stop()
+        self._handoff.close()
+        if self._liveness is not None:
+            self._liveness.stop()
+        if self._decoding is not None and not self._decoding.stop():
+            raise DecodingStuck("decoding did not stop in time")
+        self._inflow.ring.free()  # an error of the network thread holds on to it by its traceback
+        self._metrics.ring_used.set(0)
+        self._metrics.queue_used.set(0)
+        is_idle = self._application.join(self._stop_s)
+        if not is_idle:
+            self._target.abandon()
+        self._history.close()
+        if not is_idle:
+            # What it holds is not confirmed and comes again; a consumer that hangs must not keep us.
+            raise ConsumerFailed(
+                f"the consumer did not end its batch within {self._stop_s} s",
+                hint="what it was given comes again after the restart",
+            )
+        self._log.info(
+            "stopped",
+            delivered=str(self.progress.delivered.position) if self.progress.delivered else None,
+            received_lsn=self.progress.received_lsn,
+            decoded_lsn=self.progress.decoded_lsn,
+            **({} if self._application.error is None else describe_error(self._application.error)),
+        )
+
+    def status(self) -> CaptureStatus:
+        """Return how the capture does."""
+        return CaptureStatus(
+            link=self._inflow.input.link,
+            copying=not self._application.prelude_is_over.is_set(),
+            ring_used_bytes=self._inflow.ring.used_bytes,
+            ring_high_water_bytes=self._inflow.ring.high_water_bytes,
+            ring_bytes=self._inflow.ring.capacity,
+            queue_bytes=self._handoff.byte_count,
+            open_transactions=self._decoding.reader.open_transactions if self._decoding is not None else 0,
+            progress=self.progress,
+        )
+
+    def _tell_damaged(self, damaged: Sequence[DamagedBase], base: Base) -> None:
+        self._metrics.bases_damaged.set(len(damaged))
+        for each in damaged:
+            self._log.error(
+                "catalog base is damaged, an older one and the journal take its place",
+                base_lsn=each.entry.lsn,
+                older_lsn=base.lsn,
+                **describe_error(each.error),
+            )
+
+    def _make_history(self, config: Config, view: StateView, unreadable: Sequence[str]) -> HistoryWriter:
+        def keep(index: HistoryIndex) -> None:
+            with self._store.transaction(self._epoch) as moving:
+                moving.put_history(index)
+
+        return HistoryWriter(
+            self._store.folder.history,
+            view.history,
+            view.journal,
+            major=self._store.identity.server_major,
+            system_identifier=self._store.identity.system_identifier,
+            file_bytes_max=config.history.journal_file_bytes,
+            file_mode=self._store.folder.file_mode,
+            store=keep,
+            unreadable=unreadable,
+        )
+
+    def _start_decoding(self) -> None:
+        if self._decoding is None and self._application.prelude_is_over.is_set():
+            self._decoding = self._make_decoding()
+            self._decoding.start()
+            self._inflow.input.drain()
+
+    def _new_decoding(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> DecodeThread:
+        return DecodeThread(
+            self._inflow.slices,
+            self._inflow.arrived,
+            self._make_reader(config, base, beginning, start),
+            self._handoff,
+            delivered=start.position,
+            progress=self.progress,
+            idle_pointer_s=config.deliver.idle_pointer_s,
+        )
+
+    def _make_reader(self, config: Config, base: Base, beginning: Beginning, start: Pointer) -> WalReader:
+        identity = self._store.identity
+        fmt = wal_format(base.major)
+        framer = Framer(
+            fmt,
+            system_identifier=identity.system_identifier,
+            segment_bytes=identity.segment_bytes,
+            timeline=base.timeline,
+            start_lsn=start.restart_lsn,
+        )
+        decoder = Decoder(
+            fmt,
+            base.timeline,
+            base.mirrors,
+            next_xid=base.next_xid,
+            memory_bytes=config.decode.memory_bytes,
+            spill=SpillFolder(self._store.folder.spill),
+            complete_from=beginning.complete_from,
+            wanted_from=Lsn(start.position.commit_lsn + 1),
+            on_marker=self._on_marker,
+        )
+        enter_open(decoder.transactions, base, start.restart_lsn, wanted=True)
+        copies = Copies(self._store.view())
+        grouper = Grouper(
+            MappedDialects(base.mirrors, beginning.types, base.major),
+            selected=config.select.selection().selects,
+            root_of=config.select.selection().root_of,
+            excluded=config.select.selection().excluded_origins(),
+            wants_message=config.select.selection().selects_message,
+            counting=config.deliver.transactions,
+            copied=copies.have if copies.snapshots else nothing_copied,
+            copied_by=copies.snapshots.values(),
+            after=start.position,
+            behind=parse_visibility(beginning.snapshot) if beginning.snapshot else None,
+            rows_max=config.deliver.group_rows_max,
+            bytes_max=config.deliver.group_bytes_max,
+        )
+        decoder.want_only(grouper.wants)
+        return WalReader(
+            framer,
+            decoder,
+            grouper,
+            self._history,
+            base.mirrors,
+            check_fork=copies.check_fork,
+            base_every_bytes=config.history.base_every_bytes,
+            metrics=self._metrics,
+            log=self._log,
+        )
+
+    def _tell(self, error: BaseException | None) -> None:
+        """Log, once each, that the capture is where the last run was, and the error that ends it."""
+        progress, begun = self.progress, self._start
+        if not self._is_restored and max(progress.decoded_lsn, begun.restart_lsn) > begun.position.commit_lsn:
+            self._is_restored = True
+            self._log.info(
+                "records restored",
+                restart_lsn=begun.restart_lsn,
+                restored_lsn=begun.position.commit_lsn,
+                delivered=str(begun.position),
+            )
+        if error is not None and self._error is None:
+            self._error = error
+            self._log.warning(
+                "capture failed",
+                received_lsn=progress.received_lsn,
+                decoded_lsn=progress.decoded_lsn,
+                delivered=str(progress.delivered.position) if progress.delivered else None,
+                **describe_error(error),
+            )
+
+    def _report(self) -> None:
+        progress, metrics = self.progress, self._metrics
+        metrics.ring_used.set(self._inflow.ring.used_bytes)
+        metrics.ring_high_water.set(self._inflow.ring.high_water_bytes)
+        metrics.queue_used.set(self._handoff.byte_count)
+        metrics.open_transactions.set(self._decoding.reader.open_transactions if self._decoding is not None else 0)
+        metrics.received_lsn.set(progress.received_lsn)
+        metrics.decoded_lsn.set(progress.decoded_lsn)
+        metrics.lag_bytes.set(progress.lag_bytes)
+        if progress.delivered is not None:
+            metrics.delivered_lsn.set(progress.delivered.position.commit_lsn)
+        if progress.confirmed is not None:
+            metrics.confirmed_lsn.set(progress.confirmed.position.commit_lsn)
+
+
+def _nothing_before() -> None:
+    """Stand for the first copy where none is due."""
+
+
+def kernels_are_compiled() -> bool:
+    """Tell if the hot loops run compiled."""
+    return COMPILED

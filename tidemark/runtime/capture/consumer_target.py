@@ -1,0 +1,276 @@
+"""A consumer of one's own (I34, I35) as the target of the application thread.
+
+The position, and how far a first copy is, follow once `on_events` returned true: at least once. They are made durable
+by a thread of their own (`confirming`), so that the next changes need not wait for the disk. How far a consumer may be
+ahead of what it confirmed, and of what is durable of that, is bounded in bytes; beyond that it is asked again, or the
+disk waited for, and nothing more is offered.
+
+A call of `on_events` that raises is repeated within a bound, with what it drew: a transient error of the consumer's
+target is no reason to leave realtime.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from typing import NamedTuple
+
+from tidemark.decode.transactions.committed_run import commit_times_us
+from tidemark.engine.ports import Consumer
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import RetryPolicy
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.state import StateStore
+from tidemark.model.change import ChangeBatch, ChangeGroup, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.errors import ConsumerFailed, Disposition, TidemarkError
+from tidemark.model.lsn import Oid, Xid
+from tidemark.model.position import Epoch, Partition
+from tidemark.model.relation import Relation
+from tidemark.runtime.capture.confirming import Confirming
+from tidemark.runtime.capture.delivery import ROOM_FIRST_S, ROOM_MAX_S, CopyKeep
+from tidemark.runtime.capture.liveness import ConsumerRaised, Liveness
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.wire.state import CONFIRMED
+from tidemark.wire.values import EncodedGroup
+
+ABANDON_S = 5.0  # for a transaction of two syncs that is under way when a stop leaves the consumer behind
+UNTAKEN_MAX = 50  # times that a consumer may be offered groups and take none
+Announced = dict[tuple[Oid, Oid], Relation]  # the version that the consumer knows, by database and relation
+
+
+class _Offered(NamedTuple):
+    """A group on its way to the consumer, and how far a first copy is once it is confirmed."""
+
+    group: ChangeGroup
+    copying: CopyKeep | None = None
+
+    def without_rows(self) -> "_Offered":
+        """Return what the state has to know of it: rows are not held until that is durable."""
+        group = self.group
+        others = [item for item in group.items if not isinstance(item, ChangeBatch)]
+        ends, databases = group.transactions, group.databases
+        bare = ChangeGroup(group.first, group.last, others, ends, 0, group.byte_count, (), databases)
+        return _Offered(bare, self.copying)
+
+
+class ConsumerTarget:
+    """At least once, confirmed by the consumer's own word."""
+
+    counts = True
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        history: HistoryWriter,
+        whole: WholeTables,
+        unconfirmed_bytes_max: int,
+        progress: Progress,
+        stopping: threading.Event,
+        retry: RetryPolicy,
+        metrics: Metrics,
+        log: Log,
+        liveness: Liveness | None = None,
+    ) -> None:
+        """`liveness`: who watches the consumer; ended before the consumer is. `retry`: how often it may fail."""
+        self._consumer = consumer
+        self._liveness = liveness or Liveness(consumer, alive_s=inf, hang_s=inf)
+        self._store = store
+        self._epoch = epoch
+        self._history = history
+        self._whole = whole
+        self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._progress = progress
+        self._stopping = stopping
+        self._retry = retry
+        self._metrics = metrics
+        self._log = log
+        self._clock = SystemClock()
+        self._announced: Announced = {}
+        self._waiting: deque[_Offered] = deque()
+        self._announced_count = 0  # of them, from the first one on: put back after an error
+        self._taken: list[_Offered] = []
+        self._unconfirmed_bytes = 0  # of them
+        self._confirming = Confirming(self._store_confirmed)
+        self._partition = Partition(store.identity.system_identifier)
+
+    def begin(self) -> None:
+        """Give the partition to the consumer."""
+        with self._liveness.calling("on_assigned"):
+            self._consumer.on_assigned(self._partition, self._epoch, self._store.marks().start)
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Offer a group, and again until the consumer took it and is not too far ahead of what it confirmed."""
+        self._offer_until_taken(_Offered(group))
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Offer a group of a first copy; its position stays out of the stream's."""
+        start = self._progress.delivered
+        assert start is not None, "a first copy comes after the base"
+        if progress[-1].begins:
+            # A generation is used up once it was offered: killed before it confirmed, the next one is a greater one.
+            with self._store.transaction(self._epoch) as moving:
+                moving.put_copy(*progress)
+        self._offer_until_taken(_Offered(replace(group, last=start), progress))
+        self._confirming.wait()  # what is copied is asked of the state
+
+    def idle(self) -> None:
+        """Ask for a confirmation of what was taken."""
+        self._confirming.check()
+        if self._taken:
+            self._offer()
+
+    def close(self) -> None:
+        """Take the partition back, make durable what is confirmed by then, and stop the consumer."""
+        self._liveness.stop()
+        try:
+            try:
+                with self._liveness.calling("on_revoked"):
+                    is_confirmed = self._consumer.on_revoked(self._partition)
+                if is_confirmed:
+                    self._confirm_taken()
+            finally:
+                self._confirming.close()
+        finally:
+            with self._liveness.calling("stop"):
+                self._consumer.stop()
+
+    def abandon(self) -> None:
+        """Take no confirmation any more: the capture has stopped without the consumer."""
+        late = ConsumerFailed("the consumer's call ended after the stop", hint="what it was given comes again")
+        self._confirming.abandon(late, ABANDON_S)
+
+    def _offer_until_taken(self, offered: _Offered) -> None:
+        self._confirming.check()
+        self._waiting.append(offered)
+        refused = 0
+        while self._waiting or self._unconfirmed_bytes > self._unconfirmed_bytes_max:
+            if self._offer():
+                refused = 0
+                if self._confirming.byte_count > self._unconfirmed_bytes_max:
+                    self._confirming.wait(self._unconfirmed_bytes_max)
+                continue
+            refused += 1
+            if refused > UNTAKEN_MAX:
+                raise ConsumerFailed(
+                    f"the consumer was offered changes {refused} times and neither took nor confirmed any",
+                    hint="on_events has to draw from its iterator, and to return true at times",
+                )
+            if self._stopping.wait(min(ROOM_MAX_S, ROOM_FIRST_S * refused)):
+                raise Stopped
+
+    def _offer(self) -> bool:
+        """Call the consumer until it returns; tell if it took or confirmed anything."""
+        before = len(self._waiting)
+        while True:
+            taken = len(self._taken)
+            try:
+                is_confirmed = self._call()
+            except TidemarkError as error:
+                self._put_back(taken)
+                self._wait_to_retry(error)
+            else:
+                break
+        self._retry.succeeded()
+        if is_confirmed and self._taken:
+            self._confirm_taken()
+            return True
+        return len(self._waiting) < before
+
+    def _call(self) -> bool:
+        with self._liveness.calling("on_events"):
+            alive = self._consumer.alive()
+            is_confirmed = alive and self._consumer.on_events(self._draw())
+        if not alive:
+            raise ConsumerFailed("the consumer says that it is not alive")
+        return is_confirmed
+
+    def _put_back(self, taken: int) -> None:
+        """Have a call's groups wait again, in order; `taken`: how many were taken before it."""
+        failed = self._taken[taken:]
+        del self._taken[taken:]
+        self._waiting.extendleft(reversed(failed))
+        self._announced_count += len(failed)
+        self._unconfirmed_bytes -= sum(offered.group.byte_count for offered in failed)
+
+    def _wait_to_retry(self, error: TidemarkError) -> None:
+        """Wait until the consumer may be called again; raise `error` where that is no use, or was tried enough."""
+        is_transient = isinstance(error, ConsumerRaised) or error.disposition is Disposition.RETRY
+        delay_s = self._retry.failed(self._clock.monotonic_s()) if is_transient else None
+        if delay_s is None:
+            raise error
+        self._metrics.errors.inc()
+        self._log.warning(
+            "the consumer failed, and is offered the same again", retry_s=delay_s, **describe_error(error)
+        )
+        if self._stopping.wait(delay_s):
+            raise Stopped from error
+
+    def _confirm_taken(self) -> None:
+        if self._taken:
+            self._confirming.confirm([offered.without_rows() for offered in self._taken], self._unconfirmed_bytes)
+            self._taken.clear()
+            self._unconfirmed_bytes = 0
+
+    def _draw(self) -> Iterator[ChangeGroup]:
+        while self._waiting:
+            if self._announced_count:
+                self._announced_count -= 1
+            else:
+                self._announce(self._waiting[0].group)
+            offered = self._waiting.popleft()
+            self._taken.append(offered)
+            self._unconfirmed_bytes += offered.group.byte_count
+            yield offered.group
+
+    def _announce(self, group: ChangeGroup) -> None:
+        for item in group.items:
+            if isinstance(item, SchemaEvent):
+                self._consumer.on_schema(item)
+                described = item.after or item.before
+                assert described is not None, item
+                self._announced[item.database, described.oid] = described
+            elif isinstance(item, ChangeBatch):
+                key = (item.database, item.relation.oid)
+                if self._announced.get(key) != item.relation:
+                    self._consumer.on_schema(_introduction(group, item))
+                    self._announced[key] = item.relation
+
+    def _store_confirmed(self, confirmed: Sequence[_Offered]) -> None:
+        """Make durable what the consumer has confirmed; the confirm thread does so."""
+        last = confirmed[-1].group
+        latest = max(commit_times_us(last.transactions), default=0)
+        with self._store.transaction(self._epoch) as moving:
+            for offered in confirmed:
+                if offered.copying is not None:
+                    moving.put_copy(*offered.copying)
+            moving.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(moving, [offered.group for offered in confirmed])
+            for offered in confirmed:
+                moving.learn_databases(offered.group.databases)
+            delivered = moving.deliver(EncodedGroup(last.last, latest, ()))
+            moving.put(CONFIRMED, delivered)
+        self._progress.deliver(delivered.pointer)
+        self._progress.confirm(delivered.pointer)
+
+
+def _introduction(group: ChangeGroup, batch: ChangeBatch) -> SchemaEvent:
+    """Tell a consumer of a relation version that it has not seen since it started."""
+    lsn = group.first.commit_lsn
+    return SchemaEvent(
+        position=group.first,
+        lsn=lsn,
+        database=batch.database,
+        xid=Xid(0),
+        change=SchemaChange.CREATE,
+        effect=SchemaEffect.METADATA,
+        before=None,
+        after=batch.relation,
+    )

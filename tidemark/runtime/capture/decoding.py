@@ -1,0 +1,395 @@
+"""The decode thread: WAL from the ring to groups of changes, and the catalog history along the way.
+
+It drains the ring whether or not the consumer keeps up, until the queue to the application thread is full. A group is
+handed over when it is full, or when the application thread has nothing else to do: so a quiet stream has the latency of
+one delivery, and a busy one batches as large as the deliveries let it. In a quiet stream the application thread, which
+has nothing to do, decodes by itself; the decode thread goes on with what is left when that is busy with a delivery.
+
+Order: a catalog-relevant record is in the journal before anything that it explains is handed over; the application
+thread makes the journal durable before it delivers.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import Enum
+
+from tidemark.decode.catalog.databases import DatabaseMirrors
+from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoder
+from tidemark.engine.progress import Progress
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.change import ChangeGroup
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.model.position import Pointer, Position
+from tidemark.runtime.capture.handoff import Handoff, TurnTaken
+from tidemark.runtime.capture.inflow import Slices
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
+from tidemark.wal.page import Framer
+from tidemark.wal.record import Record
+from tidemark.wal.segments import ReadSegment
+
+QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks at its clock
+STOP_S = 10.0
+CheckFork = Callable[[TimelineId, Lsn, TimelineId], None]  # the timeline that is left, where, and for which
+LEFT_OUT_HINT = (
+    "capture it by a state folder of its own (cdcctl init --database NAME --state OTHER); a state that is made with "
+    "its former name in seed.databases follows it through such a rename"
+)
+
+
+class _Pause(Enum):
+    """Where decoding may be left to another thread, or waits."""
+
+    SLICE = "slice"  # one is done with
+    EMPTY = "empty"  # there is none
+
+
+class WalReader:
+    """Slices of WAL in, groups of changes out; keeps the journal and the bases. No thread of its own."""
+
+    def __init__(
+        self,
+        framer: Framer,
+        decoder: Decoder,
+        grouper: Grouper,
+        history: HistoryWriter,
+        mirrors: DatabaseMirrors,
+        *,
+        check_fork: CheckFork,
+        base_every_bytes: int,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
+        self.decoder = decoder
+        self._check_fork = check_fork
+        self.horizon_lsn = INVALID_LSN  # set by the owner: no restart begins before it
+        self._decoding = WalDecoding(framer, decoder, decoder.timeline, self._journal, self._leave_timeline)
+        self._grouper = grouper
+        self._history = history
+        self._mirrors = mirrors
+        self._base_every_bytes = base_every_bytes
+        self._base_lsn = max((base.lsn for base in history.index.bases), default=INVALID_LSN)
+        self._metrics = metrics
+        self._log = log
+        self._records_told = 0
+        self.cpu_s = 0.0  # processor time taken so far, as the owner counts it
+        self._segment_began_s = 0.0  # of it
+        self._spilled_bytes = 0
+        self._open_transactions = 0
+        self._journal_bytes = 0
+        self._looks_told = 0  # at pg_database: what was found is told with the next group
+        self._looks_logged = 0
+        self._left_out: set[str] = set()
+
+    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+        """Take the next slice; give out the groups that became full."""
+        for decoded in self._decoding.feed_runs(segment):
+            if isinstance(decoded, CommittedRun):
+                yield from map(self._with_databases, self._grouper.add_run(decoded))
+            elif isinstance(decoded, CommittedTransaction):
+                yield from map(self._with_databases, self._grouper.add_transaction(decoded))
+            else:
+                yield from map(self._with_databases, self._grouper.add_message(decoded, self.decoder.restart_lsn))
+
+    @property
+    def open_transactions(self) -> int:
+        """How many transactions have no end so far, for people: another thread may be at it."""
+        return self._open_transactions
+
+    def flush(self, *, also_empty: bool) -> ChangeGroup | None:
+        """Give out what is gathered; `also_empty`: a group that has nothing but its position, too."""
+        group = self._grouper.flush() if self._grouper.byte_count or also_empty else None
+        return group and self._with_databases(group)
+
+    @property
+    def is_gathering(self) -> bool:
+        """Tell if there are changes that no group was given out with."""
+        return self._grouper.byte_count > 0
+
+    @property
+    def record_bytes(self) -> int:
+        """How much WAL was decoded, by its records."""
+        return self._decoding.record_bytes
+
+    @property
+    def is_halted(self) -> bool:
+        """Tell if a marker has halted decoding: what is read further is not looked at."""
+        return self.decoder.is_halted
+
+    def idle_group(self) -> ChangeGroup:
+        """Return a group without changes that says how far decoding is."""
+        here = Position(self.decoder.timeline, self.last_record_lsn, 0)
+        return self._with_databases(ChangeGroup(here, Pointer(here, self.decoder.restart_lsn), (), (), 0, 0))
+
+    def _with_databases(self, group: ChangeGroup) -> ChangeGroup:
+        """Add which databases are captured, where that is news. They may be ahead of the group, never behind it."""
+        if self._looks_told == self._mirrors.looks:
+            return group
+        self._looks_told = self._mirrors.looks
+        return replace(group, databases=self._mirrors.known())
+
+    def _log_databases(self) -> None:
+        """Say, once each, which selected databases are not followed."""
+        self._looks_logged = self._mirrors.looks
+        left_out = self._mirrors.left_out_by_name()
+        for name in left_out.keys() - self._left_out:
+            self._log.warning(
+                "a database is not captured",
+                database=name,
+                reason=left_out[name],
+                hint=LEFT_OUT_HINT,
+            )
+        self._left_out = set(left_out)
+
+    def write_base(self) -> None:
+        """Save the mirrors as they are now."""
+        decoder = self.decoder
+        open_now = tuple(OpenTransactionStart(known.xid, known.first_lsn) for known in decoder.transactions)
+        system_identifier = self._decoding.framer.system_identifier
+        assert system_identifier is not None, "no page was read"
+        base = Base(
+            system_identifier=system_identifier,
+            timeline=decoder.timeline,
+            lsn=decoder.decoded_lsn,
+            major=self._mirrors.shared.store.format.major,
+            next_xid=decoder.transactions.next_xid,
+            mirrors=self._mirrors,
+            open_transactions=open_now,
+            top_of=decoder.transactions.top_of,
+        )
+        self._history.write_base(base, decoder.restart_lsn)
+        self._history.prune(self.horizon_lsn)
+        self._base_lsn = base.lsn
+        self._log.info("catalog base written", at_lsn=base.lsn, restart_lsn=decoder.restart_lsn)
+
+    def _leave_timeline(self, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
+        """Cut off what an earlier run decoded of the timeline behind the fork: it was not delivered, and is dead."""
+        self._check_fork(self.decoder.timeline, fork_lsn, next_timeline)
+        if self._history.cut_behind(fork_lsn):
+            self._base_lsn = max((base.lsn for base in self._history.index.bases), default=INVALID_LSN)
+            self._log.warning("the catalog history is cut at a fork that was decoded beyond", at_lsn=fork_lsn)
+
+    def _journal(self, record: Record) -> None:
+        self._history.append(record, self.decoder.timeline, self.decoder.transactions.top(record.xid))
+
+    @property
+    def read_lsn(self) -> Lsn:
+        """Up to where WAL was taken."""
+        return self._decoding.framer.fed_lsn or INVALID_LSN
+
+    @property
+    def last_record_lsn(self) -> Lsn:
+        """Where the last decoded record begins; invalid before the first."""
+        return self.decoder.last_lsn
+
+    def tend(self, segment: ReadSegment) -> None:
+        """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
+        if self._looks_logged != self._mirrors.looks:
+            self._log_databases()
+        self._metrics.records.inc(self._decoding.records - self._records_told)
+        self._records_told = self._decoding.records
+        segment_bytes = self._decoding.framer.segment_bytes
+        if segment_bytes and (read := segment.end_lsn // segment_bytes - segment.start_lsn // segment_bytes):
+            self._metrics.segments.inc(read)
+            self._metrics.segment_seconds.observe(self.cpu_s - self._segment_began_s)
+            self._segment_began_s = self.cpu_s
+        self._open_transactions = self.decoder.transactions.open_count
+        if spilled := self.decoder.transactions.spilled_bytes - self._spilled_bytes:
+            self._metrics.spilled.inc(spilled)
+            self._spilled_bytes += spilled
+        if written := self._history.written_bytes - self._journal_bytes:
+            self._metrics.journal_bytes.inc(written)
+            self._journal_bytes += written
+        # NB: until then some of what is open would be told with a later first LSN than it has.
+        due = self.decoder.decoded_lsn - self._base_lsn >= self._base_every_bytes
+        if due and self.decoder.has_reached_wanted and not self._mirrors.is_growing:
+            self.write_base()
+
+
+class DecodeThread:
+    """Runs a `WalReader` between the ring and the queue, until it is stopped or a marker halts it.
+
+    Two threads may do so, one at a time: its own, and the application thread while that has nothing else to do
+    (`Handoff`). Then a commit passes to the consumer with one change of threads, or none where it reads the socket too.
+    """
+
+    def __init__(
+        self,
+        slices: Slices,
+        arrived: Signal,
+        reader: WalReader,
+        handoff: Handoff,
+        *,
+        delivered: Position,
+        progress: Progress,
+        idle_pointer_s: float,
+    ) -> None:
+        """`delivered` is where the last run came to: what is read again below moves no pointer."""
+        self.error: BaseException | None = None
+        self.halted_at: Pointer | None = None  # where a marker has halted decoding, once all before it is handed over
+        self._slices = slices
+        self._arrived = arrived
+        self.reader = reader
+        self._handoff = handoff
+        self._progress = progress
+        self._idle_pointer_s = idle_pointer_s
+        self._clock = SystemClock()
+        self._handed = delivered
+        self._handed_s = self._clock.monotonic_s()
+        self._stopping = threading.Event()
+        self._turn = threading.Lock()  # of who decodes
+        self._is_turn_awaited = False  # by the application thread, which waits for a word of ours
+        self._groups = self._decoded()
+        self._thread = threading.Thread(target=self._run, name="decode", daemon=True)
+
+    def start(self) -> None:
+        """Start decoding."""
+        self._thread.start()
+        self._handoff.turns = self
+
+    def stop(self, timeout_s: float = STOP_S) -> bool:
+        """Stop after the slice in hand; tell if that came to its end in time."""
+        until_s = self._clock.monotonic_s() + timeout_s
+        self._stopping.set()
+        self._arrived.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        if self._thread.is_alive() or not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
+            return False
+        self._turn.release()
+        return True
+
+    @property
+    def has_more(self) -> bool:
+        """Tell if more has come than was decoded."""
+        return self._progress.received_lsn > self.reader.read_lsn
+
+    def take_turn(self) -> ChangeGroup | None:
+        """Decode what is there up to the next group, in the application thread, unless the decode thread is at it."""
+        self._is_turn_awaited = True  # NB: before it is tried: whoever has the turn looks at this afterwards
+        if not self._turn.acquire(blocking=False):
+            raise TurnTaken
+        self._is_turn_awaited = False
+        try:
+            while not (self._handoff.byte_count or self._stopping.is_set()):  # what is in the queue comes first
+                found = self._next()
+                if isinstance(found, ChangeGroup):
+                    return found
+                if found is not _Pause.SLICE:
+                    break
+            return None
+        finally:
+            self._turn.release()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._turn:
+                is_over = self._decode_into_queue()
+            if is_over:
+                return
+            came = self.reader.is_gathering or self.has_more  # while we had the turn
+            if self._handoff.is_wanted and (came or self._is_turn_awaited):
+                self._handoff.wake_taker()
+            self._arrived.wait(QUIET_S)
+
+    def _decode_into_queue(self) -> bool:
+        """Hand over all that is there; tell if nothing more will come."""
+        while not self._stopping.is_set():
+            found = self._next()
+            if found is None:
+                return True
+            if isinstance(found, ChangeGroup):
+                if not self._handoff.put(found):
+                    self._stopping.set()  # nobody takes any more; the rest of a large transaction need not be read
+            elif found is _Pause.EMPTY:
+                return False
+        return True
+
+    def _next(self) -> "ChangeGroup | _Pause | None":
+        """Go on to the next group, or to a pause; None once there is nothing more. Whoever calls it has the turn."""
+        began_s = time.thread_time()
+        try:
+            return next(self._groups, None)
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self.error = error
+            return None
+        finally:
+            self.reader.cpu_s += time.thread_time() - began_s
+
+    def _decoded(self) -> "Iterator[ChangeGroup | _Pause]":
+        """Give out the groups, with a pause behind each slice and where there is none."""
+        try:
+            while self.halted_at is None:
+                segment = self._slices.peek()
+                if segment is not None:
+                    for group in self.reader.feed(segment):
+                        yield self._handed_over(group)
+                    if self.reader.is_halted:
+                        self.reader.tend(segment)
+                        yield from self._last_groups()
+                        return
+                    self._let_go(segment)
+                if self._handoff.is_wanted and (waiting := self.reader.flush(also_empty=False)) is not None:
+                    yield self._handed_over(waiting)
+                if segment is not None:
+                    self.reader.tend(segment)
+                    yield _Pause.SLICE
+                    continue
+                if (idle := self._idle_group()) is not None:
+                    yield self._handed_over(idle)
+                yield _Pause.EMPTY
+        except InvalidWal:
+            yield from self._what_precedes()
+            raise
+
+    def _let_go(self, segment: ReadSegment) -> None:
+        """Give a slice back, all of whose groups were taken."""
+        self._slices.release(len(segment.data))
+        if self.reader.last_record_lsn:
+            decoder = self.reader.decoder
+            # NB: a segment switch ends where its segment does, and the padding up to there comes slice by slice.
+            end_lsn = segment.end_lsn
+            self._progress.decode(min(decoder.decoded_lsn, end_lsn), min(decoder.restart_lsn, end_lsn))
+
+    def _what_precedes(self) -> "Iterator[ChangeGroup | _Pause]":
+        """Have delivered what stands before WAL that is none, if the consumer takes it in time.
+
+        NB: only framing fails between two transactions; of any other error nobody knows what the grouper holds.
+        """
+        waiting = self.reader.flush(also_empty=False)
+        if waiting is not None:
+            yield self._handed_over(waiting)
+        until_s = self._clock.monotonic_s() + STOP_S
+        while not (self._handoff.is_wanted or self._stopping.is_set()) and self._clock.monotonic_s() < until_s:
+            yield _Pause.EMPTY
+
+    def _last_groups(self) -> Iterator[ChangeGroup]:
+        """Give out all that commits before the marker, and then its place: a restart goes on behind it."""
+        waiting = self.reader.flush(also_empty=True)
+        if waiting is not None:
+            yield self._handed_over(waiting)
+        here = self.reader.idle_group()
+        self.halted_at = here.last
+        yield self._handed_over(here)
+
+    def _idle_group(self) -> ChangeGroup | None:
+        """Move the pointer over WAL that held nothing for us (docs/design/positions.md)."""
+        if self._clock.monotonic_s() - self._handed_s < self._idle_pointer_s or not self.reader.last_record_lsn:
+            return None
+        self._handed_s = self._clock.monotonic_s()
+        group = self.reader.flush(also_empty=True) or self.reader.idle_group()
+        return group if group.last.position > self._handed else None
+
+    def _handed_over(self, group: ChangeGroup) -> ChangeGroup:
+        self._handed = group.last.position
+        self._handed_s = self._clock.monotonic_s()
+        return group

@@ -1,0 +1,246 @@
+"""The application thread: hands groups to the target and records how far it came.
+
+For the outbox the data and the delivered position are one LMDB transaction; a consumer of one's own is a target of its
+own (`consumer_target`). Either way the journal is made durable first, the transaction notes how far and checks the
+epoch, and a full outbox is waited for: then the queue fills, then the ring, and capture pauses.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from tidemark.decode.transactions.committed_run import commit_times_us
+from tidemark.engine.progress import Progress
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.disk import StateFull
+from tidemark.io.host.logs import Log
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.change import ChangeGroup
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Epoch
+from tidemark.runtime.capture.handoff import Handoff
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.wire.outbox import encode_group
+from tidemark.wire.state import CopyProgress, OutboxLedger, Watermark
+from tidemark.wire.values import EncodedGroup
+
+TAKE_S = 0.2  # how soon a stop is noticed, and how often readers are looked at while nothing is delivered
+ROOM_FIRST_S = 0.02
+ROOM_MAX_S = 1.0
+STALE_READERS_S = 5.0  # how often slots of killed readers are freed
+US_PER_S = 1_000_000
+Note = Callable[[StateTransaction], None]  # puts more into the transaction that stores a group
+CopyKeep = tuple[Oid, Oid, CopyProgress]  # database, relation, how far its first copy is
+
+
+class Target(Protocol):
+    """Where groups go; all calls come from the application thread."""
+
+    counts: bool  # what it takes counts as delivered
+
+    def begin(self) -> None:
+        """Make ready: called once, first of all."""
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Take a group; its position is durable when this returns, or later if the target says so itself."""
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Take a group of a first copy, which moves no position; how far the copy is gets durable as one does."""
+
+    def idle(self) -> None:
+        """Do what is to be done while there is nothing to deliver."""
+
+    def close(self) -> None:
+        """Let go."""
+
+    def abandon(self) -> None:
+        """Let nothing move any more: the capture has stopped while a call into the target went on. By any thread."""
+
+
+class OutboxTarget:
+    """The built-in consumer: groups into the outbox, in the delivered position's own transaction."""
+
+    counts = True
+
+    def __init__(
+        self,
+        store: StateStore,
+        epoch: Epoch,
+        *,
+        history: HistoryWriter,
+        whole: WholeTables,
+        progress: Progress,
+        metrics: Metrics,
+        log: Log,
+        stopping: threading.Event,
+    ) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._history = history
+        self._whole = whole
+        self._progress = progress
+        self._metrics = metrics
+        self._log = log
+        self._stopping = stopping
+        self._clock = SystemClock()
+        self._cleared_s = 0.0
+
+    def begin(self) -> None:
+        """Do nothing: the outbox is always ready."""
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Store a group; wait while the outbox is full."""
+
+        def note(moving: StateTransaction) -> None:
+            moving.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(moving, [group])
+            moving.learn_databases(group.databases)
+
+        self._store_group(encode_group(group), note)
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Store a group of a first copy, and how far the copy is, in one transaction."""
+        encoded = replace(encode_group(group), moves_delivered=False)
+        self._store_group(encoded, lambda moving: moving.put_copy(*progress))
+
+    def idle(self) -> None:
+        """Move confirmed and trim, if readers confirmed meanwhile."""
+        self._clear_stale_readers()
+        marks = self._store.marks()
+        held = min((reader.held for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        trimmable = min((reader.trimmable for reader in marks.readers.values()), default=marks.ledger.trimmed)
+        if trimmable > marks.ledger.trimmed or held > (marks.confirmed.sequence if marks.confirmed else 0):
+            self._settle()
+
+    def close(self) -> None:
+        """Do nothing: the state is its opener's."""
+
+    def abandon(self) -> None:
+        """Do nothing: no call into the outbox outlasts a stop, but for a transaction under way."""
+
+    def _store_group(self, encoded: EncodedGroup, note: Note) -> None:
+        wait_s = ROOM_FIRST_S
+        while True:
+            try:
+                with self._store.transaction(self._epoch) as moving:
+                    moving.settle()
+                    delivered = moving.deliver(encoded)
+                    note(moving)
+                    ledger, confirmed = moving.ledger(), moving.confirmed()
+            except StateFull as full:
+                self._wait_for_room(full, wait_s)
+                wait_s = min(ROOM_MAX_S, wait_s * 2)
+            else:
+                if encoded.moves_delivered:
+                    self._progress.deliver(delivered.pointer)
+                self._report(ledger, confirmed)
+                return
+
+    def _wait_for_room(self, full: StateFull, wait_s: float) -> None:
+        if wait_s == ROOM_FIRST_S:
+            self._metrics.outbox_full.inc()
+            self._log.warning("outbox is full, delivery waits", reason=str(full))
+        self._clear_stale_readers()
+        # Pages freed by one transaction are usable from the next but one on: trim, then something small, then write.
+        with suppress(StateFull):  # of the disk itself: not even this finds room
+            self._settle()
+            self._settle()
+        if self._stopping.wait(wait_s):
+            raise Stopped
+
+    def _settle(self) -> None:
+        with self._store.transaction(self._epoch) as moving:
+            ledger, confirmed = moving.settle(), moving.confirmed()
+        self._report(ledger, confirmed)
+
+    def _report(self, ledger: OutboxLedger, confirmed: Watermark | None) -> None:
+        self._metrics.outbox_used.set(ledger.byte_count)
+        self._metrics.reader_lag.set(ledger.head - (confirmed.sequence if confirmed else ledger.trimmed))
+        if confirmed is not None and self._progress.confirmed != confirmed.pointer:
+            self._progress.confirm(confirmed.pointer)
+
+    def _clear_stale_readers(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._cleared_s >= STALE_READERS_S:
+            self._store.environment.clear_stale_readers()
+            self._cleared_s = now_s
+
+
+class ApplicationThread:
+    """Takes groups from the queue to the target; runs all callbacks of the user."""
+
+    def __init__(
+        self,
+        handoff: Handoff,
+        target: Target,
+        history: HistoryWriter,
+        *,
+        prelude: Callable[[], None],
+        metrics: Metrics,
+        stopping: threading.Event,
+    ) -> None:
+        """`prelude` runs first, in the same thread: the first copy."""
+        self.error: BaseException | None = None
+        self.prelude_is_over = threading.Event()
+        self._prelude = prelude
+        self._handoff = handoff
+        self._target = target
+        self._history = history
+        self._metrics = metrics
+        self._stopping = stopping
+        self._clock = SystemClock()
+        self._thread = threading.Thread(target=self._run, name="application", daemon=True)
+
+    def start(self) -> None:
+        """Start delivering."""
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the batch in hand; tell if the thread has ended."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._target.begin()
+            self._prelude()
+            self.prelude_is_over.set()
+            while not self._stopping.is_set():
+                group = self._handoff.take(TAKE_S)
+                if group is None:
+                    self._target.idle()
+                else:
+                    self._deliver(group)
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self.error = error
+        finally:
+            self._close()
+
+    def _deliver(self, group: ChangeGroup) -> None:
+        began_s = self._clock.monotonic_s()
+        self._history.sync()
+        self._target.deliver(group)
+        if not self._target.counts:
+            return
+        self._metrics.delivery_seconds.observe(self._clock.monotonic_s() - began_s)
+        self._metrics.groups.inc()
+        self._metrics.rows.inc(group.row_count)
+        self._metrics.transactions.inc(len(group.transactions))
+        now_us = self._clock.wall_us()
+        for time_us in commit_times_us(group.transactions):
+            self._metrics.lag_seconds.observe(max(0, now_us - time_us) / US_PER_S)
+
+    def _close(self) -> None:
+        try:
+            self._target.close()
+        except BaseException as error:  # noqa: BLE001 - the first error is the one to tell
+            self.error = self.error or error

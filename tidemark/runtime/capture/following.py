@@ -1,0 +1,140 @@
+"""Following on a standby: everything is decoded, the catalogs' past is kept, nothing is given out (I12).
+
+    followed    how far this follower has decoded; a restart of it goes on there
+    delivered   what the deliverer's readers have confirmed, by its newest marker; a promotion begins there
+
+The marker may stand before what was followed by any distance, so both are kept, in one transaction with each group that
+comes by. What is kept for a start at `delivered` is bounded by `standby.unmarked_bytes_max`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tidemark.engine.progress import Progress
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.change import ChangeGroup
+from tidemark.model.errors import InternalError
+from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
+from tidemark.runtime.capture.delivery import CopyKeep
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.first_copy.whole_tables import WholeTables
+from tidemark.wire.marker import Marker, MarkerKind
+from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A marker of the deliverer and where it stands; it tells of its own timeline, up to itself."""
+
+    marker: Marker
+    pointer: Pointer
+    lsn: Lsn
+
+    def is_news(self, leader: Leader | None) -> bool:
+        """Tell if it stands behind what is known.
+
+        NB: its epoch tells nothing here: a deliverer whose state was made anew counts from 1. What one that was
+        replaced wrote late names an earlier pointer, which moves nothing.
+        """
+        return leader is None or self.lsn > leader.lsn
+
+
+AskLeader = Callable[[], Met | None]  # the newest marker that was met; from any thread
+
+
+class FollowTarget:
+    """Takes groups and keeps nothing of them but what the state needs."""
+
+    counts = False
+
+    def __init__(
+        self,
+        around: Surroundings,
+        epoch: Epoch,
+        ask_leader: AskLeader,
+        *,
+        history: HistoryWriter,
+        whole: WholeTables,
+        progress: Progress,
+    ) -> None:
+        self._store = around.store
+        self._epoch = epoch
+        self._ask_leader = ask_leader
+        self._history = history
+        self._whole = whole
+        self._progress = progress
+        self._metrics = around.metrics
+        self._log = around.log
+        self._unmarked_bytes_max = around.config.standby.unmarked_bytes_max
+
+    def begin(self) -> None:
+        """Do nothing: there is nobody to make ready."""
+
+    def deliver(self, group: ChangeGroup) -> None:
+        """Note how far decoding is, and where the deliverer is known to be."""
+        met = self._ask_leader()
+        with self._store.transaction(self._epoch) as moving:
+            moving.rely_on_journal(self._history.durable_lsn)
+            self._whole.note(moving, [group])
+            moving.learn_databases(group.databases)
+            before = moving.followed()
+            if before is None:
+                raise InternalError("a follower's state does not say how far it is")
+            followed = self._led(moving, replace(before, pointer=group.last), met)
+            moving.put(FOLLOWED, followed)
+            known = moving.delivered()
+        self._progress.deliver(group.last)
+        leader = followed.leader if followed.has_start else None
+        self._metrics.leader_lsn.set(leader.lsn if leader is not None else INVALID_LSN)
+        if leader is not None and known is not None and known.pointer != self._progress.confirmed:
+            self._progress.confirm(known.pointer)
+
+    def deliver_copied(self, group: ChangeGroup, progress: CopyKeep) -> None:
+        """Refuse: a follower copies nothing."""
+        raise InternalError(f"a follower was given rows of a first copy: {group.last}, {progress}")
+
+    def idle(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing: the state is its opener's."""
+
+    def abandon(self) -> None:
+        """Do nothing: nobody outside is called."""
+
+    def _led(self, moving: StateTransaction, followed: Followed, met: Met | None) -> Followed:
+        """Move `delivered` to what a new marker tells; give it up where none came for too long."""
+        delivered = moving.delivered()
+        assert delivered is not None, "a follower begins with one"
+        if met is not None and met.lsn <= followed.pointer.position.commit_lsn and met.is_news(followed.leader):
+            followed = replace(followed, leader=_leader(met, followed.leader))
+            if met.pointer.position >= max(followed.floor.position, delivered.pointer.position):
+                restart_lsn = max(met.pointer.restart_lsn, followed.floor.restart_lsn)
+                self._move(moving, Pointer(met.pointer.position, restart_lsn))
+                return replace(followed, has_start=True)
+        here = followed.pointer
+        if here.restart_lsn - delivered.pointer.restart_lsn <= self._unmarked_bytes_max:
+            return followed
+        self._move(moving, here)
+        if followed.has_start:
+            self._log.warning(
+                "no marker of the deliverer for too long, what was kept for a promotion is let go of",
+                confirmed=str(delivered.pointer.position),
+                followed=str(here.position),
+                setting="standby.unmarked_bytes_max",
+                hint="see that the deliverer runs, that its readers confirm, and that it has the same key",
+            )
+        return replace(followed, floor=here, has_start=False)
+
+    @staticmethod
+    def _move(moving: StateTransaction, pointer: Pointer) -> None:
+        moving.put(DELIVERED, Watermark(pointer, moving.ledger().head))
+
+
+def _leader(met: Met, before: Leader | None) -> Leader:
+    """Return what is known of the deliverer behind another marker; only confirm markers tell of its outbox."""
+    known = before.sequence if before is not None else NO_SEQUENCE
+    told = met.marker.sequence if met.marker.kind is MarkerKind.CONFIRM else NO_SEQUENCE
+    return Leader(met.marker.epoch, met.lsn, max(known, told))

@@ -1,0 +1,138 @@
+"""The queue of decoded groups, bounded in bytes: from the decode thread to the application thread.
+
+A taker that finds nothing does not only wait: where nobody else decodes, it takes what has come and decodes it itself
+(`turns`): a hand-over from thread to thread costs a commit some tens of microseconds. Whoever decodes has the turn, so
+that there is one order; what is in the queue precedes whatever is decoded. And it waits where WAL comes in, not for
+a thread to tell (`Brings`): then nothing stands between the socket and the consumer but one thread.
+"""
+
+import threading
+import time
+from collections import deque
+from typing import Protocol
+
+from tidemark.model.change import ChangeGroup
+from tidemark.runtime.capture.signal import Signal
+
+GROUP_OVERHEAD_BYTES = 1000  # what a group without rows counts: the queue is bounded for those, too
+BRING_S = 0.05  # how long the taker waits at the socket at most: so soon it looks at the queue, and at a stop
+
+
+class TurnTaken(Exception):
+    """Another thread decodes; it wakes the taker if there is something for that."""
+
+
+class Brings(Protocol):
+    """What brings WAL, by a thread of its own or in the taker's."""
+
+    def bring(self, timeout_s: float) -> bool:
+        """Have come what comes within `timeout_s`, in the caller's thread; false if another brings it."""
+
+
+class Turns(Protocol):
+    """What decodes, one thread at a time."""
+
+    @property
+    def has_more(self) -> bool:
+        """Tell if more has come than was decoded."""
+
+    def take_turn(self) -> ChangeGroup | None:
+        """Decode what is there up to the next group; raise `TurnTaken` if another thread is at it."""
+
+
+class Handoff:
+    """First in, first out; a put waits while the queue is over its bound, however large the group is."""
+
+    def __init__(self, bytes_max: int, arrived: Signal) -> None:
+        """`arrived` is set when there is something to decode; it wakes the taker while that waits."""
+        self.turns: Turns | None = None
+        self.inflow: Brings | None = None
+        self._bytes_max = bytes_max
+        self._arrived = arrived
+        self._groups: deque[tuple[ChangeGroup, int]] = deque()
+        self._byte_count = 0
+        self._taker_waits = False
+        self._closed = False
+        self._changed = threading.Condition()
+        self._woken = Signal()  # the taker, by a group or by what has arrived
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes in the queue, about."""
+        return self._byte_count
+
+    @property
+    def is_wanted(self) -> bool:
+        """Tell if the taker waits for something to do."""
+        return self._taker_waits
+
+    def put(self, group: ChangeGroup) -> bool:
+        """Add a group, waiting for room; false if the queue was closed instead."""
+        size = group.byte_count + GROUP_OVERHEAD_BYTES
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._byte_count < self._bytes_max)
+            if self._closed:
+                return False
+            self._groups.append((group, size))
+            self._byte_count += size
+            is_waited_for, self._taker_waits = self._taker_waits, False
+        if is_waited_for:
+            self.wake_taker()
+        return True
+
+    def take(self, timeout_s: float) -> ChangeGroup | None:
+        """Return the next group; None if there is none within `timeout_s`, or none at all any more."""
+        group = self._first()
+        if group is None and timeout_s > 0 and not self._closed:
+            self._arrived.stand_in = self._woken
+            group = self._wait(time.monotonic() + timeout_s)
+            self._arrived.stand_in = None
+            self._taker_waits = False
+            if self._woken.is_set or (self.turns is not None and self.turns.has_more):
+                self._arrived.set()  # the decode thread goes on meanwhile
+        return group
+
+    def wake_taker(self) -> None:
+        """Have the taker look again: for a group, or for a turn."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Let nothing in any more, and wake who waits; what is in the queue is dropped: it is read again."""
+        with self._changed:
+            self._closed = True
+            self._groups.clear()
+            self._byte_count = 0
+            self._changed.notify_all()
+        self.wake_taker()
+
+    def _wait(self, until_s: float) -> ChangeGroup | None:
+        while True:
+            self._taker_waits = True
+            group, inflow = self._take_turn()
+            if group is None:
+                group = self._first()
+            remaining_s = until_s - time.monotonic()
+            if group is not None or self._closed or remaining_s <= 0:
+                return group
+            if inflow is None or self._woken.is_set or not inflow.bring(min(remaining_s, BRING_S)):
+                self._woken.wait(remaining_s)
+
+    def _take_turn(self) -> tuple[ChangeGroup | None, Brings | None]:
+        """Decode; return where to wait then: not at the socket if another thread decodes, which is not heard there."""
+        if self.turns is None:
+            return None, None
+        try:
+            return self.turns.take_turn(), self.inflow
+        except TurnTaken:
+            return None, None
+
+    def _first(self) -> ChangeGroup | None:
+        if not self._groups:
+            return None
+        with self._changed:
+            if not self._groups:
+                return None
+            group, size = self._groups.popleft()
+            self._byte_count -= size
+            self._changed.notify_all()
+            return group

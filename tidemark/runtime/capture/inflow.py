@@ -1,0 +1,294 @@
+"""Where a capture's WAL comes from: the ring, what fills it, and what the decode thread takes from it.
+
+from_node      node ─► ring                     the sidecar, from the delivered pointer on (spool first, around a copy)
+followed_…     node ─► ring                     the sidecar that follows, from where it has followed to
+from_archive   archive ─► ring                  the archiver
+LiveBuffer     node ─► ring, archive before it  the sidecar on its way back: the ring fills before it may deliver
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff
+from tidemark.engine.ring import SLICE_BYTES_MAX, Ring
+from tidemark.io.archive.archive import ArchiveFolder, Hole
+from tidemark.io.node.replication import NodeIdentity, WalStream
+from tidemark.io.state.wal_spool import WalSpool
+from tidemark.model.errors import NodeUnreachable, WalGap
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.position import Position
+from tidemark.runtime.capture.archive_input import ArchiveInput
+from tidemark.runtime.capture.inputs import SpooledInput, WalInput
+from tidemark.runtime.capture.network import MayOverflow, NetworkThread, WalSink, always
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.context import Surroundings
+from tidemark.wal.segments import ReadSegment, first_page_lsn
+
+FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send says so at once
+
+
+class Slices(Protocol):
+    """What the decode thread takes: slices of WAL, in order."""
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice, None where there is none yet."""
+
+    def release(self, length: int) -> None:
+        """Give back the first `length` bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inflow:
+    """All of it, made and not started."""
+
+    ring: Ring
+    slices: Slices
+    arrived: Signal
+    progress: Progress
+    input: WalInput
+    archive: Path | None = None  # that the WAL comes from, or the first of it
+
+
+class MakeInflow(Protocol):
+    """Makes the inflow of a capture that decodes from `page_lsn` on, and leaves out what was delivered.
+
+    `timeline`: of the catalog base; so of `page_lsn`, or an earlier one. `copying`: behind a first copy.
+    """
+
+    def __call__(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
+        """Make it."""
+
+
+def new_ring(around: Surroundings, page_lsn: Lsn) -> Ring:
+    """Return a ring of the configured size that begins at `page_lsn`."""
+    ring = Ring(around.config.ring_bytes(around.store.identity.segment_bytes), page_lsn)
+    around.metrics.ring_capacity.set(ring.capacity)
+    return ring
+
+
+def from_node(
+    around: Surroundings,
+    page_lsn: Lsn,
+    timeline: TimelineId,
+    delivered: Position,
+    *,
+    copying: bool,
+    may_overflow: MayOverflow = always,
+) -> Inflow:
+    """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
+    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    spool = WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode)
+    if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
+        spool.drop_below(None)
+    if not copying and spool.is_empty:
+        network = _network(around, ring, timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
+        return Inflow(ring, ring, arrived, progress, network)
+    if spool.is_empty:
+        spool.begin(page_lsn, timeline)
+    progress.receive(spool.write_lsn)
+
+    def into(sink: WalSink) -> NetworkThread:
+        return _network(around, sink, spool.timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
+
+    return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
+
+
+def followed_from_node(
+    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+) -> Inflow:
+    """Stream from a standby for nobody: no copy is made, and a full ring is no reason to leave it to an archiver."""
+    del copying
+    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    network = _network(around, ring, timeline, progress, arrived, delivered=delivered, follows=True)
+    return Inflow(ring, ring, arrived, progress, network)
+
+
+def cut_spool(around: Surroundings, lsn: Lsn) -> None:
+    """Let go of what was spooled behind `lsn`, where the node's timeline turned out to have ended."""
+    WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode).cut_behind(lsn)
+
+
+def from_archive(
+    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+) -> Inflow:
+    """Read the archive; around a first copy it simply waits: nothing of it goes away."""
+    del copying
+    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    source = ArchiveInput(
+        Path(around.config.archive.folder),
+        ring,
+        system_identifier=around.store.identity.system_identifier,
+        timeline=timeline,
+        progress=progress,
+        arrived=arrived,
+        metrics=around.metrics,
+        log=around.log,
+        delivered=delivered,
+    )
+    return Inflow(ring, ring, arrived, progress, source, Path(around.config.archive.folder))
+
+
+def where_the_node_is(around: Surroundings) -> NodeIdentity:
+    """Ask the node where its WAL ends; waits for it, and raises where it does not answer."""
+    with closing(WalStream(around.config.capture.dsn)) as stream:
+        return stream.identify(around.store.identity.system_identifier)
+
+
+def streams_from(around: Surroundings, lsn: Lsn) -> bool:
+    """Tell if the node sends its WAL from `lsn` on; false where it has removed that."""
+    start_lsn = first_page_lsn(lsn)
+    with closing(WalStream(around.config.capture.dsn)) as stream:
+        here = stream.identify(around.store.identity.system_identifier)
+        history = stream.timeline_history(here.timeline)
+        try:
+            if stream.start(start_lsn, history.timeline_at(start_lsn)) is not None:
+                return True  # the timeline ends just there
+            # NB: what is removed is said in place of the first message, which otherwise is WAL, or that there is none.
+            if stream.read(FIRST_MESSAGE_S) is None:
+                raise NodeUnreachable(f"{stream.where} sends nothing from {format_lsn(start_lsn)} on")
+        except WalGap:
+            return False
+    return True
+
+
+class LiveBuffer:
+    """The node's stream from now on, in a ring that nobody takes from yet (I15)."""
+
+    def __init__(self, around: Surroundings, here: NodeIdentity, delivered: Position | None) -> None:
+        """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
+        self._around = around
+        self.start_lsn = first_page_lsn(here.flush_lsn)
+        self._ring, self._arrived = new_ring(around, self.start_lsn), Signal()
+        self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
+        # NB: nobody takes from it yet: what is written while the connection is made can fill it, too.
+        self._network = _network(
+            around,
+            self._ring,
+            here.timeline,
+            self._progress,
+            self._arrived,
+            delivered=delivered,
+            restored_lsn=here.flush_lsn,
+        )
+
+    @property
+    def input(self) -> NetworkThread:
+        """What fills it."""
+        return self._network
+
+    def timeline_at(self, lsn: Lsn) -> TimelineId | None:
+        """Return the timeline of what is buffered at `lsn`; None where nothing is, yet or at all."""
+        return self._ring.timeline_at(lsn)
+
+    def start(self) -> None:
+        """Begin to buffer."""
+        self._network.start()
+
+    def stop(self) -> None:
+        """Let go of the node; what is in the buffer is for nobody."""
+        self._network.stop()
+        self._ring.free()
+
+    def inflow(self, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool) -> Inflow:
+        """Return what a capture decodes from `page_lsn` on: the archive up to the buffer, then the buffer."""
+        del copying, timeline, delivered
+        if page_lsn >= self.start_lsn:
+            return Inflow(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
+        archive = Path(self._around.config.archive.folder)
+        earlier = read_between(archive, page_lsn, self.start_lsn, self._around.store.identity.system_identifier)
+        return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network, archive)
+
+
+class Later:
+    """The ring from a later LSN on; it may not have come that far, so what stands before is let go as it comes."""
+
+    def __init__(self, ring: Ring, start_lsn: Lsn) -> None:
+        self._ring = ring
+        self._start_lsn = start_lsn
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice."""
+        passed_over = min(self._start_lsn - self._ring.read_lsn, self._ring.used_bytes)
+        if passed_over > 0:
+            self._ring.release(passed_over)
+        return self._ring.peek() if self._ring.read_lsn >= self._start_lsn else None
+
+    def release(self, length: int) -> None:
+        """Give back a slice."""
+        self._ring.release(length)
+
+
+class CatchUp:
+    """WAL from before the ring's beginning first, then the ring; read by the decode thread itself, piece by piece."""
+
+    def __init__(self, earlier: Iterator[ReadSegment], ring: Ring) -> None:
+        self._earlier = earlier
+        self._ring = ring
+        self._piece: ReadSegment | None = None
+        self._is_over = False
+
+    def peek(self) -> ReadSegment | None:
+        """Return the next slice."""
+        if not self._is_over and self._piece is None:
+            self._piece = next(self._earlier, None)
+            self._is_over = self._piece is None
+        return self._ring.peek() if self._is_over else self._piece
+
+    def release(self, length: int) -> None:
+        """Give back a slice."""
+        if self._is_over:
+            self._ring.release(length)
+        else:
+            assert self._piece is not None, "it was never given out"
+            assert length == len(self._piece.data), "slices are taken whole"
+            self._piece = None
+
+
+def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[ReadSegment]:
+    """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` where it is not whole."""
+    lsn = start_lsn
+    for piece in ArchiveFolder(folder, whole_only=True, of=of).read(start_lsn):
+        data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
+        for at in range(0, len(data), SLICE_BYTES_MAX):
+            yield ReadSegment(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
+        lsn = Lsn(piece.start_lsn + len(data))
+        if lsn == end_lsn:
+            return
+    raise Hole(f"WAL from {format_lsn(lsn)} to {format_lsn(end_lsn)} is not in {folder}")
+
+
+def _network(
+    around: Surroundings,
+    sink: WalSink,
+    timeline: TimelineId,
+    progress: Progress,
+    arrived: Signal,
+    *,
+    delivered: Position | None = None,
+    restored_lsn: Lsn | None = None,
+    follows: bool = False,
+    may_overflow: MayOverflow = always,
+) -> NetworkThread:
+    """`follows`: nothing of it is delivered."""
+    config = around.config
+    return NetworkThread(
+        config.capture.dsn,
+        sink,
+        system_identifier=around.store.identity.system_identifier,
+        timeline=timeline,
+        progress=progress,
+        arrived=arrived,
+        metrics=around.metrics,
+        log=around.log,
+        backoff=Backoff(config.retry.first_s, config.retry.max_s),
+        reconnect_share=config.ring.reconnect_free_share,
+        overflows=config.has_archive and not follows,
+        may_overflow=may_overflow,
+        refuses_standby=config.standby.follow and not follows,
+        delivered=delivered,
+        restored_lsn=restored_lsn,
+    )

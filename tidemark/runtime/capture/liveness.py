@@ -1,0 +1,111 @@
+"""The watch on a consumer of one's own: one that died or hangs ends the capture, it does not silence it (I36).
+
+A thread of its own asks `alive()`, since the application thread may be the one that hangs. Every other call into the
+consumer is timed, and what it raises is its failure. What takes too long is for whoever polls to see: nothing here
+waits for the consumer. Time in which the target waits, for room or before it offers again, is outside of the calls,
+and no hang.
+"""
+
+import threading
+from types import TracebackType
+
+from tidemark.engine.ports import Clock, Consumer
+from tidemark.io.host.clock import SystemClock
+from tidemark.model.errors import ConsumerFailed, TidemarkError
+
+ASK_S = 2.0
+_AGAIN = "what it did not confirm comes again after a restart"
+
+
+class ConsumerRaised(ConsumerFailed):
+    """An error of the consumer's own, which may be gone at the next attempt."""
+
+
+class _Calling:
+    """A call into the consumer, as long as it takes."""
+
+    __slots__ = ("_liveness",)
+
+    def __init__(self, liveness: "Liveness") -> None:
+        self._liveness = liveness
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._liveness.called(error)
+
+
+class Liveness:
+    """How a consumer does, from its start to its end."""
+
+    def __init__(self, consumer: Consumer, *, alive_s: float, hang_s: float, clock: Clock | None = None) -> None:
+        """Start nothing. `alive_s`: to answer `alive()` in; `hang_s`: for any other call."""
+        self._consumer = consumer
+        self._name = type(consumer).__name__
+        self._alive_s = alive_s
+        self._hang_s = hang_s
+        self._clock = clock or SystemClock()
+        self._asked_s: float | None = None
+        self._call: tuple[str, float] | None = None  # what is being called, and since when
+        self._error: ConsumerFailed | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more; a question that is not answered yet is waited for as long as any."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(self._alive_s)
+
+    def calling(self, callback: str) -> "_Calling":
+        """Time a call into the consumer, and take what it raises for its failure."""
+        self._call = (callback, self._clock.monotonic_s())
+        return _Calling(self)
+
+    def called(self, error: BaseException | None) -> None:
+        """Note that the call is over; raise what its error means."""
+        call, self._call = self._call, None
+        if isinstance(error, Exception) and not isinstance(error, TidemarkError) and call is not None:
+            raise ConsumerRaised(self._text(f"raised {type(error).__name__} in {call[0]}"), hint=_AGAIN) from error
+
+    def error(self) -> ConsumerFailed | None:
+        """Return what is wrong with the consumer; the first that was, from then on."""
+        if self._error is None:
+            self._error = self._overdue()
+        return self._error
+
+    def _overdue(self) -> ConsumerFailed | None:
+        now_s, asked_s, call = self._clock.monotonic_s(), self._asked_s, self._call
+        if asked_s is not None and now_s - asked_s > self._alive_s:
+            return self._failed(f"has not answered alive() within {self._alive_s:g} s", "see deliver.alive_s")
+        if call is not None and now_s - call[1] > self._hang_s:
+            return self._failed(f"has been in {call[0]} for over {self._hang_s:g} s", "see deliver.hang_s")
+        return None
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() and self._error is None:
+            self._asked_s = self._clock.monotonic_s()
+            self._error = self._ask() or self._error
+            self._asked_s = None
+            self._stopping.wait(ASK_S)
+
+    def _ask(self) -> ConsumerFailed | None:
+        try:
+            alive = self._consumer.alive()
+        except ConsumerFailed as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the consumer's own, whatever it is
+            return self._failed(f"raised {type(error).__name__} in alive", _AGAIN)
+        return None if alive else self._failed("says that it is not alive", _AGAIN)
+
+    def _failed(self, how: str, hint: str) -> ConsumerFailed:
+        return ConsumerFailed(self._text(how), hint=hint)
+
+    def _text(self, how: str) -> str:
+        # NB: never the text of the consumer's own error: it may hold a row's values.
+        return f"the consumer {self._name} {how}"

@@ -1,0 +1,332 @@
+"""The network thread: owns the replication connection, fills the ring, never waits for anybody but the node.
+
+    CONNECTING ──► STREAMING ──► PAUSED (ring full: no connection) ──► CONNECTING ...
+
+A connection that breaks is made again, with back-off, at the ring's end; so is one that was closed because the ring
+was full, once a share of it is free. Closing costs the node nothing, and a connection that nobody reads would delay its
+shutdown. What cannot heal (WAL gone, another cluster) ends the thread; `error` says why.
+
+In a quiet stream it *stands back*: whoever waits for changes (the taker) reads the socket by itself, so that no commit
+waits for one thread to wake another. The connection stays this thread's: it looks every `LOOK_S` whether the taker has
+come to the socket since, and goes on by itself if not, so that a consumer which takes its time holds up no WAL; at once
+where more comes than one reading takes, and where the stream ends: why it does takes an answer of the node.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff
+from tidemark.engine.ring import SLICE_BYTES_MAX
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
+from tidemark.io.process.metrics import Metrics
+from tidemark.model.errors import Disposition, NodeUnreachable, TidemarkError
+from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, Lsn, SystemIdentifier, TimelineId, format_lsn
+from tidemark.model.position import Position
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.source_thread import Link, SourceThread
+from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.wal.segments import ReadSegment, TimelineHistory
+from tidemark.wire.replication import Keepalive
+
+READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
+LOOK_S = 0.05  # how often it is looked whether the taker still comes to the socket; twice that it may stay away
+LENT_BYTES_MAX = 64 << 10  # what the taker reads at once of the socket: more is a backlog, and wants its own thread
+
+
+class RingOverflowed(TidemarkError):
+    """The consumer does not keep up, and there is an archive to go on from."""
+
+    disposition = Disposition.FAIL_OVER
+    hint = "the archiver goes on; ring.bytes_max bounds the ring"
+
+
+class NodeIsStandby(NodeUnreachable):
+    """A node that came back as a standby, to a sidecar that follows standbys and delivers from none."""
+
+    hint = "nothing to do: the sidecar becomes a follower (standby.follow)"
+
+
+class Reached(NamedTuple):
+    """WAL that is known to have happened, up to `lsn` along `timeline`; of two, the greater one tells more."""
+
+    timeline: TimelineId
+    lsn: Lsn
+
+    @classmethod
+    def by_delivering(cls, delivered: Position | None) -> "Reached":
+        """Return what a delivered position tells: its record has begun there. None: it tells nothing."""
+        if delivered is None:
+            return cls(NO_TIMELINE, INVALID_LSN)
+        return cls(delivered.timeline, Lsn(delivered.commit_lsn + 1))
+
+
+MayOverflow = Callable[[], bool]  # asked by the network thread
+
+
+def always() -> bool:
+    """Allow it."""
+    return True
+
+
+class WalSink(Protocol):
+    """Where received WAL goes: the ring, or the spool around a first copy."""
+
+    capacity: int
+
+    @property
+    def write_lsn(self) -> Lsn:
+        """What must be put next."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Room for more."""
+
+    def put(self, segment: ReadSegment) -> None:
+        """Take a slice."""
+
+
+class NetworkThread(SourceThread):
+    """Streams WAL from the node into a sink."""
+
+    def __init__(
+        self,
+        dsn: str,
+        sink: WalSink,
+        *,
+        system_identifier: SystemIdentifier,
+        timeline: TimelineId,
+        progress: Progress,
+        arrived: Signal,
+        metrics: Metrics,
+        log: Log,
+        backoff: Backoff,
+        reconnect_share: float,
+        overflows: bool,
+        may_overflow: MayOverflow = always,
+        refuses_standby: bool = False,
+        delivered: Position | None = None,
+        restored_lsn: Lsn | None = None,
+    ) -> None:
+        """`timeline`: of the sink's end, or an earlier one that led to it: the catalog base may be from before a fork.
+
+        `delivered`: what was, by an earlier run; the sink's end may be before it.
+
+        `reconnect_share`: a full sink is left alone until so much of it is free. `overflows`: it ends the thread,
+        where `may_overflow` says so when it is full.
+        `refuses_standby`: the connection is let go of where it leads to one.
+
+        It never ends it before the thread has come to `restored_lsn` (None: where the node is at the first connection):
+        that is in no danger of overflowing, it stands in `pg_wal`, and comes as fast as it is taken (I18).
+        """
+        super().__init__("network", arrived)
+        self._dsn = dsn
+        self._sink = sink
+        self._system_identifier = system_identifier
+        self._timeline = timeline
+        self._delivered = Reached.by_delivering(delivered)
+        self._progress = progress
+        self._metrics = metrics
+        self._log = log
+        self._backoff = backoff
+        self._reconnect_share = reconnect_share
+        self._overflows = overflows
+        self._may_overflow = may_overflow
+        self._refuses_standby = refuses_standby
+        self._restored_lsn = restored_lsn
+        self.is_located = False  # the sink's end was found in the node's history, by any connection so far
+        self._clock = SystemClock()
+        self._socket = threading.Lock()  # who reads it; this thread, but while it stands back
+        self._socket.acquire()
+        self._lent: WalStream | None = None
+        self._is_wanted = False  # the taker waits, and would read by itself
+        self._visits = 0  # the taker's, at the socket
+        self._met: TidemarkError | None = None  # by the taker, and not its business
+        self._given_back = Signal()
+
+    def bring(self, timeout_s: float) -> bool:
+        """Take what comes within `timeout_s`, in the caller's thread; false if this thread does so itself (so far)."""
+        lent = self._lent
+        if lent is None or not self._socket.acquire(blocking=False):
+            self._is_wanted = True
+            return False
+        try:
+            stream = self._lent  # NB: only now it stays what it is
+            if stream is None:
+                return False
+            self._visits += 1
+            if not self._bring_from(stream, timeout_s):
+                self._lent = None
+                self._given_back.set()
+        finally:
+            self._socket.release()
+        return True
+
+    def _bring_from(self, stream: WalStream, timeout_s: float) -> bool:
+        """Take what is there, and wait for the first of it; tell if that may go on so."""
+        taken_bytes = 0
+        try:
+            event = stream.receive_within(timeout_s)
+            while event is not None:
+                taken_bytes += self._take_event(event)
+                if taken_bytes > LENT_BYTES_MAX or self._sink.free_bytes < SLICE_BYTES_MAX:
+                    return False
+                event = stream.receive()
+        except TidemarkError as error:
+            self._met = error
+            return False
+        return not stream.is_over
+
+    def _stand_back(self, stream: WalStream) -> None:
+        """Leave the socket to the taker for as long as it comes back to it; raise what that met there."""
+        self._is_wanted = False
+        self._lent, seen = stream, self._visits
+        self._socket.release()
+        self._arrived.set()  # it waits for that so far
+        while not (self._given_back.wait(LOOK_S) or self._stopping.is_set()):
+            if self._visits == seen and not self._socket.locked():
+                break
+            seen = self._visits
+        self._lent = None
+        self._socket.acquire()  # NB: the taker calls nobody while it has it
+        self._given_back.wait(0)
+        met, self._met = self._met, None
+        if met is not None:
+            raise met
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            self._connect_and_stream()
+
+    def _connect_and_stream(self) -> None:
+        self._link = Link.CONNECTING
+        self._stopping.wait(self._backoff.wait_s(self._clock.monotonic_s()))
+        if self._stopping.is_set():
+            return
+        try:
+            with WalStream(self._dsn) as stream:
+                self._locate(stream)
+                self.is_located = True
+                self._stream(stream)
+        except TidemarkError as error:
+            if error.disposition is not Disposition.RETRY:
+                raise
+            delay_s = self._backoff.failed(self._clock.monotonic_s())
+            self._metrics.errors.inc()
+            self._log.warning(
+                "connection to the node lost",
+                retry_s=delay_s,
+                ring_end_lsn=self._sink.write_lsn,
+                **describe_error(error),
+            )
+        finally:
+            self._metrics.connected.set(0)
+        if self._link is Link.PAUSED:
+            self._wait_for_room()
+
+    def _locate(self, stream: WalStream) -> None:
+        """See that the node is ours, and on which timeline the ring's end stands in its history."""
+        identity = stream.identify(self._system_identifier)
+        # NB: whoever looks at the node now and then looks too late: what a new primary wrote could be delivered twice.
+        if self._refuses_standby and stream.is_standby():
+            raise NodeIsStandby(f"{stream.where} is a standby")
+        if self._restored_lsn is None:
+            self._restored_lsn = identity.flush_lsn
+        if {self._timeline, self._delivered.timeline or self._timeline} == {identity.timeline}:
+            return
+        history = stream.timeline_history(identity.timeline)
+        check_delivered(history, self._delivered)
+        reached = max(self._delivered, Reached(self._timeline, self._sink.write_lsn))
+        if reached.timeline in history:  # else `start` says so
+            _check_switch(identity.timeline, history.switch_lsn(reached.timeline), reached, is_delivered=False)
+            self._timeline = history.timeline_at(self._sink.write_lsn)
+
+    def _stream(self, stream: WalStream) -> None:
+        ended = stream.start(self._sink.write_lsn, self._timeline)
+        self._link = Link.STREAMING
+        self._metrics.connected.set(1)
+        self._metrics.reconnects.inc()
+        self._log.info("streaming", start_lsn=self._sink.write_lsn, timeline=self._timeline, node=stream.where)
+        is_heard = False
+        while ended is None and not self._stopping.is_set():
+            if self._sink.free_bytes < SLICE_BYTES_MAX:
+                self._link = Link.PAUSED
+                self._metrics.ring_full.inc()
+                return
+            event: StreamEvent | None = stream.receive()
+            if event is None:
+                if self._is_wanted and is_heard and not stream.is_over:
+                    self._stand_back(stream)
+                    continue
+                event = stream.read(READ_S)
+            if isinstance(event, TimelineEnd):
+                ended = event
+            elif event is not None:
+                self._backoff.succeeded()
+                is_heard = True
+                if self._take_event(event):
+                    self._arrived.set()
+        if ended is not None:
+            self._follow(ended)
+
+    def _take_event(self, event: ReadSegment | Keepalive) -> int:
+        """Take WAL, or the word how far the node is; return how many bytes of WAL."""
+        if isinstance(event, Keepalive):
+            self._progress.flush_lsn = event.server_end_lsn
+            return 0
+        length = len(event.data)
+        end_lsn = Lsn(event.start_lsn + length)
+        self._progress.receive(end_lsn)  # NB: before the decode thread, which is quick, can have it
+        self._sink.put(event)
+        self._progress.flush_lsn = max(self._progress.flush_lsn, end_lsn)
+        self._metrics.wal_bytes.inc(length)
+        return length
+
+    def _follow(self, ended: TimelineEnd) -> None:
+        received = Reached(self._timeline, self._sink.write_lsn)
+        _check_switch(ended.next_timeline, ended.next_start_lsn, received, is_delivered=False)
+        self._log.warning(
+            "timeline ended", timeline=self._timeline, next_timeline=ended.next_timeline, at_lsn=ended.next_start_lsn
+        )
+        self._timeline = ended.next_timeline
+
+    def _wait_for_room(self) -> None:
+        is_restored = self._restored_lsn is not None and self._sink.write_lsn >= self._restored_lsn
+        overflows = self._overflows and is_restored and self._may_overflow()
+        self._log.warning(
+            "ring is full, capture stops" if overflows else "ring is full, capture pauses",
+            ring_end_lsn=self._sink.write_lsn,
+            ring_bytes=self._sink.capacity,
+        )
+        if overflows:
+            raise RingOverflowed(
+                f"the ring of {self._sink.capacity} bytes is full at {format_lsn(self._sink.write_lsn)}"
+            )
+        wanted_bytes = max(SLICE_BYTES_MAX, int(self._sink.capacity * self._reconnect_share))
+        while self._sink.free_bytes < wanted_bytes and not self._stopping.is_set():
+            self._stopping.wait(READ_S)
+
+
+def check_delivered(history: TimelineHistory, delivered: Reached) -> None:
+    """Raise if what was delivered is no part of how the node came to its timeline."""
+    timeline = history.timeline
+    if delivered.timeline and delivered.timeline not in history:
+        raise WalDiverged(
+            f"the node is on timeline {timeline}, and timeline {delivered.timeline}, which does not lead there, "
+            f"was delivered up to {format_lsn(delivered.lsn)}",
+            hint="capture.dsn names a node that was replaced: name the one that is written to",
+        )
+    _check_switch(timeline, history.switch_lsn(delivered.timeline), delivered, is_delivered=True)
+
+
+def _check_switch(next_timeline: TimelineId, switch_lsn: Lsn | None, reached: Reached, *, is_delivered: bool) -> None:
+    if switch_lsn is not None and switch_lsn < reached.lsn:
+        error = WalDiverged(
+            f"timeline {next_timeline} begins at {format_lsn(switch_lsn)}, "
+            f"timeline {reached.timeline} was received up to {format_lsn(reached.lsn)}"
+        )
+        error.fork_lsn = None if is_delivered else switch_lsn
+        raise error

@@ -1,0 +1,76 @@
+"""The thread of a source of WAL: how it starts, stops, and tells the first error."""
+
+import threading
+from abc import ABC, abstractmethod
+from enum import Enum
+
+from tidemark.model.lsn import Lsn
+from tidemark.runtime.capture.signal import Signal
+
+STOP_S = 5.0
+
+
+class Link(Enum):
+    """State of the way to the source."""
+
+    IDLE = "idle"  # not started
+    CONNECTING = "connecting"
+    STREAMING = "streaming"
+    PAUSED = "paused"
+    ENDED = "ended"
+
+
+class SourceThread(ABC):
+    """Brings WAL until it is stopped or fails; sets `arrived` when something came, and at its end."""
+
+    def __init__(self, name: str, arrived: Signal) -> None:
+        self._link = Link.IDLE
+        self._error: BaseException | None = None
+        self._arrived = arrived
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def link(self) -> Link:
+        """State of the way to the source."""
+        return self._link
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the thread, if it did not end by `stop`."""
+        return self._error
+
+    def start(self) -> None:
+        """Begin at the sink's end."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+
+    def bring(self, timeout_s: float) -> bool:
+        """Tell that nothing is brought but by this thread itself."""
+        del timeout_s
+        return False
+
+    def drain(self) -> None:  # noqa: B027 - a default, not an omission
+        """Do nothing: what comes is in the ring already."""
+
+    def tend(self, lsn: Lsn) -> None:  # noqa: B027 - a default, not an omission
+        """Do nothing: there is nothing but the ring."""
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Bring WAL until `_stopping` is set; raise what cannot heal."""
+
+    def _run(self) -> None:
+        self._link = Link.CONNECTING
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - the one place: whatever it is, the capture ends with it
+            self._error = error
+        finally:
+            self._link = Link.ENDED
+            self._arrived.set()

@@ -1,0 +1,84 @@
+"""Which target a capture has: the outbox, a consumer, or nobody while it follows."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.engine.ports import Consumer
+from tidemark.engine.progress import Progress
+from tidemark.engine.retry import Backoff, RetryPolicy
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.model.lsn import Oid
+from tidemark.model.position import Epoch
+from tidemark.runtime.capture.consumer_target import ConsumerTarget
+from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
+from tidemark.runtime.capture.delivery import OutboxTarget, Target
+from tidemark.runtime.capture.following import AskLeader, FollowTarget
+from tidemark.runtime.capture.liveness import Liveness
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.first_copy.whole_tables import WholeTables
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMaker:
+    """What every target of a capture is made of."""
+
+    around: Surroundings
+    epoch: Epoch
+    history: HistoryWriter
+    progress: Progress
+    stopping: threading.Event
+
+    def follow(self, ask_leader: AskLeader) -> Target:
+        """Return the target that gives out nothing."""
+        return FollowTarget(
+            self.around,
+            self.epoch,
+            ask_leader,
+            history=self.history,
+            whole=self._whole(),
+            progress=self.progress,
+        )
+
+    def deliver(self, consumer: Consumer | None, names: Mapping[Oid, str]) -> tuple[Target, Liveness | None]:
+        """Return the configured target, or `consumer`'s, and who watches over a consumer of one's own.
+
+        `names`: of the databases, for people.
+        """
+        around, config = self.around, self.around.config
+        if consumer is None and config.deliver.consumer == "outbox":
+            around.metrics.outbox_capacity.set(around.store.identity.outbox_bytes_max)
+            outbox = OutboxTarget(
+                around.store,
+                self.epoch,
+                history=self.history,
+                whole=self._whole(),
+                progress=self.progress,
+                metrics=around.metrics,
+                log=around.log,
+                stopping=self.stopping,
+            )
+            return outbox, None
+        if consumer is None:
+            is_null = config.deliver.consumer == "null"
+            consumer = NullConsumer() if is_null else JsonlConsumer(config.deliver.jsonl_file, names)
+        liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
+        own = ConsumerTarget(
+            consumer,
+            around.store,
+            self.epoch,
+            liveness=liveness,
+            history=self.history,
+            whole=self._whole(),
+            unconfirmed_bytes_max=config.deliver.unconfirmed_bytes_max,
+            progress=self.progress,
+            stopping=self.stopping,
+            retry=RetryPolicy(config.deliver.retries_max, Backoff(config.retry.first_s, config.retry.max_s)),
+            metrics=around.metrics,
+            log=around.log,
+        )
+        return own, liveness
+
+    def _whole(self) -> WholeTables:
+        config = self.around.config
+        return WholeTables(config.select.selection(), copying=config.copy.enabled, log=self.around.log)

@@ -1,0 +1,73 @@
+"""What both processes tell of the archive's folder: looked at now and then, since a look lists the whole of it.
+
+Realtime needs no archive: one that hangs holds up a thread, and not the sidecar's loop.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.host.logs import describe_error
+from tidemark.io.node.node import NodeArchiving
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import Lsn
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+
+LOOK_S = 5.0
+SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more
+
+
+@dataclass(slots=True)
+class ArchiveReport:
+    """Looks, and sets the gauges."""
+
+    around: Surroundings
+    watch: ArchivingWatch
+    _answer: NodeArchiving | None = None  # what the node had said before the look began
+    _begun_s: float = -LOOK_S
+    _look: ArchiveLook | None = None
+    _is_told: bool = False
+
+    def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
+        """Look, if it is time; `received_lsn`: what the ring has come to, where there is one."""
+        config = self.around.config
+        if config.has_archive:
+            self.watch.ask()
+        if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
+            self._look = ArchiveLook(Path(config.archive.folder), self.around.store.identity.segment_bytes)
+            self._begun_s = now_s
+            self._answer = self.watch.answer
+        look = self._look
+        if look is None or not (look.is_over or now_s - self._begun_s >= SILENT_S):
+            return None
+        if look.is_over:
+            self._look = None
+        try:
+            found = look.result(0)
+        except TidemarkError as error:
+            if not self._is_told:
+                self.around.log.warning("the archive cannot be looked at", **describe_error(error))
+            self._is_told = True
+            return None
+        self._is_told = False
+        self._tell(found, received_lsn)
+        return found
+
+    def _tell(self, found: ArchiveState, received_lsn: Lsn | None) -> None:
+        metrics = self.around.metrics
+        metrics.archive_bytes.set(found.byte_count)
+        metrics.archive_free.set(found.free_bytes)
+        self.watch.compare(self._answer, found)
+        metrics.archive_holes.set(len(found.holes) + self.watch.holes)
+        if found.end_lsn is not None:
+            metrics.archived_lsn.set(found.end_lsn)
+        archived_lsn = found.end_lsn or self._begin_lsn()
+        if received_lsn is not None and archived_lsn is not None:
+            metrics.archive_lag.set(max(0, received_lsn - archived_lsn) / found.segment_bytes)
+
+    def _begin_lsn(self) -> Lsn | None:
+        """Return where the capture began: nothing behind it was ever archived, which is to be seen as a lag, too."""
+        beginning = self.around.store.view().beginning
+        return beginning.lsn if beginning is not None else None

@@ -1,0 +1,185 @@
+"""What both processes see of the way from the node into the archive: does WAL arrive, and can it (I25, I28, I31).
+
+The node is asked first and the folder is looked at afterwards: a segment that the server archived by its own word, and
+that is neither in the folder nor recorded as a hole, was given up without a record. Trimming keeps the newest segment,
+so a folder that ends before that segment never had it.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Thread
+from typing import TypeVar
+
+from tidemark.io.archive.archive_progress import (
+    Missing,
+    Unrecorded,
+    is_filled_by_nothing,
+    missing,
+    reached_lsn,
+    unrecorded,
+    waiting_segments,
+)
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.disk import StateFull
+from tidemark.io.host.file_access import ServerUser
+from tidemark.io.node.node import NodeArchiving
+from tidemark.io.state.state import StateStore
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.wal.segments import segment_of, segment_start
+from tidemark.wire.state import Archiving
+
+ASK_S = 10.0
+START_S = 3.0  # a start waits so long for the node's answer, and then for the folder's
+US_PER_S = 1_000_000
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(slots=True)
+class ArchivingWatch:
+    """Asks the node now and then; what comes of it goes into the state and the metrics."""
+
+    around: Surroundings
+    errands: NodeErrands
+    _asked: Future[NodeArchiving] | None = None
+    _asked_s: float = -ASK_S
+    _answer: NodeArchiving | None = None
+    _told: str | None = None
+    holes: int = 0  # that are not recorded; one that shows by later segments counts once it was seen twice
+    _clock: SystemClock = field(default_factory=SystemClock)
+
+    def ask(self) -> None:
+        """Ask the node if it is time, and take its answer if that is there."""
+        now_s = time.monotonic()
+        if self._asked is not None and self._asked.done():
+            if self._asked.exception() is None:
+                self._answer = self._asked.result()
+            self._asked = None
+        if self._asked is None and now_s - self._asked_s >= ASK_S:
+            self._asked_s = now_s
+            self._asked = self.errands.ask_archiving()
+
+    @property
+    def answer(self) -> NodeArchiving | None:
+        """What the node said last; to be taken before the folder is looked at."""
+        return self._answer
+
+    def compare(self, answer: NodeArchiving | None, found: ArchiveState) -> Archiving:
+        """Hold what the node said beside what is in the folder; write it down if it is news."""
+        store, config = self.around.store, self.around.config
+        before = store.archiving()
+        beginning = store.view().beginning
+        if answer is None or beginning is None:
+            self._show(before)
+            return before
+        user = answer.server if answer.is_on else None
+        lost = unrecorded(found, answer.archived_file, beginning.lsn) if answer.is_on else Unrecorded()
+        off_lsn, on_lsn = self._when_off(before, answer, found)
+        absent = self._missing(found, off_lsn)
+        due_lsn = max(beginning.lsn, on_lsn)  # what was completed while archive_mode was off is not waited for
+        waiting, reached = waiting_segments(found, answer.insert_lsn, due_lsn), reached_lsn(found)
+        stays = before.waiting_since_us and before.reached_lsn == reached
+        seen = Archiving(
+            uid=before.uid if user is None else user.uid,
+            gid=before.gid if user is None else user.gid,
+            groups=before.groups if user is None else user.groups,
+            waiting_since_us=(before.waiting_since_us if stays else self._clock.wall_us()) if waiting else 0,
+            waiting=waiting,
+            reached_lsn=reached if waiting else INVALID_LSN,
+            unrecorded_first=lost.first,
+            unrecorded=lost.count,
+            off_lsn=off_lsn,
+            on_lsn=on_lsn,
+            missing_first=absent.first,
+            missing=absent.count,
+        )
+        with suppress(StateFull):  # it is for people, and seen again
+            store.note_archiving(seen)
+        self._show(seen)
+        self.holes = lost.count + (absent.count if before.missing_first == absent.first else 0)
+        self._tell(lost, spool_obstacle(config, user))
+        return seen
+
+    def _when_off(self, before: Archiving, answer: NodeArchiving, found: ArchiveState) -> tuple[Lsn, Lsn]:
+        """Return `off_lsn` and `on_lsn` by the node's answer: of a server that is to fill our spool."""
+        if answer.insert_lsn == INVALID_LSN:
+            return before.off_lsn, before.on_lsn  # a standby does not say
+        begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
+        if is_filled_by_nothing(answer, found, self.around.config.archive.filled_by):
+            return begin_lsn, INVALID_LSN
+        if not answer.is_on or begin_lsn < before.off_lsn:  # others fill it; or the node went back in its WAL
+            return INVALID_LSN, INVALID_LSN
+        return before.off_lsn, before.on_lsn or begin_lsn if before.off_lsn else INVALID_LSN
+
+    def _missing(self, found: ArchiveState, off_lsn: Lsn) -> Missing:
+        start = self.around.store.marks().start
+        if start is None:
+            return Missing()
+        return missing(found, start.position.timeline, start.restart_lsn, off_lsn)
+
+    def _show(self, seen: Archiving) -> None:
+        since_us = seen.waiting_since_us
+        waited_s = max(0.0, (self._clock.wall_us() - since_us) / US_PER_S) if since_us else 0.0
+        self.around.metrics.archive_waiting_seconds.set(waited_s)
+
+    def _tell(self, lost: Unrecorded, kept_out: str | None) -> None:
+        """Say what is wrong, once as long as it stays the same."""
+        told = None
+        if kept_out is not None:
+            told = f"the server cannot fill the spool: {kept_out}"
+        elif lost.count:
+            told = (
+                f"{lost.count} segments from {lost.first} on never arrived, which the server archived by its own word"
+            )
+        if told is not None and told != self._told:
+            self.around.log.warning("the archive is broken", reason=told, hint=ServerCannotArchive.hint)
+        self._told = told
+
+
+def check_archiving(around: Surroundings, errands: NodeErrands) -> None:
+    """Raise `ServerCannotArchive` before a daemon begins where the server's user cannot fill the spool.
+
+    A node that is down, and a folder that gives no answer, are no reason not to begin: `ArchivingWatch` looks again.
+    """
+    config, store = around.config, around.store
+    if not config.has_archive:
+        return
+    try:
+        answer = errands.ask_archiving().result(START_S)
+        user = answer.server
+        if user is None or not answer.is_on:  # a server that runs no archive_command loses nothing by it
+            return
+        note_user(store, user)
+        kept_out = in_time(lambda: spool_obstacle(config, user), START_S)
+    except (TidemarkError, NotInTime, OSError):
+        return
+    if kept_out is not None:
+        raise ServerCannotArchive(f"the server cannot fill the spool {config.archive.folder}: {kept_out}")
+
+
+def in_time(look: Callable[[], ResultT], wait_s: float) -> ResultT:
+    """Return what `look` returns; raise `TimeoutError` where its file system gives no answer in time."""
+    answer: Future[ResultT] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(look())
+        except Exception as error:  # noqa: BLE001 - it is the asker's
+            answer.set_exception(error)
+
+    Thread(target=run, name="archive-look", daemon=True).start()
+    return answer.result(wait_s)
+
+
+def note_user(store: StateStore, user: ServerUser) -> None:
+    """Write down whom the server runs as: a look at the folders alone goes by it."""
+    with suppress(StateFull):
+        store.note_archiving(replace(store.archiving(), uid=user.uid, gid=user.gid, groups=user.groups))

@@ -1,0 +1,189 @@
+"""What both daemons are around their work: signals set flags, the loop reads them; it beats, steps and reports.
+
+systemd is told the truth at each step, where it listens (Type=notify): READY once the work has begun, WATCHDOG with
+each sign of life, STOPPING at the end. Commands of the control socket that move something are run by the loop, between
+two steps: the work has one thread.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotInTime
+from queue import Empty, Full, Queue
+from types import FrameType
+from typing import Protocol
+
+from tidemark.io.host.disk import StateFull, is_full
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
+from tidemark.io.process.control import DEADLINE_S, Handler
+from tidemark.io.process.metrics import NO_HEARTBEAT_S, Metrics
+from tidemark.io.process.room import Room
+from tidemark.io.state.heartbeat import START_S_MAX, STOP_S_MAX, HeartbeatFile, Slot
+from tidemark.model.errors import StateError
+from tidemark.model.mode import Role
+from tidemark.wire.control import Json
+
+STEP_S = 0.2
+COMMANDS_MAX = 8
+
+
+class Busy(StateError):
+    """The loop did not come to a command in time."""
+
+    hint = "it may still be done: ask `cdcctl status`, then try again"
+
+
+class Work(Protocol):
+    """What a daemon does, a step at a time."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def step(self) -> None:
+        """Look at everything, do what is due; raise what ends the process, or has to wait for room on the disk."""
+
+    def pause(self) -> None:
+        """Let go of what is in hand: the disk is full. The next step begins anew."""
+
+    def stop(self) -> None:
+        """End in order."""
+
+    def commands(self) -> Mapping[str, Handler]:
+        """Return what the control socket can ask for; run by the loop."""
+
+    def status(self) -> Mapping[str, Json]:
+        """Return how it does; asked by any thread."""
+
+
+class Daemon:
+    """Runs a piece of work until it has to end."""
+
+    def __init__(self, work: Work, beat: HeartbeatFile, slot: Slot, *, metrics: Metrics, log: Log, room: Room) -> None:
+        self._work = work
+        self._room = room
+        self._is_started = False
+        self._beat = beat
+        self._slot = slot
+        self._metrics = metrics
+        self._log = log
+        self._woken = threading.Event()
+        self._is_over = False
+        self._reason = "stop command"
+        self._commands: Queue[Callable[[], None]] = Queue(COMMANDS_MAX)
+
+    def run(self) -> None:
+        """Run; return after a stop that was asked for, raise the error that ended the work."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        error: BaseException | None = None
+        try:
+            self._beat.beat(self._slot, ahead_s=START_S_MAX)
+            self._loop()
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            notify(STOPPING)
+            self._beat.beat(self._slot, ahead_s=STOP_S_MAX)
+            self._log.info("stopping", reason=self._reason if error is None else type(error).__name__)
+            self._stop_work(error)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, where no error ended it."""
+        return self._reason
+
+    def handlers(self) -> Mapping[str, Handler]:
+        """Return what the control socket can be asked for."""
+        own: dict[str, Handler] = {"status": self._status, "stop": self._stop_command}
+        return own | {name: self._by_the_loop(handler) for name, handler in self._work.commands().items()}
+
+    def _loop(self) -> None:
+        while not self._is_over:
+            if self._is_started or self._room.is_waiting:
+                self._beat.beat(self._slot)
+                notify(ALIVE)
+            self._work_on()
+            self._tell_signs_of_life()
+            while True:
+                try:
+                    command = self._commands.get_nowait()
+                except Empty:
+                    break
+                command()
+            if self._woken.wait(STEP_S):
+                self._woken.clear()
+
+    def _work_on(self) -> None:
+        """Do a step of the work, or the start of it, unless it waits for room on the disk."""
+        if not self._room.has_come():
+            return
+        try:
+            if self._is_started:
+                self._work.step()
+            else:
+                self._work.start()
+        except (StateFull, OSError) as error:
+            if not is_full(error):
+                raise
+            self._room.met_full(error)
+            self._work.pause()
+            notify(READY)  # or the service manager would take it for hung
+            return
+        if not self._is_started:
+            self._is_started = True
+            notify(READY)
+            self._log.info("ready")
+
+    def _tell_signs_of_life(self) -> None:
+        for role in Role:
+            age_s = self._beat.age_s(Slot[role.name])
+            self._metrics.heartbeat_age(role).set(NO_HEARTBEAT_S if age_s is None else age_s)
+
+    def _stop_work(self, error: BaseException | None) -> None:
+        try:
+            self._work.stop()
+        except Exception as raised:
+            # The first error is the one to tell; where there is none, this one is. What a full disk keeps from being
+            # made durable comes again at the next start.
+            if is_full(raised):
+                self._log.warning("the disk is full at the stop", **describe_error(raised))
+            elif error is None:
+                raise
+
+    def _by_the_loop(self, handler: Handler) -> Handler:
+        def ask(request: dict[str, Json]) -> Mapping[str, Json]:
+            answer: Future[Mapping[str, Json]] = Future()
+
+            def run() -> None:
+                try:
+                    answer.set_result(handler(request))
+                except Exception as error:  # noqa: BLE001 - it is the asker's
+                    answer.set_exception(error)
+
+            try:
+                self._commands.put_nowait(run)
+                self._woken.set()
+                return answer.result(DEADLINE_S)
+            except (Full, NotInTime):
+                raise Busy(f"the {self._slot.name.lower()} did not come to it within {DEADLINE_S} s") from None
+
+        return ask
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._end(signal.Signals(number).name)
+
+    def _stop_command(self, _request: dict[str, Json]) -> Mapping[str, Json]:
+        self._end(self._reason)
+        return {"stopping": True}
+
+    def _end(self, reason: str) -> None:
+        self._reason = reason
+        self._is_over = True
+        self._woken.set()
+
+    def _status(self, _request: dict[str, Json]) -> Mapping[str, Json]:
+        return {"pid": os.getpid(), "waits_for_room": self._room.reason or None, **self._work.status()}

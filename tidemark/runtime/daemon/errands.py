@@ -1,0 +1,289 @@
+"""What is asked of the node beside the stream: markers, segment switches, where its WAL ends.
+
+One thread, one errand at a time, each bounded by the time-outs of its connection. Who asks gets a future, and looks at
+it when it comes by: a node that hangs holds up nobody but the next errand.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, Full, Queue
+from typing import NamedTuple, TypeVar
+
+from tidemark.engine.marking import WalMark
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_progress import reached_lsn
+from tidemark.io.archive.archive_state import NoArchive
+from tidemark.io.host.logs import describe_error
+from tidemark.io.node.node import Node, NodeArchiving
+from tidemark.io.node.node_errors import PermissionMissing
+from tidemark.io.node.replication import NodeIdentity
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.incarnation import Incarnation
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
+from tidemark.model.position import Epoch, Pointer, Sequence
+from tidemark.runtime.capture.inflow import streams_from, where_the_node_is
+from tidemark.runtime.context import Surroundings
+from tidemark.wal.segments import segment_of, segment_start
+from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
+
+ERRANDS_MAX = 16
+STOP_S = 2.0
+IDLE_S = 0.5
+ARRIVAL_S = 10.0  # for the archive's folder to say what has arrived
+SWITCH_WAIT_S, SWITCH_WAIT_S_MAX = 0.1, 30.0  # before a switch that waits is tried again: each try lists the folder
+ResultT = TypeVar("ResultT")
+
+
+class ErrandsPending(NodeUnreachable):
+    """The node has not answered to what was asked of it before."""
+
+    hint = "see that the node answers SQL; it is asked again"
+
+
+class MarkersLeftOut(NodeUnfit):
+    """Markers are to be written to a standby, which takes none: delivery does without them."""
+
+    hint = (
+        "let markers.dsn lead to the primary: several hosts with target_session_attrs=read-write find it behind a "
+        "promotion, too"
+    )
+
+
+class OlderOpen(NamedTuple):
+    """Which transactions older than `below` are open."""
+
+    below: FullXid
+    names: str | None  # None: there is none
+
+
+class NodeErrands:
+    """Runs errands until it is closed."""
+
+    def __init__(self, around: Surroundings, key: bytes, incarnation: Incarnation | None = None) -> None:
+        """`key`: what markers are signed by; `incarnation`: of the daemon that has them written, if it is one."""
+        self._around = around
+        self._dsn = around.config.markers.dsn or around.config.capture.dsn
+        self._key = key
+        self._incarnation = incarnation
+        self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
+        self._may_switch = True
+        self._late_lsn = INVALID_LSN  # of a switch that waits for the last one to arrive: what it is to complete
+        self._late_wait_s, self._late_at_s = 0.0, math.inf
+        self._told_left_out = False
+        self._closing = threading.Event()
+        self._queue: Queue[Callable[[], None]] = Queue(ERRANDS_MAX)
+        self._thread = threading.Thread(target=self._run, name="errands", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the errand in hand, if that ends soon."""
+        self._closing.set()
+        self._thread.join(STOP_S)
+
+    def find_node(self) -> Future[NodeIdentity]:
+        """Ask where the node's WAL ends, over the connection that would stream it."""
+        return self._ask(lambda: where_the_node_is(self._around))
+
+    def has_wal(self, lsn: Lsn) -> Future[bool]:
+        """Ask if the node has the WAL from `lsn` on, by beginning to stream it."""
+        return self._ask(lambda: streams_from(self._around, lsn))
+
+    def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
+        """Ask which transactions older than `below` are open; None: older than the next one."""
+        return self._ask(lambda: self._older(below))
+
+    def ask_timeline(self) -> Future[TimelineId | None]:
+        """Ask for the timeline that the captured node writes on; None: it is a standby, and writes on none."""
+        return self._ask(self._timeline)
+
+    def switch_if_moved(self, earlier: WalMark | None) -> Future[WalMark]:
+        """Switch the segment if anybody wrote since `earlier`; tells how far the node was before."""
+        return self._ask(lambda: self._switch_if_moved(earlier))
+
+    def write(
+        self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
+    ) -> Future[Lsn]:
+        """Write a marker; tells where its record ends."""
+        identity = self._around.store.identity
+        instance = Instance(identity.system_identifier, identity.capture)
+        marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason, self._incarnation)
+        return self._ask(lambda: self._write(marker))
+
+    def ask_archiving(self) -> Future[NodeArchiving]:
+        """Ask how the node's archiving does."""
+        return self._ask(lambda: self._session().archiving())
+
+    def switch_segment(self) -> Future[bool]:
+        """Switch the WAL segment, where that is granted; tells if it was done.
+
+        Not before the last one has arrived in the archive (I31): then it is done later, unless this process ends.
+        """
+        return self._ask(self._switch_segment)
+
+    def _ask(self, errand: Callable[[], ResultT]) -> Future[ResultT]:
+        answer: Future[ResultT] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(errand())
+            except Exception as error:  # noqa: BLE001 - it is the asker's
+                self._forget_nodes()
+                answer.set_exception(error)
+
+        try:
+            self._queue.put_nowait(run)
+        except Full:
+            answer.set_exception(ErrandsPending(f"{ERRANDS_MAX} errands wait for the node"))
+        return answer
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                errand = self._queue.get(timeout=max(0.0, min(IDLE_S, self._late_at_s - time.monotonic())))
+            except Empty:
+                self._switch_late()
+                continue
+            errand()
+        self._forget_nodes()
+
+    def _session(self, dsn: str | None = None) -> Node:
+        dsn = self._dsn if dsn is None else dsn
+        if dsn not in self._nodes:
+            node = Node(dsn)
+            try:
+                node.check_same_node(self._around.store.identity.system_identifier)
+                node.query("SET synchronous_commit = 'local'")  # no hang behind a synchronous standby that is away
+            except BaseException:
+                node.close()
+                raise
+            self._nodes[dsn] = node
+        return self._nodes[dsn]
+
+    def _older(self, below: FullXid | None) -> OlderOpen:
+        node = self._session(self._around.config.capture.dsn)
+        snapshot = node.snapshot()
+        below = snapshot.xmax if below is None else below
+        if snapshot.xmin >= below:
+            return OlderOpen(below, None)
+        names = ", ".join(blocker.who for blocker in node.blockers(below))
+        return OlderOpen(below, names or "none that this role can see")
+
+    def _timeline(self) -> TimelineId | None:
+        if self._session(self._around.config.capture.dsn).is_in_recovery():
+            return None
+        return where_the_node_is(self._around).timeline
+
+    def _primary(self) -> Node:
+        node = self._session()
+        if node.is_in_recovery():
+            raise MarkersLeftOut(f"{node.where} is a standby")
+        return node
+
+    def _forget_nodes(self) -> None:
+        for node in self._nodes.values():
+            node.close()
+        self._nodes.clear()
+
+    def _write(self, marker: Marker) -> Lsn:
+        try:
+            content = write_marker(marker, self._key)
+            ((end_lsn,),) = self._primary().query(
+                "SELECT pg_logical_emit_message(true, %s, %s::bytea)::text", (MARKER_PREFIX, content)
+            )
+        except MarkersLeftOut as error:
+            self._tell_left_out(error)
+            raise
+        except Exception:
+            self._around.metrics.markers_failed.inc()
+            raise
+        self._around.metrics.markers_written.inc(marker.kind.value)
+        return parse_lsn(str(end_lsn))
+
+    def _tell_left_out(self, error: MarkersLeftOut) -> None:
+        if not self._told_left_out:
+            self._told_left_out = True
+            self._around.log.warning("markers are left out", **describe_error(error))
+
+    def _mark(self) -> WalMark:
+        ((record_bytes, snapshot),) = self._session().query(
+            "SELECT wal_bytes, pg_current_snapshot()::text FROM pg_stat_wal"
+        )
+        return WalMark(int(str(record_bytes)), str(snapshot))
+
+    def _switch_if_moved(self, earlier: WalMark | None) -> WalMark:
+        # NB: as of before the switch: what commits just behind that stands in the next segment, and has to be seen.
+        mark = self._mark()
+        if earlier is None or mark.has_moved_since(earlier):
+            self._switch_segment()
+        return mark
+
+    def _switch_segment(self) -> bool:
+        if self._session().is_in_recovery() or not (self._may_switch or self._is_granted_by_now()):
+            return False
+        ((told,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+        if not self._have_arrived_before(parse_lsn(str(told))):
+            self._late_lsn = parse_lsn(str(told))
+            self._late_wait_s = min(SWITCH_WAIT_S_MAX, 2 * self._late_wait_s or SWITCH_WAIT_S)
+            self._late_at_s = time.monotonic() + self._late_wait_s
+            return False
+        self._late_wait_s, self._late_at_s = 0.0, math.inf
+        try:
+            self._session().query("SELECT pg_switch_wal()")
+        except PermissionMissing as error:
+            self._may_switch = False
+            self._around.log.warning(
+                "segment switches are not granted: in archive mode changes arrive when the server switches by itself",
+                **describe_error(error),
+            )
+            return False
+        self._around.metrics.segment_switches.inc()
+        return True
+
+    def _switch_late(self) -> None:
+        """Try a switch again that waits for the last one to arrive, unless somebody completed that segment."""
+        if time.monotonic() < self._late_at_s:
+            return
+        try:
+            ((told,),) = self._session().query("SELECT pg_current_wal_insert_lsn()::text")
+            if self._segment_begin(parse_lsn(str(told))) > self._late_lsn:
+                self._late_wait_s, self._late_at_s = 0.0, math.inf
+            else:
+                self._switch_segment()
+        except Exception:  # noqa: BLE001 - nobody asked: it is tried again
+            self._late_at_s = time.monotonic() + SWITCH_WAIT_S_MAX
+            self._forget_nodes()
+
+    def _segment_begin(self, lsn: Lsn) -> Lsn:
+        segment_bytes = self._around.store.identity.segment_bytes
+        return segment_start(segment_of(lsn, segment_bytes), segment_bytes)
+
+    def _have_arrived_before(self, insert_lsn: Lsn) -> bool:
+        """Tell if all segments before the current one are in the archive, or needed no more.
+
+        Where archiving is broken each switch would only add a segment to what the node keeps.
+        """
+        config, store = self._around.config, self._around.store
+        if not config.has_archive:
+            return True
+        begin_lsn, start = self._segment_begin(insert_lsn), store.marks().start
+        if store.archiving().on_lsn >= begin_lsn:
+            return True  # all before it was completed while archive_mode was off, and may never arrive
+        if start is not None and start.restart_lsn >= begin_lsn:
+            return True
+        try:
+            found = ArchiveLook(Path(config.archive.folder), store.identity.segment_bytes).result(ARRIVAL_S)
+        except NoArchive:
+            return False
+        return reached_lsn(found) >= begin_lsn
+
+    def _is_granted_by_now(self) -> bool:
+        """Tell if the grant that was missing is there; asked as often as a switch is wanted (`archive.switch_s`)."""
+        self._may_switch = self._session().archiving().may_switch
+        if self._may_switch:
+            self._around.log.info("segment switches are granted by now")
+        return self._may_switch

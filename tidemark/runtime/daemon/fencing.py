@@ -1,0 +1,170 @@
+"""A daemon's part in fencing copies of its state: it judges the markers that it meets, and writes its start marker.
+
+The rule is `tidemark.engine.incarnations`. The start marker of a process comes once its capture has decoded what the
+node had written when the capture began: until then a marker may show that this state is the older copy, and its rival
+is to go on undisturbed. Where the state is confirmed to be the one that delivers, it comes at once.
+"""
+
+import threading
+from concurrent.futures import Future
+
+from tidemark.engine.incarnations import Claim, Reader, Verdict, judge
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
+from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.state.incarnations import note_overtaken, note_started
+from tidemark.io.state.overtaken import OvertakenState, check_not_overtaken
+from tidemark.io.state.state_views import StateMarks
+from tidemark.model.incarnation import Incarnation
+from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
+from tidemark.model.mode import Stage
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.daemon.errands import MarkersLeftOut, NodeErrands
+from tidemark.runtime.recovery.taking_over import is_waited_for
+from tidemark.wal.versions import PAGE_BYTES
+from tidemark.wire.marker import Marker, MarkerKind
+from tidemark.wire.state import Overtaken
+
+TRY_AGAIN_S = 5.0  # a node that did not answer, or took no marker
+FIRST_START = 1  # a start marker's sequence, where it is the first of a process whose state is not confirmed
+ANSWERED_MAX = 16  # rivals; each costs one marker
+
+
+class Fence:
+    """Of one process. `meet` and `watch` are called by the thread that reads the WAL, the rest by the daemon's loop."""
+
+    def __init__(self, around: Surroundings, incarnation: Incarnation, errands: NodeErrands) -> None:
+        self._around = around
+        self._store = around.store
+        self._incarnation = incarnation
+        self._errands = errands
+        self._clock = SystemClock()
+        self._began = self._store.marks().extent  # before this process took its first epoch
+        self._start_lsn: Lsn | None = None  # of the own start marker, once that was read
+        self._start: Marker | None = None
+        self._is_noted = False  # that all before it is delivered
+        self._lock = threading.Lock()
+        self._unanswered = False
+        self._answered: set[Incarnation] = set()
+        self._asked_node: Future[NodeIdentity] | None = None
+        self._written: Future[Lsn] | None = None
+        self._is_left_out = False
+        self._not_before_s = 0.0
+
+    # --- by the thread that reads
+
+    def meet(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> bool:
+        """Judge a marker where this process delivers; tell if it is of this state. Raises `OvertakenState`."""
+        if marker.kind is MarkerKind.CHECK:
+            return False
+        if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
+            self._start_lsn, self._start = lsn, marker
+            return True
+        has_started = self._start_lsn is not None and lsn > self._start_lsn
+        return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
+
+    def watch(self, lsn: Lsn, timeline: TimelineId | None, marker: Marker) -> None:
+        """Judge a marker where this process delivers nothing: a follower's leader is ahead of it. See `meet`."""
+        marks = self._store.marks()
+        if marker.kind is not MarkerKind.CHECK and marks.stage is not Stage.FOLLOWER and not is_waited_for(marks):
+            self._judge(lsn, timeline, marker, delivers=False, has_started=True)
+
+    def _judge(
+        self, lsn: Lsn, timeline: TimelineId | None, marker: Marker, *, delivers: bool, has_started: bool
+    ) -> bool:
+        known, now = self._store.incarnations()
+        began = None if has_started else self._began
+        position = marker.pointer.position if marker.pointer is not None else None
+        is_first = marker.kind is MarkerKind.START and marker.sequence == FIRST_START
+        claim = Claim(marker.incarnation, marker.epoch, position, is_first)
+        start_epoch = self._start.epoch if delivers and self._start is not None else None
+        reader = Reader(self._incarnation, now, began, known.is_confirmed, start_epoch)
+        verdict = judge(claim, known.kept, reader)
+        if verdict is Verdict.OVERTAKEN:
+            assert marker.incarnation is not None, "others claim nothing"
+            met = Overtaken(
+                marker.incarnation, marker.epoch, timeline or NO_TIMELINE, lsn, self._incarnation, now.epoch
+            )
+            raise OvertakenState(note_overtaken(self._store, met))
+        if verdict is Verdict.BEHIND and delivers:
+            self._note_rival(lsn, marker)
+        return verdict is Verdict.OWN or marker.incarnation is None
+
+    def _note_rival(self, lsn: Lsn, marker: Marker) -> None:
+        assert marker.incarnation is not None, "others claim nothing"
+        with self._lock:
+            if marker.incarnation in self._answered or len(self._answered) >= ANSWERED_MAX:
+                return
+            self._answered.add(marker.incarnation)
+            self._unanswered = True
+        self._around.log.warning(
+            "a marker of another copy of this state was met: it is answered by a start marker, which stops that copy",
+            at_lsn=lsn,
+            rival=marker.incarnation,
+            rival_epoch=str(marker.epoch),
+            incarnation=self._incarnation,
+        )
+
+    # --- by the loop
+
+    def step(self, marks: StateMarks, capture: Capture | None) -> None:
+        """Write the start marker when it is due, and once more where a rival has to be stopped.
+
+        Raises `OvertakenState` where any process of this state has met a marker that fences it.
+        """
+        check_not_overtaken(marks.overtaken)
+        self._note_started(marks)
+        if capture is None:
+            if self._asked_node is None:
+                self._began = marks.extent
+            return
+        now_s = self._clock.monotonic_s()
+        if self._is_left_out or now_s < self._not_before_s:
+            return
+        if self._written is not None:
+            self._look_after(self._written, marks, now_s)
+        elif self._asked_node is None:
+            self._asked_node = self._errands.find_node()
+        elif self._asked_node.done() and self._is_due(capture, self._asked_node, now_s):
+            self._write(marks)
+
+    def _note_started(self, marks: StateMarks) -> None:
+        """Note it once what precedes the start marker is delivered: until then another start reads it again."""
+        position = marks.extent.position
+        if self._start_lsn is None or self._is_noted or position is None or position.commit_lsn < self._start_lsn:
+            return
+        note_started(self._store)
+        self._is_noted = True
+
+    def _is_due(self, capture: Capture, asked: Future[NodeIdentity], now_s: float) -> bool:
+        if self._store.incarnations()[0].is_confirmed:
+            return True
+        if asked.exception() is not None:
+            self._asked_node, self._not_before_s = self._errands.find_node(), now_s + TRY_AGAIN_S
+            return False
+        # NB: a page's header may stand between the end of the last record and where the node writes on.
+        return capture.progress.decoded_lsn + PAGE_BYTES >= asked.result().flush_lsn
+
+    def _look_after(self, written: Future[Lsn], marks: StateMarks, now_s: float) -> None:
+        if not written.done():
+            return
+        error = written.exception()
+        if isinstance(error, MarkersLeftOut):
+            self._is_left_out = True
+        elif error is not None:
+            self._around.log.warning("the start marker was not written", **describe_error(error))
+            self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
+        elif self._unanswered:
+            self._write(marks)
+
+    def _write(self, marks: StateMarks) -> None:
+        term, horizon = marks.term, marks.horizon
+        if term is None:
+            return
+        with self._lock:
+            is_answer, self._unanswered = self._unanswered, False
+        is_first = not is_answer and self._start_lsn is None and not self._store.incarnations()[0].is_confirmed
+        pointer = horizon.pointer if horizon is not None else None
+        sequence = FIRST_START if is_first else 0
+        self._written = self._errands.write(MarkerKind.START, term.epoch, pointer, sequence=sequence)

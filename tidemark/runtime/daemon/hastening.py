@@ -1,0 +1,28 @@
+"""Segment switches while the archiver delivers: at most one every `archive.switch_s`, while WAL has moved (I31)."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tidemark.engine.marking import WalMark
+from tidemark.runtime.daemon.errands import NodeErrands
+
+
+@dataclass(slots=True)
+class Hastening:
+    """Asks the node when it is time, and looks at the answer later."""
+
+    errands: NodeErrands
+    every_s: float
+    _wal: WalMark | None = None
+    _asked: Future[WalMark] | None = None
+    _not_before_s: float = 0.0
+
+    def step(self, now_s: float) -> None:
+        """Look at the answer; ask again if it is time."""
+        if self._asked is not None and self._asked.done():
+            if self._asked.exception() is None:
+                self._wal = self._asked.result()
+            self._asked = None
+        if self._asked is None and now_s >= self._not_before_s:
+            self._not_before_s = now_s + self.every_s
+            self._asked = self.errands.switch_if_moved(self._wal)

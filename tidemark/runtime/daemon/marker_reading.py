@@ -1,0 +1,51 @@
+"""Markers as they are met in WAL: read, told apart from what is none, counted (I10).
+
+Whoever may write WAL messages may write any under our prefix. So what is not ours is never an error: it is counted by
+its reason, and the first of each reason is told.
+"""
+
+from dataclasses import dataclass
+
+from tidemark.io.host.clock import boot_ns
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Sequence
+from tidemark.runtime.context import Surroundings
+from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
+
+
+@dataclass(frozen=True, slots=True)
+class MetCheck:
+    """A marker of `cdcctl check`, and when this process met it."""
+
+    sequence: Sequence
+    lsn: Lsn
+    met_boot_ns: int
+
+
+class MarkerReader:
+    """Reads the markers of one capture."""
+
+    def __init__(self, around: Surroundings, key: bytes) -> None:
+        identity = around.store.identity
+        self._instance = Instance(identity.system_identifier, identity.capture)
+        self._key = key
+        self._metrics = around.metrics
+        self._log = around.log
+        self._told: set[Ignored] = set()
+        self.met_check: MetCheck | None = None  # the last one; read by any thread
+
+    def read(self, lsn: Lsn, content: bytes) -> Marker | None:
+        """Return the marker that stands at `lsn`; None for what is none of ours."""
+        if not content:
+            return None  # a flush of our own: it asked for a commit, and says nothing
+        found = read_marker(content, self._instance, self._key)
+        if isinstance(found, Marker):
+            self._metrics.markers_read.inc(found.kind.value)
+            if found.kind is MarkerKind.CHECK:
+                self.met_check = MetCheck(found.sequence, lsn, boot_ns())
+            return found
+        self._metrics.markers_ignored.inc(found.name)
+        if found not in self._told:
+            self._told.add(found)
+            self._log.warning("message under our prefix is ignored", at_lsn=lsn, reason=found.value)
+        return None

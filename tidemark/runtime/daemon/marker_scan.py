@@ -1,0 +1,118 @@
+"""Archived WAL read for its markers alone, while somebody else delivers (I13): no catalog, no row is looked at.
+
+A hole, or a segment that is damaged, is told once, loudly; the scan goes on behind it, since nothing is delivered here.
+Whoever has to deliver from there will stop at it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tidemark.io.archive.archive import ArchiveFolder, NoWal
+from tidemark.io.host.folder_changes import FolderChanges
+from tidemark.io.host.logs import describe_error
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
+from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
+from tidemark.runtime.capture.signal import Signal
+from tidemark.runtime.capture.source_thread import Link, SourceThread
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.replay.archive_damage import in_archive
+from tidemark.runtime.replay.decode_run import InvalidWal
+from tidemark.runtime.replay.offline import check_same_cluster
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.rmgr import RM_LOGICALMSG, message
+from tidemark.wal.segments import ReadSegment, segment_of, segment_start
+
+LOOK_S = 0.5
+_INTEREST = frozenset({RM_LOGICALMSG})
+OnContent = Callable[[Lsn, bytes], object]
+
+
+class MarkerScan(SourceThread):
+    """Follows an archive, and tells of each message under our prefix."""
+
+    def __init__(self, around: Surroundings, start_lsn: Lsn, on_content: OnContent) -> None:
+        """Begin with the segment that holds `start_lsn`; what stands before that was met already."""
+        super().__init__("marker-scan", Signal())
+        self._around = around
+        self._segment_bytes = around.store.identity.segment_bytes
+        self._folder = Path(around.config.archive.folder)
+        self._on_content = on_content
+        self._start_lsn = start_lsn
+        self.read_lsn = segment_start(segment_of(start_lsn, self._segment_bytes), self._segment_bytes)
+        self.broken: TidemarkError | None = None  # the last hole or damage that was passed
+        self._framer = self._new_framer()
+        self._timeline: TimelineId | None = None
+        self._changes = FolderChanges(self._folder)
+
+    def _work(self) -> None:
+        self._link = Link.STREAMING
+        while not self._stopping.is_set():
+            if self._changes.may_be_new():
+                self._read_on()
+            self._stopping.wait(LOOK_S)
+
+    def _read_on(self) -> None:
+        try:
+            archive = ArchiveFolder(self._folder, whole_only=True, of=self._around.store.identity.system_identifier)
+        except NoWal:
+            return  # not yet
+        check_same_cluster(archive, self._around.store.identity.system_identifier)
+        try:
+            for piece in archive.read_what_is_there(self.read_lsn):
+                self._take(piece)
+                if self._stopping.is_set():
+                    return
+        except (WalGap, CorruptWal) as error:
+            self.broken = self._placed(error)
+            self._around.metrics.errors.inc()
+            self._around.log.warning("the archive is broken here", **describe_error(self.broken))
+            self._pass(archive)
+
+    def _placed(self, error: TidemarkError) -> TidemarkError:
+        """Return an error with the file that it is in."""
+        if not isinstance(error, InvalidWal):
+            return error
+        identity = self._around.store.identity
+        return in_archive(self._folder, identity.system_identifier, error, error.invalid.lsn, self.fed_lsn)
+
+    @property
+    def timeline(self) -> TimelineId | None:
+        """Timeline of the WAL in hand."""
+        return self._timeline
+
+    @property
+    def fed_lsn(self) -> Lsn:
+        """Up to where WAL was looked at."""
+        return self._framer.fed_lsn or INVALID_LSN
+
+    def _take(self, piece: ReadSegment) -> None:
+        if piece.timeline != self._timeline:
+            self._framer.follow(piece.timeline)
+            self._timeline = piece.timeline
+        self._framer.feed(piece.start_lsn, piece.data)
+        while not isinstance(block := self._framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise InvalidWal(block)
+            self._look_through(block)
+        self.read_lsn = piece.end_lsn
+
+    def _look_through(self, block: RecordBlock) -> None:
+        for record in block.records(_INTEREST):
+            found = message.parse(record)
+            if found is not None and found.prefix == MARKER_PREFIX.encode() and record.lsn > self._start_lsn:
+                self._on_content(record.lsn, found.content)
+
+    def _pass(self, archive: ArchiveFolder) -> None:
+        """Go on with the next segment that is there; with the one to come, where the framer met what is no WAL."""
+        behind = archive.next_wal_after(self.read_lsn)
+        if behind is None and self._framer.fed_lsn not in (None, self.read_lsn):
+            behind = segment_start(segment_of(self.read_lsn, self._segment_bytes) + 1, self._segment_bytes)
+        if behind is not None:
+            self.read_lsn = behind
+            self._framer, self._timeline = self._new_framer(), None
+            self._changes.forget()
+
+    def _new_framer(self) -> Framer:
+        identity = self._around.store.identity
+        return Framer(system_identifier=identity.system_identifier, segment_bytes=self._segment_bytes)

@@ -1,0 +1,151 @@
+"""A daemon as a program: arguments in, exit code out (I40), and all that both of them are wired with.
+
+State, lock, sign of life, metrics, errands, work, control socket: made in this order, undone backwards.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.host.logs import Log, configure_logs, get_log
+from tidemark.io.process.config import Config, load_config
+from tidemark.io.process.control import ControlServer
+from tidemark.io.process.ending import tell_ending
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.process.metrics import Metrics, MetricsServer
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.process.process_ends import last_ends
+from tidemark.io.process.room import Room, patiently
+from tidemark.io.process.run_record import recorded
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.incarnations import begin_incarnation
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import WriteGuard
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Role
+from tidemark.runtime.capture.capture import kernels_are_compiled
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.daemon.archiving_watch import check_archiving
+from tidemark.runtime.daemon.daemon import Daemon, Work
+from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.fencing import Fence
+from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.wire.control import Json
+from tidemark.wire.marker import key_name
+from tidemark.wire.state import Identity, Owner
+
+MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once."
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a daemon's work is made of."""
+
+    around: Surroundings
+    owner: Owner
+    errands: NodeErrands
+    markers: MarkerReader
+    fence: Fence
+
+
+MakeWork = Callable[[Means], Work]
+
+
+def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
+    """Return the command line of a daemon."""
+
+    def main(config_path: Path | None, state: Path, *, moved: bool) -> None:
+        configure_logs("json", "info")
+        log = get_log(role.value)
+        try:
+            ports = assigned_ports(StateFolder(state))
+            config = load_config(config_path, os.environ, ports.defaults() if ports is not None else None)
+            configure_logs(config.log.format, config.log.level)
+            folder = StateFolder(state.resolve(), shared_with_group=bool(config.capture.group))
+            folder.admit_group()
+            _serve(role, config, folder, log, make_work, moved=moved)
+        except Exception as error:  # noqa: BLE001 - the one place: whatever it is, it ends the process
+            sys.exit(tell_ending(log, f"{role.value} ends", error))
+
+    path = click.Path(path_type=Path)
+    options: list[click.Parameter] = [
+        click.Option(["--config", "config_path"], type=path, help="TOML file; see conf/tidemark.toml."),
+        click.Option(["--state"], required=True, type=path, help="State folder, made by `cdcctl init`."),
+        click.Option(["--moved"], is_flag=True, help=MOVED_HELP),
+    ]
+    return click.Command(role.value, callback=main, params=options, help=told)
+
+
+def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work: MakeWork, *, moved: bool) -> None:
+    """Run until a signal, a `stop` command or an error; raise the error."""
+    arm_from_environment(HandoverPoint, WritePoint)
+    slot = Slot[role.name]
+    port = config.metrics.port if role is Role.SIDECAR else config.metrics.archiver_port
+    with ExitStack() as stack:
+        socket_path = folder.socket(role.value)
+        guard = partial(WriteGuard, watchdog_s=config.watchdog.watchdog_s, log=log)
+        store = stack.enter_context(patiently(partial(StateStore.open, folder, guarded=guard), folder.root, log))
+        config.ring_bytes(store.identity.segment_bytes)  # raises where it is too small for the node
+        _warn_of_fixed(config, store.identity, log)
+        lock = stack.enter_context(patiently(partial(RoleLock.take, folder, role.value), folder.root, log))
+        run = stack.enter_context(recorded(store, lock.owner, log))
+        metrics = Metrics(store.identity.capture)
+        metrics.ends.look = lambda: last_ends(folder, store.processes())
+        metrics.kernel_compiled.set(kernels_are_compiled())
+        if not kernels_are_compiled():
+            log.warning("kernels are not compiled: decoding is ten to a hundred times slower")
+        log.info("state opened", state=str(folder.root), capture=store.identity.capture)
+        begin = partial(begin_incarnation, store, role, log, moved=moved)
+        incarnation = patiently(begin, folder.root, log)
+        beat = store.environment.heartbeat
+        beat.beat(slot)
+        stack.callback(beat.clear, slot)
+        around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
+        patiently(partial(store.note_marker_key, role.value, key_name(key)), folder.root, log)
+        markers = MarkerReader(around, key)
+        errands = NodeErrands(around, key, incarnation)
+        check_archiving(around, errands)
+        work = make_work(Means(around, lock.owner, errands, markers, Fence(around, incarnation, errands)))
+        daemon = Daemon(
+            work, beat, slot, metrics=metrics, log=log, room=Room([folder.root], metrics.disk_full_seconds, log)
+        )
+        if config.metrics.enabled:
+            server = MetricsServer(metrics, config.metrics.host, port)
+            stack.callback(server.close)
+            log.info("serving metrics", host=config.metrics.host, port=server.port)
+        # NB: told by the socket's own thread: a loop that has stopped is for `cdcctl check` to find out.
+        handlers = {**daemon.handlers(), "check": lambda _request: _tell_check(markers)}
+        control = patiently(partial(ControlServer, socket_path, handlers, folder.file_mode), folder.root, log)
+        stack.callback(control.close)
+        daemon.run()
+        run.reason = daemon.reason
+
+
+def _warn_of_fixed(config: Config, identity: Identity, log: Log) -> None:
+    """Log the settings that `init` fixed and that are configured otherwise by now: they have no effect."""
+    for key, configured, in_effect in (
+        ("capture.name", config.capture.name, identity.capture),
+        ("outbox.bytes_max", config.outbox.bytes_max, identity.outbox_bytes_max),
+    ):
+        if configured != in_effect:
+            log.warning(
+                "a setting was fixed by init and has no effect", key=key, configured=configured, in_effect=in_effect
+            )
+
+
+def _tell_check(markers: MarkerReader) -> Mapping[str, Json]:
+    met = markers.met_check
+    if met is None:
+        return {"sequence": None}
+    return {"sequence": met.sequence, "lsn": format_lsn(met.lsn), "met_boot_ns": met.met_boot_ns}

@@ -1,0 +1,72 @@
+"""What is done for the spool now and then: trimming, and the copy of the catalog history.
+
+Trimming comes first: it may make the room that the copy takes. It goes by the manifest that is there, so WAL that a
+state made anew would need stays until a later manifest is durable. A spool without one is not trimmed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.archive.history_copy import HistoryCopy, NoHistoryCopy, read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.archive.trimming import Horizon, Trimmed, horizon_of, trim
+from tidemark.io.process.config import Config
+from tidemark.io.state.state import StateStore
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn
+from tidemark.wire.envelope import DamagedValue
+from tidemark.wire.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What was done."""
+
+    horizon: Horizon | None  # below which WAL was removed; None: nothing may be yet
+    trimmed: Trimmed
+    manifest: Manifest | None  # as it is now; None as long as the state has no beginning
+
+
+class SpoolTender:
+    """Tends the configured archive; for whoever holds the archiver's lock."""
+
+    def __init__(self, config: Config, store: StateStore) -> None:
+        self._config = config
+        self._store = store
+        self._spool = Spool(Path(config.archive.folder))
+        self._history = HistoryCopy(store, self._spool)
+
+    def tend(self, read_lsn: Lsn | None = None) -> Tended | None:
+        """Trim the archive and bring its history up to now; None, and nothing is touched, if it is not ours.
+
+        `read_lsn`: whence on it is still to be read for its markers; None: nobody does.
+
+        Raise `ConfigError` if it is the spool of another cluster or capture. Takes moments, and up to a second where
+        100,000 segments are there.
+        """
+        if not self._config.has_archive or not self._spool.is_ours:
+            return None
+        self._spool.check_owner(self._store.identity.system_identifier)
+        before = self._manifest()
+        horizon, trimmed = None, Trimmed()
+        if before is not None:
+            copied_lsn = before.start.restart_lsn
+            keep_bytes = self._config.archive.keep_bytes
+            horizon = horizon_of(self._store.view(), keep_bytes=keep_bytes, copied_lsn=copied_lsn, read_lsn=read_lsn)
+            if horizon is not None:
+                trimmed = trim(self._spool, horizon, self._store.identity.segment_bytes)
+        return Tended(horizon, trimmed, self._history.bring_up())
+
+    def _manifest(self) -> Manifest | None:
+        """Return the manifest; one that is damaged is written anew, and nothing is trimmed by it."""
+        try:
+            found = read_manifest(self._spool)
+        except (NoHistoryCopy, DamagedValue):
+            return None
+        capture = self._store.identity.capture
+        if found.identity.capture != capture:
+            raise ConfigError(
+                f"{self._spool.folder} is the spool of capture {found.identity.capture!r}, not of {capture!r}",
+                hint="give each capture a spool of its own: what one needs no more the other may",
+            )
+        return found

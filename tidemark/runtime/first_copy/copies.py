@@ -1,0 +1,44 @@
+"""What the first copies show: which of the stream's changes they have, and whether all of it happened."""
+
+from tidemark.io.state.state_views import StateView
+from tidemark.model.change import TransactionEnd
+from tidemark.model.lsn import Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.position import Position
+from tidemark.model.snapshot import parse_visibility
+from tidemark.runtime.replay.diverged import WalDiverged
+
+
+class Copies:
+    """Tells if a table's copy has a transaction's changes; asked for when all copies are handed over.
+
+    NB: also those that a consumer of one's own has not confirmed yet: they are not done, the stream follows them.
+    """
+
+    def __init__(self, view: StateView) -> None:
+        self.snapshots = {key: parse_visibility(copy.snapshot) for key, copy in view.copies.items() if copy.snapshot}
+        self._shown = [shown for copy in view.copies.values() if (shown := copy.shown_to) is not None]
+        self._planned_to = view.planned_to
+
+    def have(self, relation: Oid, end: TransactionEnd) -> bool:
+        """Tell if the copy of `relation` has what a transaction changed."""
+        snapshot = self.snapshots.get((end.database, relation))
+        return snapshot is not None and snapshot.shows(end.full_xid, end.commit_lsn)
+
+    def check_fork(self, timeline: TimelineId, fork_lsn: Lsn, next_timeline: TimelineId) -> None:
+        """Raise where a copy may show what stands behind the place where the node left a timeline for the next one.
+
+        That never happened, and a copy that shows it also hides what comes under the same xids.
+        """
+        dead_from = Position(timeline, fork_lsn, 0)
+
+        def is_dead(shown: Position) -> bool:
+            return dead_from <= shown and shown.timeline < next_timeline
+
+        left = f"timeline {timeline} was left at {format_lsn(fork_lsn)}"
+        dead = [shown for shown in self._shown if is_dead(shown)]
+        if dead:
+            raise WalDiverged(
+                f"{left}, and the first copy of {len(dead)} tables shows what was written up to {max(dead)}"
+            )
+        if self._planned_to is not None and is_dead(self._planned_to):
+            raise WalDiverged(f"{left}, and the first copy was planned by what was written up to {self._planned_to}")

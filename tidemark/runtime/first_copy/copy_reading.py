@@ -1,0 +1,57 @@
+"""A table's rows from the server to the spool, in a thread of its own: as fast as they come, whoever else is slow.
+
+It ends the table's transaction as soon as it has the last row, so nothing is held at the node for those who read on.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from typing import TypeVar
+
+from tidemark.io.host.logs import Log
+from tidemark.io.node.copy_source import CopySource, TableSnapshot
+from tidemark.io.node.copy_spool import CopySpool
+from tidemark.io.node.copy_stream import BlockBounds
+from tidemark.runtime.context import Stopped
+
+Item = TypeVar("Item")
+
+
+class CopyReading:
+    """Reads tables of one database after the other."""
+
+    def __init__(self, source: CopySource, bounds: BlockBounds, *, log: Log, stopping: threading.Event) -> None:
+        self._source = source
+        self._bounds = bounds
+        self._log = log
+        self._stopping = stopping
+
+    @contextmanager
+    def into(self, spool: CopySpool, snapshot: TableSnapshot, held: ExitStack) -> Iterator[Future[None]]:
+        """Read the table that `held` holds; the result comes when all is in the spool and nothing is held any more.
+
+        What runs inside may end before: the reading is broken off then.
+        """
+        is_left = threading.Event()
+        with ThreadPoolExecutor(1, "tidemark-copy-read") as pool:
+            try:
+                yield pool.submit(self._read, spool, snapshot, held, is_left)
+            finally:
+                is_left.set()
+
+    def _read(self, spool: CopySpool, snapshot: TableSnapshot, held: ExitStack, is_left: threading.Event) -> None:
+        relation = snapshot.relation
+        # NB: `closing`: COPY is to be over before its transaction is, also where it is broken off.
+        with held, closing(self._source.rows(relation, self._bounds)) as rows:
+            spool.fill(until_stopped(rows, self._stopping, is_left), relation.qualified_name)
+        self._source.close()
+        self._log.info("table read", relation_oid=relation.oid, spooled_bytes=spool.byte_count)
+
+
+def until_stopped(items: Iterator[Item], *stopping: threading.Event) -> Iterator[Item]:
+    """Give out what comes until one of the events is set; raise `Stopped` then."""
+    for item in items:
+        if any(event.is_set() for event in stopping):
+            raise Stopped
+        yield item

@@ -1,0 +1,347 @@
+"""The first copy: rows that were there before the capture began, in the outbox before the stream goes on (P22).
+
+Each table's snapshot decides: a transaction that it sees is in the copied rows, all others come by the stream. Copied
+rows stand at (timeline, LX, n). LX is the flush LSN from which on older transactions are waited for: whatever committed
+below it is seen by every snapshot taken afterwards, so all that the stream gives out stands above the copied rows.
+
+A table's rows are read as fast as the server sends them (`copy_reading`), to disk but for what is
+taken at once, and its transaction ends with the last one. Handing over goes on behind and never holds that up: for as
+long as nobody reads what we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and
+is refused by name where it does not. To wait there for a reader, with the snapshot held, and to begin anew after some
+time would be the same refusal, repeated for ever where the reader is slower than the table is large.
+
+Killed or broken off in the middle: the table is copied again under a new snapshot and a greater generation, which tells
+sinks to empty it first. Only a generation's end says that the rows are the table's, and all of them. Which
+tables are due is planned in `tidemark.runtime.seed.copy_plan`.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
+
+from tidemark.decode.copy.copied import CopyBatchBuilder
+from tidemark.decode.groups.partitions import ROUTED_KIND, under_own_name
+from tidemark.engine.retry import Backoff
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log, describe_error
+from tidemark.io.node.copy_source import CopySource, TableSnapshot
+from tidemark.io.node.copy_spool import CopySpool
+from tidemark.io.node.copy_stream import BlockBounds
+from tidemark.io.node.node import Blocker, Node
+from tidemark.io.node.node_errors import DataUnreadable, RecoveryConflict
+from tidemark.io.node.source_tables import SourceTable
+from tidemark.io.process.config import Config
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.state import StateStore
+from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
+from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.position import Epoch, Pointer, Position
+from tidemark.model.relation import Relation
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
+from tidemark.runtime.first_copy.recopying import OLDER_WAIT_S, fail, not_begun, put_off
+from tidemark.runtime.seed.copy_plan import CopyTask, TableKey, database_names, plan_copies, selection_told
+from tidemark.runtime.seed.copy_sessions import CopySessions
+from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
+from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
+
+CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
+FAILURES_MAX = 10  # of the node's at a table's rows, in the same way
+GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
+WAIT_LOOK_S = 0.1
+Result = TypeVar("Result")
+
+
+class CopyConflicts(NodeUnfit):
+    """A standby ends the reading of a table again and again, to go on with its replay."""
+
+    hint = "set hot_standby_feedback = on at the standby, or raise its max_standby_streaming_delay, for the copy"
+
+
+class TableUnreadable(NodeUnfit):
+    """A table whose rows the node itself cannot give out, however often it is asked."""
+
+    hint = "see the node's log; mend the row, exclude the table, or set copy.enabled = false"
+
+
+Deliver = Callable[[ChangeGroup, tuple[Oid, Oid, CopyProgress]], None]
+
+
+class FirstCopy:
+    """Plans which tables are to be copied, and copies them one after the other."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: StateStore,
+        epoch: Epoch,
+        beginning: Beginning,
+        deliver: Deliver,
+        *,
+        metrics: Metrics,
+        log: Log,
+        stopping: threading.Event,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._epoch = epoch
+        self._beginning = beginning
+        self._deliver = deliver
+        self._metrics = metrics
+        self._log = log
+        self._stopping = stopping
+        self._sessions = CopySessions(config.capture.dsn, store.identity)
+        self._clock = SystemClock()
+        self._conflicts = self._failures = 0  # since the last table that was copied
+
+    def run(self) -> None:
+        """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
+        with closing(self._sessions):
+            tasks = self._trying(self._plan)
+            self._metrics.copy_tables_left.set(len(tasks))
+            while tasks:
+                self._trying(lambda: self._run(tasks))
+        self._log.info("first copy done")
+
+    def _trying(self, attempt: Callable[[], Result]) -> Result:
+        backoff = Backoff(self._config.retry.first_s, self._config.retry.max_s)
+        while True:
+            try:
+                return attempt()
+            except TidemarkError as error:
+                self._sessions.close()
+                if error.disposition is not Disposition.RETRY:
+                    raise
+                self._count(error)
+                self._metrics.errors.inc()
+                delay_s = backoff.failed(self._clock.monotonic_s())
+                self._log.warning("first copy interrupted", retry_s=delay_s, **describe_error(error))
+                if self._stopping.wait(delay_s):
+                    raise Stopped from error
+
+    def _count(self, error: TidemarkError) -> None:
+        """Raise what has come so often that another attempt helps nobody."""
+        self._conflicts += isinstance(error, RecoveryConflict)
+        self._failures += isinstance(error, DataUnreadable)
+        if self._conflicts > CONFLICTS_MAX:
+            raise CopyConflicts(f"{CONFLICTS_MAX} readings of a table were ended by the standby: {error}") from error
+        if self._failures > FAILURES_MAX:
+            raise TableUnreadable(f"{FAILURES_MAX} readings of a table failed: {error}") from error
+
+    def _plan(self) -> list[CopyTask]:
+        """Return the tables to be copied, and note them: a kill changes nothing about what is to be done."""
+        node = self._sessions.node()
+        # What a transaction older than the seed makes is not streamed: it has to be there when the tables are read.
+        self._wait_for(node, self._beginning.complete_from, self._config.seed.wait_s)
+        plan = plan_copies(self._config, self._store.view(), self._sessions, not_begun(self._store))
+        timeline, seen_lsn = node.flushed()
+        moves = {
+            # NB: one that is open is still to have its snapshot.
+            key: progress if progress.is_open else replace(progress, seen_lsn=seen_lsn, timeline=timeline)
+            for key, progress in plan.moves.items()
+        }
+        found = Fingerprint(selection_told(self._config), seen_lsn, timeline)
+        with self._store.transaction(self._epoch) as moving:
+            for key, progress in moves.items():
+                moving.put_copy(*key, progress)
+            if plan.is_of_all:
+                moving.put(FINGERPRINT, found)
+        self._log.info("first copy planned", tables=len(plan.tasks))
+        self._fail(plan.denied)
+        return plan.tasks
+
+    def _run(self, tasks: list[CopyTask]) -> None:
+        """Copy the tables of `tasks` and take them out of it."""
+        node = self._sessions.node()
+        node.check_fitness()
+        timeline = node.timeline()
+        lx = self._wait_for_older(node, tasks)
+        if lx is None:
+            return
+        names = self._leave_databases(node, tasks)
+        self._sessions.leave_node()
+        while tasks:
+            task = tasks[0]
+            try:
+                self._copy(self._sessions.source(task.database, names[task.database]), task, timeline, lx)
+            except NodeUnfit as error:
+                key = (task.database, task.relation)
+                if key not in not_begun(self._store):
+                    raise
+                self._sessions.close()
+                self._fail({key: str(error)})
+            tasks.pop(0)
+            self._conflicts = self._failures = 0
+            self._metrics.copy_tables_left.set(len(tasks))
+
+    def _leave_databases(self, node: Node, tasks: list[CopyTask]) -> dict[Oid, str]:
+        """Return the databases' present names; take tables of those that are gone, or not selected, out of `tasks`."""
+        names = database_names(node, {task.database for task in tasks})
+        for task in list(tasks):
+            name = names.get(task.database)
+            if name is None or not self._config.select.selection().selects_database(name):
+                phase = CopyPhase.DONE if name is None else CopyPhase.LEFT
+                key = (task.database, task.relation)
+                self._finish(key, node.flushed(), replace(self._noted(key), phase=phase))
+                tasks.remove(task)
+        return names
+
+    def _fail(self, reasons: Mapping[TableKey, str]) -> None:
+        """End requests for tables that cannot be copied; their copies are as they were, and the stream goes on."""
+        if not reasons:
+            return
+        fail(self._store, self._epoch, reasons)
+        for (_, relation), reason in reasons.items():
+            self._metrics.recopies_failed.inc()
+            hint = "cdcctl status names the table: mend it, then request it again by cdcctl table recopy"
+            self._log.error("requested copy failed", relation_oid=relation, reason=reason, hint=hint)
+
+    def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn | None:
+        """Return from where on older transactions were waited for; None: all `tasks` are requests, and were put off."""
+        lx, wait_s = node.flush_lsn(), self._config.seed.wait_s
+        requested = not_begun(self._store)
+        may_wait = all((task.database, task.relation) in requested for task in tasks)
+        try:
+            self._wait_for(node, node.snapshot().xmax, min(wait_s, OLDER_WAIT_S) if may_wait else wait_s)
+        except OlderTransactions as error:
+            if not may_wait:
+                raise
+            put_off(self._store, self._epoch, requested)
+            self._log.warning("requested copies wait", error=str(error), hint="end them; the stream goes on meanwhile")
+            tasks.clear()
+            self._metrics.copy_tables_left.set(0)
+            return None
+        return lx
+
+    def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
+        waiting = Waiting(below, wait_s, self)
+        while waiting.look(node) is None:
+            self._sessions.leave_source()  # nobody is in a database for as long as this takes
+            if self._stopping.wait(WAIT_LOOK_S):
+                raise Stopped
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Tell for whom the copy waits."""
+        names = [str(blocker) for blocker in blockers]
+        self._log.info("first copy waits for older transactions", transactions=names, waited_s=round(waited_s, 1))
+
+    def _copy(self, source: CopySource, task: CopyTask, timeline: TimelineId, lx: Lsn) -> None:
+        key = (task.database, task.relation)
+        before = self._noted(key)
+        table = source.table(task.relation)
+        if table is None:  # dropped meanwhile: the stream says so
+            self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
+            return
+        with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as held:
+            snapshot = self._held(source, table, held)
+            if snapshot is None:
+                held.close()
+                self._finish(key, source.flush(), replace(before, phase=CopyPhase.LEFT))
+                return
+            dialect = source.dialect_of(snapshot).dialect.mapped(self._beginning.types)
+            builder = CopyBatchBuilder(task.database, snapshot.relation, dialect)
+            place = Position(timeline, lx, (before.generation + 1) << GENERATION_SHIFT)
+            limits = self._config.deliver
+            bounds = BlockBounds(limits.group_rows_max, limits.group_bytes_max)
+            reading = CopyReading(source, bounds, log=self._log, stopping=self._stopping)
+            with reading.into(spool, snapshot, held.pop_all()) as whole:
+                built = self._built(spool, builder, place, snapshot.time_us)
+                self._feed(key, place, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
+
+    def _held(self, source: CopySource, table: SourceTable, held: ExitStack) -> TableSnapshot | None:
+        """Take the table's snapshot, held until `held` ends; None: it has left the selection since it was planned."""
+        snapshot = held.enter_context(source.held(table))
+        relation = self._shown(snapshot.relation)
+        if relation is None:
+            return None
+        timeline, seen_lsn = source.flush()
+        return replace(snapshot, relation=relation, seen_lsn=seen_lsn, timeline=timeline)
+
+    def _shown(self, relation: Relation) -> Relation | None:
+        """Return the version as which a table's rows are given out; None: not under its own name, or not at all."""
+        selection = self._config.select.selection()
+        shown = under_own_name(relation, selection.root_of)
+        if shown is None or not selection.selects(shown):
+            return None
+        return shown if shown.gathers_partitions or shown.kind != ROUTED_KIND else None
+
+    def _feed(
+        self,
+        key: TableKey,
+        place: Position,
+        generation: int,
+        *,
+        snapshot: TableSnapshot,
+        built: Iterator[tuple[Position, ChangeBatch, int]],
+        whole: Future[None],
+    ) -> None:
+        """Hand the rows over, between a begin and an end that tell the generation; the end once they are `whole`."""
+        foremost = next(built, None)
+        if foremost is None:
+            whole.result()  # nothing is begun of what could not be read
+        progress = CopyProgress(
+            CopyPhase.COPYING,
+            generation,
+            snapshot.snapshot,
+            place.commit_lsn,
+            seen_lsn=snapshot.seen_lsn,
+            timeline=snapshot.timeline,
+        )
+        begin = CopyBoundary(place, key[0], snapshot.relation, generation, True, snapshot.snapshot)
+        self._hand_over(place, [begin], 0, 0, (*key, progress))
+        for first, batch, byte_count in chain([] if foremost is None else [foremost], built):
+            count = batch.rows.num_rows
+            progress = replace(progress, row_count=progress.row_count + count)
+            last = replace(place, ordinal=place.ordinal + progress.row_count)
+            self._hand_over(last, [batch], count, byte_count, (*key, progress), first=first)
+            self._metrics.copy_rows.inc(count)
+        whole.result()
+        last = replace(place, ordinal=place.ordinal + 1 + progress.row_count)
+        done = replace(progress, phase=CopyPhase.DONE)
+        self._hand_over(last, [replace(begin, position=last, begin=False)], 0, 0, (*key, done))
+        self._log.info("table copied", relation_oid=key[1], rows=progress.row_count, generation=generation)
+
+    def _built(
+        self, spool: CopySpool, builder: CopyBatchBuilder, place: Position, time_us: int
+    ) -> Iterator[tuple[Position, ChangeBatch, int]]:
+        """Give batches with their first positions and bytes; the next one is built while one is handed over."""
+        ahead: Future[ChangeBatch] | None = None
+        first, size, row_count = place, 0, 0
+        with ThreadPoolExecutor(1, "tidemark-copy") as pool:
+            for lines, count in until_stopped(spool.blocks(), self._stopping):
+                at = replace(place, ordinal=place.ordinal + 1 + row_count)
+                following = pool.submit(builder.build, lines, count, at, time_us)
+                row_count += count
+                if ahead is not None:
+                    yield first, ahead.result(), size
+                ahead, first, size = following, at, len(lines)
+            if ahead is not None:
+                yield first, ahead.result(), size
+
+    def _hand_over(
+        self,
+        last: Position,
+        items: list[GroupItem],
+        rows: int,
+        byte_count: int,
+        progress: tuple[Oid, Oid, CopyProgress],
+        *,
+        first: Position | None = None,
+    ) -> None:
+        # The restart LSN is the stream's: a copied row is never where a restart begins.
+        self._deliver(ChangeGroup(first or last, Pointer(last, Lsn(0)), items, (), rows, byte_count), progress)
+
+    def _noted(self, key: TableKey) -> CopyProgress:
+        progress = self._store.copy(*key)
+        assert progress is not None, "noted when it was planned"
+        return progress
+
+    def _finish(self, key: TableKey, flushed: tuple[TimelineId, Lsn], progress: CopyProgress) -> None:
+        timeline, seen_lsn = flushed
+        with self._store.transaction(self._epoch) as moving:
+            moving.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))

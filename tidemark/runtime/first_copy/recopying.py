@@ -1,0 +1,198 @@
+"""Copying tables again at an operator's request (`cdcctl table recopy`, I30).
+
+A request is a durable value of the state. It passes through these steps, each of them one transaction:
+
+    requested    the request is in the state, the table's copy as it was
+    queued       `CopyProgress` is WAITING: the next capture copies the table before it streams
+    copying      COPYING, as the first copy does it; after a kill the table is copied again as the next generation
+    done         DONE with a later generation than at the request; the request is removed
+    failed       the table cannot be copied (SELECT was revoked): its copy is as it was, the request has the reason
+
+The copy waits for transactions that are older than it. `sidecar.recopies` looks for them before it stops a capture, but
+one may begin between that look and the copy, and a start of the sidecar does not look. So the copy waits for
+`OLDER_WAIT_S` at most. Then its requests are put off: the copies are as they were, and the stream goes on.
+
+Only the sidecar queues, in stage REALTIME: the archiver's node may be down. A running capture is restarted for it, once
+the node is known to have the WAL for that (`sidecar.recopies`), and the stream has delivered what was written before
+the request: the change log then has each of those changes. What commits between then and the copy's snapshot reaches
+the readers by the copied rows, as with every first copy.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import Enum
+
+from tidemark.engine.progress import Progress
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import INVALID_LSN, Lsn
+from tidemark.model.mode import Stage
+from tidemark.model.position import Epoch
+from tidemark.wire.recopies import RecopyStep, TableKey, Wanted, recopies_by_table, recopies_of, step_of
+from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
+
+OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
+PUT_OFF_S = 30.0  # between the starts of a copy that was put off: each one stops the stream for so long
+
+
+class FollowerCopiesNothing(ConfigError):
+    """A request to a capture that delivers nothing."""
+
+    hint = "run it with the state of the capture that delivers, on the primary's host"
+
+
+def request_recopies(store: StateStore, wanted: Iterable[Wanted], after_lsn: Lsn, now_us: int) -> dict[TableKey, int]:
+    """Make the requests durable; return each table's generation that a later one has to follow.
+
+    A request that is open stays as it is, and its copy fulfils this one too.
+    """
+    found: dict[TableKey, Recopy] = {}
+    with store.transaction(None) as moving:
+        if moving.stage() is Stage.FOLLOWER:
+            raise FollowerCopiesNothing("this capture follows a standby and delivers nothing")
+        requests = _kept(moving)
+        for table in wanted:
+            copy, open_one = moving.copy(*table.key), requests.get(table.key)
+            fresh = Recopy(table.name, now_us, after_lsn, copy.generation if copy is not None else 0)
+            found[table.key] = fresh if open_one is None or open_one.failed else open_one
+        moving.put_recopies(recopies_of(requests | found))
+    return {key: request.generation for key, request in found.items()}
+
+
+class Due(Enum):
+    """What a running capture has to do with the requests."""
+
+    NOTHING = "nothing"
+    LATER = "later"  # requests are due and have to wait
+    NOW = "now"  # the capture is to be stopped, so that the next one copies
+
+
+class Recopying:
+    """The sidecar's part: finds the requests that are due, and queues them."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._queued_s = 0.0
+        self.waits_for = ""  # why requests that are due have to wait, if `step` says so
+
+    def step(self, progress: Progress, epoch: Epoch, now_s: float) -> Due:
+        """Remove the requests that are over; tell if the capture is to be stopped, so that the next one can copy.
+
+        `progress`: of the capture, which is not copying.
+        """
+        requests = recopies_by_table(self._store.recopies())
+        if any(_is_gone(request, self._store.copy(*key)) for key, request in requests.items()):
+            with self._store.transaction(epoch) as moving:
+                moving.put_recopies(recopies_of(_kept(moving)))
+        delivered = progress.delivered
+        if delivered is None:
+            return Due.NOTHING
+        due = [request for request in requests.values() if _is_due(request, delivered.position.commit_lsn)]
+        if not due:
+            return Due.NOTHING
+        segment_bytes = self._store.identity.segment_bytes
+        if progress.lag_bytes > segment_bytes:
+            self.waits_for = (
+                f"the stream is {progress.lag_bytes} bytes behind the WAL that was received: a requested copy begins "
+                f"when it is at most {segment_bytes} bytes behind"
+            )
+            return Due.LATER
+        if all(request.put_off for request in due) and now_s < self._queued_s + PUT_OFF_S:
+            self.waits_for = (
+                f"older transactions were open for more than {OLDER_WAIT_S:g} s when the copy was to begin: it is "
+                f"tried again {PUT_OFF_S:g} s later"
+            )
+            return Due.LATER
+        return Due.NOW
+
+    def queue(self, epoch: Epoch, now_s: float) -> int:
+        """Queue the requests that are due, before a capture begins; return how many."""
+        if not self._store.recopies().tables:
+            return 0
+        self._queued_s = now_s
+        with self._store.transaction(epoch) as moving:
+            delivered, requests = moving.delivered(), _kept(moving)
+            reached_lsn = delivered.pointer.position.commit_lsn if delivered is not None else INVALID_LSN
+            due = {key: request for key, request in requests.items() if _is_due(request, reached_lsn)}
+            queued: dict[TableKey, Recopy] = {}
+            for key, request in due.items():
+                copy = moving.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
+                before = None if copy.is_open else copy.phase
+                queued[key] = replace(request, is_queued=True, phase_before=before)
+                if before is not None:
+                    moving.put_copy(*key, replace(copy, phase=CopyPhase.WAITING))
+            moving.put_recopies(recopies_of(requests | queued))
+        return len(due)
+
+
+def not_begun(store: StateStore) -> frozenset[TableKey]:
+    """Return the tables that are queued by a request alone, and of whose next generation nothing was given out."""
+    requests = recopies_by_table(store.recopies())
+    return frozenset(key for key, request in requests.items() if _is_not_begun(request, store.copy(*key)))
+
+
+def put_off(store: StateStore, epoch: Epoch, keys: Iterable[TableKey]) -> None:
+    """Let requests whose copy has not begun wait again."""
+    _take_back(store, epoch, dict.fromkeys(keys, ""))
+
+
+def fail(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
+    """End requests whose copy has not begun, each by its reason."""
+    _take_back(store, epoch, reasons)
+
+
+def cancel_recopies(store: StateStore, keys: Iterable[TableKey], *, is_copying: bool) -> dict[TableKey, RecopyStep]:
+    """Remove requests; return the steps of those that stay. `is_copying`: a sidecar may be about to copy."""
+    left: dict[TableKey, RecopyStep] = {}
+    with store.transaction(None) as moving:
+        requests = _kept(moving)
+        for key in keys:
+            request, copy = requests.get(key), moving.copy(*key)
+            if request is None:
+                continue
+            step = step_of(request, copy)
+            if step is RecopyStep.QUEUED and not is_copying:
+                if copy is not None and request.phase_before is not None:  # else it is to be copied in any case
+                    moving.put_copy(*key, replace(copy, phase=request.phase_before))
+            elif step not in (RecopyStep.REQUESTED, RecopyStep.FAILED):
+                left[key] = step
+                continue
+            del requests[key]
+        moving.put_recopies(recopies_of(requests))
+    return left
+
+
+def _take_back(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
+    with store.transaction(epoch) as moving:
+        requests = recopies_by_table(moving.recopies())
+        for key, reason in reasons.items():
+            request, copy = requests.get(key), moving.copy(*key)
+            if request is None or copy is None or not _is_not_begun(request, copy):
+                continue
+            assert request.phase_before is not None, "its copy has not begun"
+            moving.put_copy(*key, replace(copy, phase=request.phase_before))
+            waits = replace(request, is_queued=False, phase_before=None)
+            requests[key] = replace(waits, failed=reason) if reason else replace(waits, put_off=request.put_off + 1)
+        moving.put_recopies(recopies_of(requests))
+
+
+def _is_due(request: Recopy, reached_lsn: Lsn) -> bool:
+    return not request.is_queued and not request.failed and request.after_lsn <= reached_lsn
+
+
+def _is_not_begun(request: Recopy, copy: CopyProgress | None) -> bool:
+    is_waiting = copy is not None and copy.phase is CopyPhase.WAITING and copy.generation == request.generation
+    return is_waiting and request.is_queued and request.phase_before is not None
+
+
+def _is_gone(request: Recopy, copy: CopyProgress | None) -> bool:
+    """Tell if a request is over and has nothing to show."""
+    step = step_of(request, copy)
+    return step.is_over and step is not RecopyStep.FAILED
+
+
+def _kept(moving: StateTransaction) -> dict[TableKey, Recopy]:
+    """Return the requests that are not over, or have failed."""
+    requests = recopies_by_table(moving.recopies())
+    return {key: request for key, request in requests.items() if not _is_gone(request, moving.copy(*key))}

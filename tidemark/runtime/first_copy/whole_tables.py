@@ -1,0 +1,78 @@
+"""Which tables are captured whole, followed through the stream's schema events.
+
+A table that RENAME, SET SCHEMA or ALTER SCHEMA RENAME brings into the selection has rows that nobody was given; so has
+one that came with a whole database, copied from a template or renamed into the selection. That is noted in the
+transaction that stores the group, or the consumer's confirmation of it; the next start copies the table.
+Not at once: that would be a restart, which asks the node for WAL from the restart LSN on once more. Whoever runs the
+sidecar chooses the time for it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tidemark.engine.selection import Selection
+from tidemark.io.host.logs import Log
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.model.change import ChangeGroup, PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Relation
+from tidemark.wire.state import CopyPhase, CopyProgress
+
+COPIED_KIND = "r"  # pg_class.relkind: what has rows of its own
+Turn = tuple[Oid, Oid, CopyPhase | None]  # database, relation, what its copy is from now on; None: it is gone
+
+
+class WholeTables:
+    """Finds the tables that come, go, or change sides in a group, and notes them in the state."""
+
+    def __init__(self, selection: Selection, *, copying: bool, log: Log) -> None:
+        """Follow `selection`; `copying`: rows that are there already are wanted."""
+        self._selection = selection
+        self._copying = copying
+        self._log = log
+
+    def note(self, moving: StateTransaction, groups: Sequence[ChangeGroup]) -> None:
+        """Note in an open transaction what the groups' schema events turned."""
+        for database, relation, phase in (turn for group in groups for turn in self._turns(group)):
+            if phase is None:
+                moving.drop_copy(database, relation)
+                continue
+            known = moving.copy(database, relation) or CopyProgress(phase, 0)
+            moving.put_copy(database, relation, replace(known, phase=phase))
+            if phase is CopyPhase.WAITING:
+                self._log.warning(
+                    "a table came into the selection, its rows are copied at the next start",
+                    database_oid=database,
+                    relation_oid=relation,
+                )
+
+    def _turns(self, group: ChangeGroup) -> Iterator[Turn]:
+        for event in group.items:
+            if isinstance(event, SchemaEvent):
+                described = event.after or event.before
+                if described is not None and (described.kind == COPIED_KIND or described.gathers_partitions):
+                    yield from ((event.database, described.oid, phase) for phase in self._phases(event))
+            elif isinstance(event, PartitionEvent) and event.change is PartitionChange.ATTACH:
+                # The partitioned table has rows now that nobody was given under its name.
+                yield event.database, event.relation.oid, self._unknown(event.relation)
+
+    def _phases(self, event: SchemaEvent) -> Sequence[CopyPhase | None]:
+        """Return what the event turns its table to: one phase, or none for no turn."""
+        if event.after is None:
+            return (None,)
+        was, now = self._selects(event.before), self._selects(event.after)
+        if event.effect is SchemaEffect.UNSEEN:  # it came with a whole database, and has rows perhaps
+            return (self._unknown(event.after),) if now else ()
+        if event.before is None:
+            whole = self._unknown(event.after) if event.brings_rows else CopyPhase.DONE
+            return (whole,) if now else ()
+        if was == now:
+            return ()
+        return (self._unknown(event.after),)
+
+    def _unknown(self, relation: Relation) -> CopyPhase:
+        """Return what becomes of a table of whose rows not all were given."""
+        return CopyPhase.WAITING if self._copying and self._selects(relation) else CopyPhase.LEFT
+
+    def _selects(self, relation: Relation | None) -> bool:
+        return relation is not None and self._selection.selects(relation)

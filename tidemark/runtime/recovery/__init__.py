@@ -1,0 +1,1 @@
+"""Restart points after a loss: repair, rebuild, rewind, promotion."""

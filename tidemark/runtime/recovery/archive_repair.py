@@ -1,0 +1,127 @@
+"""Repair of an archive with a hole or with damage: what is lost is given up by an operator's word, and said (I29).
+
+Behind a hole the catalogs are not known: DDL inside it is lost as well, and nothing tells if there was any. So decoding
+cannot go on at the hole's end, nor behind a record that cannot be read. A new seed is taken from the running node, the
+delivered pointer moves to it under a new epoch, and all that committed in between is lost as changes: also what stands
+in WAL behind the hole, and transactions that began before it.
+
+The replicas become right again all the same: every table that was captured whole waits to be copied anew, as its next
+generation, and tables that came up inside the hole are found by planning as for a changed configuration. A table that
+is gone is told as dropped. One whose columns are others now is emptied at once, as its rows have no place in the new
+columns. In the stream a message of the prefix `tidemark.loss` comes first, one for each database.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+from tidemark.io.archive.archive_state import ArchiveState, Stretch
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.failpoints import passed
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
+from tidemark.model.change import LOSS_PREFIX
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.recovery.resumption import Message, Resumption, Tables, Wrong, by_seed, go_on, set_right
+from tidemark.runtime.replay.archive_damage import find_damage
+from tidemark.runtime.seed.initialise import databases_of, settled
+from tidemark.runtime.seed.seeding import SeedObserver, take_seed
+from tidemark.wire.state import Loss, Owner
+
+
+class RepairPoint(Enum):
+    """Places around what is durable of a repair where a test may stop the process dead."""
+
+    PREPARED = "repair-prepared"  # the new base stands beside the state, which is as it was
+    REPAIRED = "repair-repaired"
+
+
+REPAIRED_IN = (Stage.ARCHIVE, Stage.HELD)  # the archiver delivers, and nobody waits for it to reach a marker
+
+
+class NotRepairable(ConfigError):
+    """A state in which an archive is not to be repaired."""
+
+    hint = "`cdcctl status` says who delivers; switch by `cdcctl realtime off`"
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """WAL that the archiver cannot pass."""
+
+    stretch: Stretch
+    damage: str = ""  # what is wrong with it, and in which file; empty: it is missing
+
+
+def find_break(view: StateView, archive: ArchiveState) -> Break | None:
+    """Return what the archiver would stop at; raise `NotRepairable` where it is not the one that delivers."""
+    if view.stage not in REPAIRED_IN:
+        raise NotRepairable(f"the capture is in stage {view.stage.value}: the archive is not what it goes on from")
+    if view.start is None or view.beginning is None:
+        raise NotRepairable("nothing was begun yet", hint="finish it by cdcctl init")
+    damage = find_damage(archive.folder, view.identity.system_identifier, view.start.restart_lsn)
+    if damage is not None:
+        return Break(Stretch(damage.start_lsn, damage.end_lsn), damage.reason)
+    gap = archive.gap_after(view.start.restart_lsn)
+    return None if gap is None else Break(gap)
+
+
+def give_up(
+    config: Config, store: StateStore, broken: Break, owner: Owner, observer: SeedObserver | None = None
+) -> Loss:
+    """Go on from a new seed, and record what is lost. `owner`: who holds the archiver's lock."""
+    before = store.view()
+    assert before.start is not None, "found by `find_break`"
+    at = seeded(config, store, before, observer)
+    tables = set_right(store, before, at, config.select.selection(), Wrong(None)) if config.copy.enabled else Tables()
+    loss = Loss(
+        at_us=SystemClock().wall_us(),
+        after=before.start.position,
+        hole_start_lsn=broken.stretch.start_lsn,
+        hole_end_lsn=broken.stretch.end_lsn,
+        resumed_timeline=at.timeline,
+        resumed_lsn=at.lsn,
+        tables=tables.count,
+        damage=broken.damage,
+    )
+    passed(RepairPoint.PREPARED)
+    go_on(
+        config,
+        store,
+        before,
+        at,
+        owner,
+        tables=tables,
+        messages=[loss_message(loss)],
+        note=lambda moving: moving.note_loss(loss),
+    )
+    passed(RepairPoint.REPAIRED)
+    return loss
+
+
+def seeded(config: Config, store: StateStore, before: StateView, observer: SeedObserver | None) -> Resumption:
+    """Take a new seed from the node, and return what goes on there."""
+    with Node(config.capture.dsn) as node:
+        node.check_same_node(store.identity.system_identifier)
+    select = partial(databases_of, config=config)
+    seed = take_seed(
+        config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
+    )
+    snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+    return by_seed(config, store, before, seed, snapshot)
+
+
+def loss_message(loss: Loss) -> Message:
+    """Return what the readers are told of a loss."""
+    content = {
+        "after": str(loss.after),
+        "hole": [format_lsn(loss.hole_start_lsn), format_lsn(loss.hole_end_lsn)],
+        "resumed": f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}",
+        "damage": loss.damage,
+        "tables_copied_anew": loss.tables,
+    }
+    return LOSS_PREFIX, content

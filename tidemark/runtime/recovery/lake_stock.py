@@ -1,0 +1,47 @@
+"""What a lake holds, asked of a program of its own: who asks needs nothing that reads Delta tables."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from tidemark.io.host.extras import SPARK
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, Oid, TimelineId
+from tidemark.model.position import Position, Sequence
+from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.wire.state import Identity
+
+ASKED_S = 120.0  # a positions table of thousands of tables, on storage that is far away
+_HINT = "name the folder that `cdcctl spark run --lake` wrote"
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    sequence: int
+    position: tuple[int, int, int]  # timeline, commit LSN, ordinal
+    tables: list[tuple[int, int, int, bool]]  # database, relation, generation; false: its copy is not at its end
+
+
+def lake_stock(lake: Path, identity: Identity) -> LakeStock:
+    """Return what the lake of a capture holds; raise `ConfigError` if it has none of it."""
+    SPARK.require()
+    asked = [str(lake.absolute()), identity.capture, str(identity.system_identifier)]
+    command = [sys.executable, "-m", "tidemark.pipeline.lake.stock", *asked]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ASKED_S)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"the lake {lake} did not answer within {ASKED_S:.0f} s", hint=_HINT) from None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise ConfigError(f"the lake cannot be gone on with: {reason}", hint=_HINT)
+    told = TypeAdapter(_Told).validate_json(done.stdout)
+    timeline, commit_lsn, ordinal = told.position
+    return LakeStock(
+        Sequence(told.sequence),
+        {(Oid(database), Oid(relation)): number for database, relation, number, whole in told.tables if whole},
+        {(Oid(database), Oid(relation)): number for database, relation, number, whole in told.tables if not whole},
+        Position(TimelineId(timeline), Lsn(commit_lsn), ordinal),
+    )

@@ -1,0 +1,103 @@
+"""The newest marker of ours before a fork, looked for in the node's WAL or the archive, segment by segment backwards.
+
+It tells what was confirmed then, and where decoding for that begins: mostly so near that its WAL is there still, when
+that of the last catalog base is gone.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tidemark.engine.dead_branch import DeadBranch, precedes
+from tidemark.io.node.replication import WalStream
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.state.state import StateStore
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.errors import ConfigError, CorruptWal, NodeUnreachable, WalGap
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.mode import Stage
+from tidemark.model.position import Pointer
+from tidemark.runtime.capture.inflow import read_between
+from tidemark.wal.page import Framer, Invalid, NeedMore
+from tidemark.wal.rmgr import RM_LOGICALMSG, message
+from tidemark.wal.segments import ReadSegment, TimelineHistory, segment_of, segment_start
+from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
+
+SEGMENTS_MAX = 64  # a GiB of WAL, where segments have their usual size
+SILENCES_MAX = 30
+SILENCE_S = 1.0
+ReadWal = Callable[[Lsn, Lsn], Iterator[ReadSegment]]  # of a range; raises `WalGap` where it is gone
+_INTEREST = frozenset({RM_LOGICALMSG})
+
+
+def newest_marked(
+    config: Config, store: StateStore, history: TimelineHistory, branch: DeadBranch, sources: Sequence[ReadWal]
+) -> Pointer | None:
+    """Return the pointer of the newest marker before the branch; None where no source has one.
+
+    One that tells of an earlier dead branch is passed over: readers confirm what was delivered of it behind its fork.
+    """
+    identity = store.identity
+    instance, key = Instance(identity.system_identifier, identity.capture), load_marker_key(config, store.folder)
+    last = segment_of(Lsn(branch.fork_lsn - 1), identity.segment_bytes)
+    for read in sources:
+        with suppress(WalGap, CorruptWal, ConfigError):  # where one segment is gone, those before it are of no use
+            for number in range(last, max(0, last - SEGMENTS_MAX), -1):
+                start_lsn = segment_start(number, identity.segment_bytes)
+                end_lsn = min(branch.fork_lsn, segment_start(number + 1, identity.segment_bytes))
+                framer = Framer(system_identifier=identity.system_identifier, segment_bytes=identity.segment_bytes)
+                markers = (read_marker(told, instance, key) for told in _contents(framer, read(start_lsn, end_lsn)))
+                pointers = [pointer for marker in markers if (pointer := _told(marker, history, branch)) is not None]
+                if pointers:
+                    return pointers[-1]
+    return None
+
+
+def sources_of(config: Config, store: StateStore, stage: Stage, history: TimelineHistory) -> Sequence[ReadWal]:
+    """Return where WAL may be read in this stage, the likelier one first."""
+    archive = [partial(_from_archive, config, store)] if config.has_archive else []
+    return [partial(_from_node, config, store, history), *archive] if stage is Stage.REALTIME else archive
+
+
+def _from_archive(config: Config, store: StateStore, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[ReadSegment]:
+    return read_between(Path(config.archive.folder), start_lsn, end_lsn, store.identity.system_identifier)
+
+
+def _from_node(
+    config: Config, store: StateStore, history: TimelineHistory, start_lsn: Lsn, end_lsn: Lsn
+) -> Iterator[ReadSegment]:
+    with closing(WalStream(config.capture.dsn)) as stream:
+        stream.identify(store.identity.system_identifier)
+        stream.start(start_lsn, history.timeline_at(start_lsn))
+        silences = 0
+        while stream.received_lsn < end_lsn:
+            event = stream.read(SILENCE_S)
+            silences += event is None
+            if silences > SILENCES_MAX:
+                raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(stream.received_lsn)} on")
+            if isinstance(event, ReadSegment):
+                yield replace(event, data=memoryview(event.data)[: end_lsn - event.start_lsn])
+
+
+def _told(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch) -> Pointer | None:
+    """Return the pointer of a marker that tells of what precedes the branch."""
+    if isinstance(marker, Ignored) or marker.kind is MarkerKind.CHECK or marker.pointer is None:
+        return None
+    return marker.pointer if precedes(history, marker.pointer.position, branch) else None
+
+
+def _contents(framer: Framer, pieces: Iterator[ReadSegment]) -> Iterator[bytes]:
+    """Give the contents of all messages under our prefix; what is no WAL ends it."""
+    for piece in pieces:
+        framer.follow(piece.timeline)
+        framer.feed(piece.start_lsn, piece.data)
+        while not isinstance(block := framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                return
+            for record in block.records(_INTEREST):
+                found = message.parse(record)
+                if found is not None and found.prefix == MARKER_PREFIX.encode():
+                    yield found.content

@@ -1,0 +1,161 @@
+"""Making a lost state folder anew from the spool: the copied catalog history, and where its manifest says to start.
+
+The start is what every reader had confirmed when the manifest was written. What comes behind it is delivered once more,
+and what a table of the lake holds by position is left out there. The outbox itself is lost: rows of a first copy that
+stood in it and are not in the lake are copied again, and the new outbox numbers on behind all that the old one can have
+given out. The capture begins in ARCHIVE where an archive is configured: WAL from the start on is in the spool, and may
+be nowhere else.
+
+Where standbys are followed it begins as a follower if it was one, or if the node does not say that it is no standby:
+somebody else may deliver. The sidecar finds out, and takes over where nobody does.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tidemark.io.archive.history_copy import fetch_history, read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.process.config import Config
+from tidemark.io.state.incarnations import expect_markers_ahead
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.model.errors import ConfigError, NodeUnfit, NodeUnreachable
+from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
+from tidemark.model.position import NO_SEQUENCE, Epoch, Position, Sequence
+from tidemark.runtime.seed.copy_plan import TableKey
+from tidemark.runtime.seed.initialise import is_standby
+from tidemark.wire.manifest import Manifest
+from tidemark.wire.state import (
+    BEGINNING,
+    DELIVERED,
+    FINGERPRINT,
+    FOLLOWED,
+    HAND_OVER,
+    HISTORY,
+    JOURNAL,
+    STAGE,
+    TERM,
+    CopyPhase,
+    CopyProgress,
+    Followed,
+    HandOver,
+    Term,
+    Watermark,
+)
+from tidemark.wire.values import HEADER_BYTES
+
+EPOCHS_MAX = 1 << 20  # or attempts to return, between two copies of the history: a year and more of one a minute
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStock:
+    """What a lake holds: its greatest sequence, each table's latest generation, and the last position of any."""
+
+    sequence: Sequence = NO_SEQUENCE
+    generations: Mapping[TableKey, int] | None = None  # of those copied to their end
+    unfinished: Mapping[TableKey, int] = field(default_factory=dict)  # of the others
+    position: Position | None = None
+
+
+class OtherCapture(ConfigError):
+    """A spool with the history of another capture."""
+
+    hint = "capture.name in the configuration has to be that of the state that is lost"
+
+
+def rebuild(config: Config, folder: StateFolder, spool: Spool, lake: LakeStock | None) -> Stage | None:
+    """Make the state of a capture from a spool; return the stage that it begins in, None if it is there already.
+
+    Without a lake all tables are copied; a follower's are as its deliverer has them.
+    """
+    manifest = read_manifest(spool)
+    if manifest.identity.capture != config.capture.name:
+        raise OtherCapture(
+            f"{spool.folder} has the history of capture {manifest.identity.capture!r}, not of {config.capture.name!r}"
+        )
+    bytes_max = config.outbox.bytes_max
+    identity = replace(manifest.identity, outbox_id=uuid.uuid4().hex, outbox_bytes_max=bytes_max)
+    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    stage = _stage(config, manifest)
+    after = _numbers_after(manifest, lake)
+    with StateStore.create(folder, identity, numbers_after=after, guarded=told_of_stuck_writers) as store:
+        if store.view().beginning is not None:
+            return None
+        fetch_history(spool, manifest, folder.history, folder.file_mode)
+        with store.transaction(None) as moving:
+            moving.put(HISTORY, manifest.history)
+            moving.put(JOURNAL, manifest.journal)
+            moving.put(BEGINNING, manifest.beginning)
+            moving.put(DELIVERED, Watermark(manifest.start, moving.ledger().head))
+            moving.put(STAGE, stage)
+            if stage is Stage.FOLLOWER:
+                moving.put(FOLLOWED, _followed(manifest))
+            epoch = _epoch_after(manifest)
+            moving.put(TERM, Term(epoch, None))
+            expect_markers_ahead(moving)
+            # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
+            moving.put(HAND_OVER, HandOver(attempt=epoch.number))
+            if manifest.fingerprint is not None:
+                moving.put(FINGERPRINT, manifest.fingerprint)
+            for key, progress in manifest.copies.items():
+                copies = config.copy.enabled and manifest.followed is None
+                moving.put_copy(*key, _copy_of(key, progress, lake) if copies else progress)
+    return stage
+
+
+def _stage(config: Config, manifest: Manifest) -> Stage:
+    if config.standby.follow and (manifest.followed is not None or not _is_primary(config)):
+        return Stage.FOLLOWER
+    return Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
+
+
+def _is_primary(config: Config) -> bool:
+    """Tell if the node says that it is no standby."""
+    try:
+        return not is_standby(config)
+    except (NodeUnreachable, NodeUnfit):
+        return False
+
+
+def _followed(manifest: Manifest) -> Followed:
+    """Return how far a follower is that follows from the manifest's start on; a deliverer had delivered up to there."""
+    start = manifest.start
+    if manifest.followed is None:
+        return Followed(start, start, has_start=True)
+    return replace(manifest.followed, pointer=start)
+
+
+def _numbers_after(manifest: Manifest, lake: LakeStock | None) -> Sequence:
+    leader = manifest.followed.leader if manifest.followed is not None else None
+    known = max(
+        manifest.head,
+        leader.sequence if leader is not None else NO_SEQUENCE,
+        lake.sequence if lake is not None else NO_SEQUENCE,
+    )
+    return numbers_behind(known, manifest.identity.outbox_bytes_max)
+
+
+def numbers_behind(known: Sequence, outbox_bytes_max: int) -> Sequence:
+    """Return a number that a lost outbox cannot have reached: it held no more values than fit its bound at once."""
+    return Sequence(known + outbox_bytes_max // HEADER_BYTES)
+
+
+def _epoch_after(manifest: Manifest) -> Epoch:
+    """Return an epoch that the lost state cannot have reached since the manifest was written."""
+    last = manifest.term.epoch if manifest.term is not None else Epoch(manifest.start.position.timeline, 0)
+    return replace(last, number=last.number + EPOCHS_MAX)
+
+
+def _copy_of(key: TableKey, progress: CopyProgress, lake: LakeStock | None) -> CopyProgress:
+    """Return where a table's copy goes from here: done only if the lake has the rows of just that generation."""
+    if progress.phase is CopyPhase.LEFT:
+        return progress
+    generations = lake.generations if lake is not None else None
+    held = generations.get(key) if generations is not None else None
+    if held is None:
+        return replace(progress, phase=CopyPhase.WAITING)
+    if progress.phase is CopyPhase.DONE and held == progress.generation:
+        return progress
+    return replace(progress, phase=CopyPhase.WAITING, generation=max(held, progress.generation))

@@ -1,0 +1,181 @@
+"""What `cdcctl rewind` would do, from the state, the node, and the WAL that there is; nothing is changed by it."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.engine.dead_branch import DeadBranch, find_dead_branch, happened, precedes, restart_before
+from tidemark.io.archive.archive_state import NoArchive, archive_state
+from tidemark.io.node.replication import TimelineEnd, WalStream
+from tidemark.io.process.config import Config
+from tidemark.io.state.history_files import before_fork
+from tidemark.io.state.outbox_table import OutboxTable
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
+from tidemark.model.errors import ConfigError, NodeUnreachable, WalGap
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.mode import Stage
+from tidemark.model.position import Pointer, Sequence
+from tidemark.runtime.recovery.dead_wal import DeadWalMissing, touched_tables
+from tidemark.runtime.recovery.marker_search import newest_marked, sources_of
+from tidemark.runtime.seed.copy_plan import TableKey
+from tidemark.wal.segments import ReadSegment, TimelineHistory, first_page_lsn
+
+REWOUND_IN = (Stage.REALTIME, Stage.ARCHIVE, Stage.HELD)
+PROBE_S = 1.0  # a time: a node that has the WAL sends some at once
+PROBES_MAX = 30
+
+
+class NotRewindable(ConfigError):
+    """A state that is not to be rewound."""
+
+    hint = "`cdcctl status` says who delivers; on its way back to realtime the sidecar has to be started once"
+
+
+class NothingDiverged(ConfigError):
+    """All that was delivered happened at the node."""
+
+    hint = "start the daemons"
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """What a rewind would do."""
+
+    branch: DeadBranch
+    restart_lsn: Lsn | None  # decoding begins again here, before the fork; None: a new seed is taken
+    because: str  # why there is no restart LSN
+    touched: frozenset[TableKey] | None  # None: nobody knows, so all are copied again
+    untold: str  # why nobody knows
+    is_delivered: bool = True  # False: first copies alone show the branch
+    planned_dead: bool = False  # the tables to be copied were found by what never happened: others may be there
+
+
+def plan_rewind(config: Config, store: StateStore, dead_wal: Path | None) -> RewindPlan:
+    """Return what a rewind would do, having changed nothing; raise by name where there is nothing to be done."""
+    view = store.view()
+    if view.stage not in REWOUND_IN or view.followed is not None:
+        raise NotRewindable(f"the capture is in stage {view.stage.value}, in which nobody rewinds")
+    if view.delivered is None or view.beginning is None:
+        raise NotRewindable("nothing was begun yet", hint="finish it by cdcctl init")
+    delivered = view.delivered.pointer.position
+    history = _history_of_node(config, store)
+    branch = find_dead_branch(history, delivered)
+    if branch is None:
+        return _plan_for_copies(view, history, view.delivered.pointer)
+    restart_lsn, because = _restart(config, store, view, history, branch)
+    touched, untold = _touched(config, store, view, branch, dead_wal)
+    planned_dead = view.planned_to is not None and not happened(history, view.planned_to)
+    return RewindPlan(branch, restart_lsn, because, touched, untold, planned_dead=planned_dead)
+
+
+def kept_before(store: StateStore, view: StateView, branch: DeadBranch) -> StateView:
+    """Return the state with the catalogs' past up to the fork."""
+    history, journal = before_fork(store.folder.history, view.history, view.journal, branch.fork_lsn)
+    return replace(view, history=history, journal=journal)
+
+
+def _plan_for_copies(view: StateView, history: TimelineHistory, delivered: Pointer) -> RewindPlan:
+    """Return what a rewind does where all happened that the stream has given out: it sets copies right."""
+    shown = {key: copy.shown_to for key, copy in view.copies.items()}
+    branches = {key: find_dead_branch(history, position) for key, position in shown.items() if position is not None}
+    dead = {key: branch for key, branch in branches.items() if branch is not None}
+    planned = find_dead_branch(history, view.planned_to) if view.planned_to is not None else None
+    known = [*dead.values(), *([planned] if planned is not None else [])]
+    if not known:
+        raise NothingDiverged(
+            f"all up to {delivered.position} happened at the node, which is on timeline {history.timeline}"
+        )
+    first = min(branch.timeline for branch in known)
+    branch = max((branch for branch in known if branch.timeline == first), key=lambda dead: dead.delivered)
+    touched, planned_dead = frozenset(dead), planned is not None
+    return RewindPlan(branch, delivered.restart_lsn, "", touched, "", is_delivered=False, planned_dead=planned_dead)
+
+
+def _history_of_node(config: Config, store: StateStore) -> TimelineHistory:
+    with closing(WalStream(config.capture.dsn)) as stream:
+        here = stream.identify(store.identity.system_identifier)
+        return stream.timeline_history(here.timeline)
+
+
+def _restart(
+    config: Config, store: StateStore, view: StateView, history: TimelineHistory, branch: DeadBranch
+) -> tuple[Lsn | None, str]:
+    """Return the restart LSN of before the fork whose WAL is to be had; None, and why, where there is none."""
+    bases = [(base.lsn, base.restart_lsn) for base in kept_before(store, view, branch).history.bases]
+    pointers = list(_pointers(store, view, history, branch))
+    restart_lsn = restart_before(history, branch, pointers, bases)
+    because = _unreadable(config, view, history, restart_lsn)
+    if because:
+        sources = sources_of(config, store, view.stage, history)
+        marked = newest_marked(config, store, history, branch, sources)
+        known = [*pointers, *([marked] if marked is not None else [])]
+        later_lsn = restart_before(history, branch, known, bases)
+        if later_lsn != restart_lsn:
+            restart_lsn, because = later_lsn, _unreadable(config, view, history, later_lsn)
+    return None if because else restart_lsn, because
+
+
+def _pointers(store: StateStore, view: StateView, history: TimelineHistory, branch: DeadBranch) -> Iterator[Pointer]:
+    """Give the pointers that the state has, up to the newest of before the fork."""
+    if view.confirmed is not None:
+        yield view.confirmed.pointer
+    with store.environment.read() as transaction:
+        outbox = OutboxTable(transaction, store.environment, store.scope)
+        for sequence in range(view.ledger.head, view.ledger.trimmed, -1):
+            header = outbox.header(Sequence(sequence))
+            if header is not None and precedes(history, header.pointer.position, branch):
+                yield header.pointer
+                return
+
+
+def _unreadable(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn | None) -> str:
+    """Return why WAL from `restart_lsn` on cannot be read where the capture goes on; nothing where it can be."""
+    if restart_lsn is None:
+        return "no catalog base of before the fork is kept"
+    reasons: list[str] = []
+    if config.has_archive:
+        try:
+            archive = archive_state(Path(config.archive.folder), view.identity.segment_bytes)
+        except NoArchive as error:
+            reasons.append(str(error))
+        else:
+            holds = any(stretch.start_lsn <= restart_lsn < stretch.end_lsn for stretch in archive.path)
+            if holds and archive.gap_after(restart_lsn) is None:
+                return ""
+            reasons.append(f"WAL from {format_lsn(restart_lsn)} on is not in {archive.folder}")
+    if view.stage is Stage.REALTIME:
+        try:
+            _probe(config, view, history, restart_lsn)
+        except WalGap as error:
+            reasons.append(str(error))
+        else:
+            return ""
+    return "; ".join(reasons)
+
+
+def _probe(config: Config, view: StateView, history: TimelineHistory, restart_lsn: Lsn) -> None:
+    """Have the node send the first of what would be read; raise `WalGap` where it has removed it."""
+    page_lsn = first_page_lsn(restart_lsn)
+    with closing(WalStream(config.capture.dsn)) as stream:
+        stream.identify(view.identity.system_identifier)
+        stream.start(page_lsn, history.timeline_at(page_lsn))
+        for _ in range(PROBES_MAX):
+            if isinstance(stream.read(PROBE_S), ReadSegment | TimelineEnd):
+                return
+        raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(page_lsn)} on")
+
+
+def _touched(
+    config: Config, store: StateStore, view: StateView, branch: DeadBranch, dead_wal: Path | None
+) -> tuple[frozenset[TableKey] | None, str]:
+    selection = config.select.selection()
+    if dead_wal is not None:
+        return touched_tables(store, view, dead_wal, branch, selection), ""
+    if not config.has_archive:
+        return None, "no folder has the dead branch's WAL (--dead-wal)"
+    try:
+        return touched_tables(store, view, Path(config.archive.folder), branch, selection), ""
+    except DeadWalMissing as error:
+        return None, str(error)

@@ -1,0 +1,168 @@
+"""Going back to the fork where the node left what was delivered, and on along its own timeline (`cdcctl rewind`).
+
+What was delivered behind the fork is dead: it never happened at the node. The change log keeps it, and a message of the
+prefix `tidemark.rewind` tells its range, one for each database. The replicas become right by copying the tables that
+the branch touched once more: after what the node has written by now was delivered, so that no change of its own is
+left out of the log for being in the copied rows.
+
+Where nothing behind the fork was delivered, but a first copy shows it, its tables alone are set right: the stream goes
+on where it is.
+
+Delivering goes on at the fork, and nothing of the new timeline is missing, where WAL from a restart LSN before it on is
+to be had, with the catalogs of that place. Where not, it goes on from a new seed: a loss, as of an archive's hole.
+
+The catalogs' past is cut at the fork in the transaction that moves the delivered pointer. A crash before it leaves the
+capture as it was, but for a base that no index names.
+"""
+
+from contextlib import closing
+from enum import Enum
+from functools import partial
+
+from tidemark.decode.catalog.databases import by_name
+from tidemark.engine.selection import Selection
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.failpoints import passed
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.state.history_files import load_catalogs
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.state_views import StateView
+from tidemark.io.state.wal_spool import WalSpool
+from tidemark.model.change import REWIND_PREFIX
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.position import Position
+from tidemark.runtime.recovery.archive_repair import loss_message, seeded
+from tidemark.runtime.recovery.resumption import Message, Resumption, Wrong, go_on, left_wrong, set_right
+from tidemark.runtime.recovery.rewind_plan import RewindPlan, kept_before
+from tidemark.runtime.seed.copy_plan import TableKey
+from tidemark.runtime.seed.seeding import SeedObserver
+from tidemark.wire.state import FINGERPRINT, HAND_OVER, Fingerprint, HandOver, Loss, Owner, Rewind
+
+
+class RewindPoint(Enum):
+    """Places around what is durable of a rewind where a test may stop the process dead."""
+
+    PREPARED = "rewind-prepared"  # what stands beside the state is ready; the state is as it was
+    REWOUND = "rewind-rewound"
+
+
+def rewind(
+    config: Config, store: StateStore, plan: RewindPlan, owner: Owner, observer: SeedObserver | None = None
+) -> tuple[Rewind, Loss | None]:
+    """Go back to the fork, and on from there. `owner`: who holds the locks of both daemons."""
+    before, branch = store.view(), plan.branch
+    kept = kept_before(store, before, branch)
+    selection = config.select.selection()
+    if plan.restart_lsn is not None:
+        at = _at_fork(store, kept, plan, selection)
+        only, present_lsn = _wrong_tables(before, plan), _present_lsn(config, store)
+        wrong = Wrong(only, present_lsn, never_were=True, unknown_too=plan.planned_dead)
+    else:
+        at = seeded(config, store, kept, observer)
+        wrong = Wrong(None, never_were=True)
+    again = config.copy.enabled
+    tables = set_right(store, before, at, selection, wrong) if again else left_wrong(before, wrong)
+    told = Rewind(
+        at_us=SystemClock().wall_us(),
+        timeline=branch.timeline,
+        fork_lsn=branch.fork_lsn,
+        delivered=branch.delivered,
+        resumed_timeline=at.timeline,
+        resumed_lsn=at.lsn,
+        tables=tables.count,
+    )
+    loss = _loss(told, plan) if plan.restart_lsn is None else None
+    with closing(WalSpool(store.folder.copy, config.copy.spool_bytes, store.folder.file_mode)) as spool:
+        spool.cut_behind(branch.fork_lsn)
+    passed(RewindPoint.PREPARED)
+    go_on(
+        config,
+        store,
+        before,
+        at,
+        owner,
+        tables=tables,
+        messages=[_message(told), *([loss_message(loss)] if loss is not None else [])],
+        note=partial(_note, told, loss),
+    )
+    passed(RewindPoint.REWOUND)
+    return told, loss
+
+
+def _note(told: Rewind, loss: Loss | None, moving: StateTransaction) -> None:
+    # NB: a marker that was met may stand on the dead branch; attempts are counted on.
+    moving.put(HAND_OVER, HandOver(attempt=(moving.get(HAND_OVER) or HandOver()).attempt))
+    moving.note_rewind(told)
+    moving.put(FINGERPRINT, Fingerprint((moving.get(FINGERPRINT) or Fingerprint()).selection))
+    if loss is not None:
+        moving.note_loss(loss)
+
+
+def _wrong_tables(view: StateView, plan: RewindPlan) -> frozenset[TableKey] | None:
+    """Return the tables that are to be set right: those touched, and those copied on the branch or not to their end."""
+    if plan.touched is None:
+        return None
+    fork_lsn = plan.branch.fork_lsn
+    copied = {key for key, copy in view.copies.items() if copy.is_open or copy.may_show_from(fork_lsn)}
+    return plan.touched | copied
+
+
+def _at_fork(store: StateStore, kept: StateView, plan: RewindPlan, selection: Selection) -> Resumption:
+    """Return what goes on at the fork, by the catalogs as they were there.
+
+    Where nothing behind it was delivered: what goes on behind the last that was, by the catalogs as they were there.
+    """
+    assert plan.restart_lsn is not None, "decoding goes on"
+    assert kept.delivered is not None, "it was planned"
+    captured = by_name(selection.selects_database)
+    after = None if plan.is_delivered else kept.delivered.pointer.position
+    catalogs_lsn = plan.branch.fork_lsn if after is None else Lsn(after.commit_lsn + 1)
+    seeded_lsn = kept.beginning.lsn if kept.beginning is not None else None
+    base = load_catalogs(
+        store.folder.history, kept.history, kept.journal, catalogs_lsn, captured, seeded_lsn=seeded_lsn
+    )
+    return Resumption(
+        timeline=plan.branch.next_timeline,
+        lsn=plan.branch.fork_lsn,
+        restart_lsn=plan.restart_lsn,
+        history=kept.history,
+        mirrors=base.mirrors,
+        databases=base.mirrors.known().keys(),
+        after=after,
+    )
+
+
+def _present_lsn(config: Config, store: StateStore) -> Lsn:
+    """Return an LSN behind all that has committed by now, and see that a record stands there."""
+    with Node(config.capture.dsn) as node:
+        node.check_same_node(store.identity.system_identifier)
+        present_lsn = node.insert_lsn()
+        node.flush_all()
+    return present_lsn
+
+
+def _loss(told: Rewind, plan: RewindPlan) -> Loss:
+    """Return what is lost of the new timeline where delivering goes on from a new seed."""
+    return Loss(
+        at_us=told.at_us,
+        after=Position(told.timeline, Lsn(told.fork_lsn - 1), 0),
+        hole_start_lsn=told.fork_lsn,
+        hole_end_lsn=told.resumed_lsn,
+        resumed_timeline=told.resumed_timeline,
+        resumed_lsn=told.resumed_lsn,
+        tables=told.tables,
+        damage=f"it cannot be decoded from before the fork: {plan.because}",
+    )
+
+
+def _message(told: Rewind) -> Message:
+    content = {
+        "timeline": told.timeline,
+        "from": format_lsn(told.fork_lsn),
+        "to": format_lsn(told.delivered.commit_lsn),
+        "resumed": f"{told.resumed_timeline}:{format_lsn(told.resumed_lsn)}",
+        "tables_copied_anew": told.tables,
+    }
+    return REWIND_PREFIX, content

@@ -1,0 +1,150 @@
+"""A follower at its node's promotion: may it begin to deliver, and what has to be set right before it does (I12).
+
+Where to begin the markers have told, and the state has it as `delivered`: what every reader had confirmed. Rows behind
+that which a lake holds already are left out there, by position. What is found here is the rest: that the lake holds
+nothing of a branch that is dead, which of its tables want another copy, and numbers that the lost outbox cannot have
+given out. It is one transaction, which ends `followed`; a crash before it leaves all of it to the next start.
+"""
+
+import uuid
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from tidemark.io.node.replication import WalStream
+from tidemark.io.state.history_files import NoBase, base_for
+from tidemark.io.state.incarnations import expect_markers_ahead
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.state_views import StateMarks, StateView
+from tidemark.model.errors import StateError
+from tidemark.model.lsn import INVALID_LSN, format_lsn
+from tidemark.runtime.capture.network import Reached, check_delivered
+from tidemark.runtime.context import Surroundings
+from tidemark.runtime.recovery.lake_stock import lake_stock
+from tidemark.runtime.recovery.rebuild import EPOCHS_MAX, LakeStock, numbers_behind
+from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.runtime.seed.copy_plan import TableKey
+from tidemark.wire.state import (
+    CONFIRMED,
+    DELIVERED,
+    FOLLOWED,
+    HAND_OVER,
+    IDENTITY,
+    LEDGER,
+    CopyPhase,
+    CopyProgress,
+    Followed,
+    HandOver,
+    OutboxLedger,
+    Owner,
+    Reader,
+    Watermark,
+)
+
+
+class NoStart(StateError):
+    """A node was promoted, and nothing tells its follower what the deliverer's readers have confirmed."""
+
+    hint = (
+        "begin anew: cdcctl init in a new state folder, whose first copy starts every table anew and has whatever was "
+        "not delivered"
+    )
+
+
+def check_start(view: StateView) -> None:
+    """Raise `NoStart` if a follower cannot tell where to begin, or has not the catalogs of that place any more."""
+    followed, delivered = view.followed, view.delivered
+    assert followed is not None, "it follows"
+    assert delivered is not None, "it began somewhere"
+    if not followed.has_start:
+        last = f"; the last marker stands at {format_lsn(followed.leader.lsn)}" if followed.leader is not None else ""
+        raise NoStart(f"no marker told that anything is confirmed behind {followed.floor.position}{last}")
+    try:
+        base_for(view.history, delivered.pointer.restart_lsn)
+    except NoBase as error:
+        raise NoStart(f"delivery would begin from {delivered.pointer.position}: {error}") from error
+
+
+def find_start(around: Surroundings, owner: Owner) -> None:
+    """Make a promoted follower's state that of a deliverer; nothing is done where that was done already."""
+    store, config = around.store, around.config
+    view = store.view()
+    if view.followed is None:
+        return
+    lake = lake_stock(Path(config.standby.lake), view.identity) if config.standby.lake else None
+    if lake is not None and lake.position is not None:
+        _check_branch(around, lake)
+    with store.transaction(None) as moving:
+        followed = moving.followed()
+        if followed is None:
+            return
+        epoch = moving.take_epoch(owner)
+        expect_markers_ahead(moving)
+        # NB: the WAL that is read again holds the lost sidecar's try-start markers, and ours have to be others.
+        moving.put(HAND_OVER, HandOver(attempt=epoch.number + EPOCHS_MAX))
+        if followed.leader is not None:
+            _number_on(moving, followed, lake)
+        if lake is not None and config.copy.enabled:
+            for key, progress in _copies(view.copies, lake).items():
+                moving.put_copy(*key, progress)
+        moving.drop(FOLLOWED)
+        delivered = moving.delivered()
+    around.metrics.leader_lsn.set(INVALID_LSN)
+    around.log.info(
+        "start found",
+        delivered=str(delivered.pointer.position) if delivered else None,
+        restart_lsn=delivered.pointer.restart_lsn if delivered else None,
+        lake_position=str(lake.position) if lake is not None else None,
+        epoch=str(epoch),
+    )
+
+
+def is_waited_for(marks: StateMarks) -> bool:
+    """Tell if a start is still to be found, by the sidecar: until then nobody delivers."""
+    return marks.followed is not None
+
+
+def _check_branch(around: Surroundings, lake: LakeStock) -> None:
+    """Raise `WalDiverged` where the lake holds what never happened on this node."""
+    with closing(WalStream(around.config.capture.dsn)) as stream:
+        here = stream.identify(around.store.identity.system_identifier)
+        history = stream.timeline_history(here.timeline)
+    try:
+        check_delivered(history, Reached.by_delivering(lake.position))
+    except WalDiverged as error:
+        hint = "make a new state by cdcctl init, with a new lake: this one holds what never happened"
+        raise WalDiverged(str(error), hint=hint) from error
+
+
+def _number_on(moving: StateTransaction, followed: Followed, lake: LakeStock | None) -> None:
+    """Let the outbox go on behind the deliverer's numbers; what an earlier turn left in it is confirmed over there.
+
+    It gets another name: what Spark's checkpoints and the lake know of an earlier turn's numbers is over.
+    """
+    assert followed.leader is not None, "somebody else has delivered"
+    ledger, delivered = moving.ledger(), moving.delivered()
+    assert delivered is not None, "it began somewhere"
+    moving.outbox.trim(ledger, ledger.head)
+    known = max(ledger.head, followed.leader.sequence, lake.sequence if lake is not None else ledger.head)
+    head = numbers_behind(known, moving.identity.outbox_bytes_max)
+    moving.put(LEDGER, OutboxLedger(head, head))
+    moving.put(IDENTITY, replace(moving.identity, outbox_id=uuid.uuid4().hex))
+    for name, reader in moving.readers()[0].items():
+        moving.put_reader(name, Reader(head, head, reader.confirmed_at_us))
+    here = Watermark(delivered.pointer, head)
+    moving.put(DELIVERED, here)
+    moving.put(CONFIRMED, here)
+
+
+def _copies(known: Mapping[TableKey, CopyProgress], lake: LakeStock) -> dict[TableKey, CopyProgress]:
+    """Return which tables the lake holds whole; all others that are captured are copied (again)."""
+    held, begun = lake.generations or {}, lake.unfinished
+    found = {key: CopyProgress(CopyPhase.DONE, generation) for key, generation in held.items()}
+    for key, progress in known.items():
+        if progress.phase is CopyPhase.LEFT:
+            found[key] = progress
+        elif key not in held:
+            generation = max(progress.generation, begun.get(key, 0))
+            found[key] = replace(progress, phase=CopyPhase.WAITING, generation=generation)
+    return found

@@ -1,0 +1,1 @@
+"""Decoding WAL that is archived: ranges, times, damage."""

@@ -1,0 +1,28 @@
+"""The records of an archive, framed and nothing more: for whoever looks for something there before decoding begins."""
+
+from collections.abc import Iterator
+
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.model.lsn import Lsn
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.segments import first_page_lsn
+
+
+def archived_blocks(archive: ArchiveFolder, start_lsn: Lsn) -> Iterator[RecordBlock]:
+    """Yield the records from `start_lsn`, where one begins, to the end of WAL; raise where there is more behind it."""
+    framer = Framer(
+        archive.format,
+        system_identifier=archive.system_identifier,
+        segment_bytes=archive.segment_bytes,
+        start_lsn=start_lsn,
+    )
+    for piece in archive.read(first_page_lsn(start_lsn)):
+        framer.follow(piece.timeline)
+        framer.feed(piece.start_lsn, piece.data)
+        while not isinstance(block := framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                damage = archive.damage(block.lsn, block.reason)
+                if damage is not None:
+                    raise damage
+                return
+            yield block

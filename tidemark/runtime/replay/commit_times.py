@@ -1,0 +1,164 @@
+"""From times to what commits between them: a range of an archive by the server's clock.
+
+A transaction counts by the time in its own commit record, which is what `pg_xact_commit_timestamp` shows. A message
+outside transactions has no time; it counts by the transaction given out last before it.
+
+Commit records do not stand in the order of their times: sessions take the time before they write the record, and a
+clock may be set back. So what is read reaches farther than the range, by `CLOCK_BACK_S` at both ends; where the clock
+was set back by more, transactions of the range may stand outside of that. By LSN there is no such question.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoded, DecodedRun
+from tidemark.io.archive.archive import ArchiveFolder, Hole
+from tidemark.io.state.history_files import NoBase
+from tidemark.model.commit_time import CommitTime
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
+from tidemark.runtime.replay.archive_blocks import archived_blocks
+from tidemark.runtime.replay.history_start import WalTrimmed
+from tidemark.wal.page import RecordBlock
+from tidemark.wal.rmgr import RM_XACT, xact
+from tidemark.wire.state import HistoryIndex
+
+CLOCK_BACK_S = 600  # of a server's clock that is set right; one that is slewed never goes back
+
+
+class TransactionEnd(NamedTuple):
+    """A commit or an abort record, and its time."""
+
+    lsn: Lsn
+    time: CommitTime
+
+
+def transaction_ends(block: RecordBlock) -> Iterator[TransactionEnd]:
+    """Give the ends of transactions among the records of `block`, in order."""
+    rmgrs = block.rmgrs[: len(block)].tobytes()
+    index = rmgrs.find(RM_XACT)
+    while index >= 0:
+        ended = xact.parse(block.record(index), block.format)
+        if isinstance(ended, xact.Commit | xact.Abort):
+            yield TransactionEnd(Lsn(block.lsns[index]), CommitTime(ended.time_us))
+        index = rmgrs.find(RM_XACT, index + 1)
+
+
+class TimeRange:
+    """What is asked for: [from, to), each end open where it is None. Is told of all that is read and decoded."""
+
+    def __init__(self, from_time: CommitTime | None = None, to_time: CommitTime | None = None) -> None:
+        if from_time is not None and to_time is not None and from_time > to_time:
+            told = f"{from_time} comes after {to_time}, where the range is to end"
+            raise ConfigError(told, hint="give the earlier time as --from")
+        self.from_time = from_time
+        self.to_time = to_time
+        self.latest: CommitTime | None = None  # of all ends of transactions that were read
+        self.set_back: TransactionEnd | None = None  # the first by which the clock was too far behind the latest
+        self._last: CommitTime | None = None  # of the transactions that were decoded
+
+    def read(self, block: RecordBlock) -> None:
+        """Take note of how far the clock is."""
+        if self.is_everything:
+            return
+        for end in transaction_ends(block):
+            if self.latest is None or end.time >= self.latest:
+                self.latest = end.time
+            elif self.set_back is None and end.time < self.latest.earlier_by(CLOCK_BACK_S):
+                self.set_back = end
+
+    @property
+    def is_everything(self) -> bool:
+        """Tell if no time was asked for."""
+        return self.from_time is None and self.to_time is None
+
+    def within(self, decoded: Iterable[DecodedRun]) -> Iterator[DecodedRun]:
+        """Give what is in the range; let go of the rest."""
+        for found in decoded:
+            if isinstance(found, CommittedRun):
+                yield from self._parts_within(found)
+            elif self._holds(found):
+                yield found
+            elif isinstance(found, CommittedTransaction):
+                found.release()
+
+    def _parts_within(self, run: CommittedRun) -> Iterator[CommittedRun]:
+        """Give the stretches of a run that are in the range: mostly all of it, or nothing."""
+        times_us = run.ends.times_us
+        self._last = CommitTime(times_us[-1])
+        earliest, latest = CommitTime(min(times_us)), CommitTime(max(times_us))
+        if self._includes(earliest) and self._includes(latest):
+            yield run
+        elif (self.from_time is None or latest >= self.from_time) and (self.to_time is None or earliest < self.to_time):
+            start = 0
+            for included, stretch in groupby(self._includes(CommitTime(time_us)) for time_us in times_us):
+                stop = start + sum(1 for _ in stretch)
+                if included:
+                    yield run.cut(start, stop)
+                start = stop
+
+    def _holds(self, decoded: Decoded) -> bool:
+        """Tell if `decoded`, given in order, is in the range."""
+        if isinstance(decoded, CommittedTransaction):
+            self._last = CommitTime(decoded.end.commit_time_us)
+        return self.from_time is None if self._last is None else self._includes(self._last)
+
+    def _includes(self, time: CommitTime) -> bool:
+        return (self.from_time is None or time >= self.from_time) and (self.to_time is None or time < self.to_time)
+
+    @property
+    def is_reached(self) -> bool:
+        """Tell if a transaction has ended at or after the range's end, or if it has none."""
+        return self.to_time is None or (self.latest is not None and self.latest >= self.to_time)
+
+    @property
+    def is_passed(self) -> bool:
+        """Tell if nothing that is in the range is to come."""
+        if self.to_time is None or self.latest is None:
+            return False
+        return self.latest.earlier_by(CLOCK_BACK_S) >= self.to_time
+
+
+def begin_lsn(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime) -> Lsn:
+    """Return an LSN behind a catalog base, before which nothing commits that commits at or after `time`."""
+    wanted = time.earlier_by(CLOCK_BACK_S)
+    lsn = _base_before(archive, index, time, wanted)
+    for end in _ends_from(archive, lsn):
+        lsn = end.lsn
+        if end.time >= wanted:
+            break
+    return lsn
+
+
+def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, wanted: CommitTime) -> Lsn:
+    """Return the LSN of the newest base behind which the clock stood before `wanted`; of the oldest: before `time`.
+
+    Where the WAL of a base is trimmed, the first WAL in the folder takes its place; a base whose WAL is not archived
+    yet is passed over.
+    """
+    first_wal_lsn, oldest = archive.first_lsn(), min((base.lsn for base in index.bases), default=INVALID_LSN)
+    lsn, first, is_trimmed = INVALID_LSN, None, False
+    for base_lsn in sorted((base.lsn for base in index.bases), reverse=True):
+        lsn, is_trimmed = max(base_lsn, first_wal_lsn), base_lsn < first_wal_lsn
+        try:
+            first = next(_ends_from(archive, lsn), None)
+        except Hole:
+            if is_trimmed or base_lsn == oldest or archive.next_wal_after(lsn) is not None:
+                raise
+            continue
+        if (first is not None and first.time < wanted) or is_trimmed:
+            break
+    if first is not None and first.time < time:
+        return lsn
+    begins = "" if first is None else f" begins with {first.time}, at {format_lsn(first.lsn)}"
+    if is_trimmed:
+        raise WalTrimmed(f"{archive.folder} has no WAL for {time}: {'it' + begins if begins else 'no commit in it'}")
+    raise NoBase(f"no catalog base for {time}: {'the oldest' + begins if begins else 'there is none'}")
+
+
+def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[TransactionEnd]:
+    for block in archived_blocks(archive, lsn):
+        yield from transaction_ends(block)

@@ -1,0 +1,98 @@
+"""WAL in, committed transactions out: the framer and the decoder as one step, which every loop of ours turns.
+
+No connection is needed here, nor what makes one: an archive is decoded without.
+"""
+
+from collections.abc import Callable, Iterator
+
+from tidemark.decode.transactions.committed_run import singly
+from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder, Journal
+from tidemark.model.errors import CorruptWal
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.segments import ReadSegment
+
+MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
+OnFork = Callable[[Lsn, TimelineId], None]  # where a timeline was left, and for which
+
+
+class InvalidWal(CorruptWal):
+    """Bytes that are no record, from a source that should have none such."""
+
+    hint = "compare with the node's own WAL by pg_waldump; a stream is cut off by whatever damages it"
+
+    def __init__(self, invalid: Invalid) -> None:
+        super().__init__(str(invalid))
+        self.invalid = invalid
+        self.lsn = invalid.lsn
+
+
+class WalDecoding:
+    """Slices of WAL in, decoded transactions and messages out, in commit order.
+
+    `journal` gets each record that changed a catalog.
+    """
+
+    def __init__(
+        self,
+        framer: Framer,
+        decoder: Decoder,
+        timeline: TimelineId,
+        journal: Journal | None = None,
+        on_fork: OnFork | None = None,
+    ) -> None:
+        """`on_fork` is told where a timeline was left for which, before anything of the next one is decoded."""
+        self.framer = framer
+        framer.leave_out(decoder.quiet)
+        self.decoder = decoder
+        self.timeline = timeline
+        self.records = 0  # ever decoded
+        self.record_bytes = 0  # of theirs, padding left out
+        self.watch: Callable[[RecordBlock], None] | None = None  # is shown the records before they are decoded
+        self._journal = journal
+        self._on_fork = on_fork
+
+    def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
+        """Take a slice; yield what it completes, one by one. All of it must be drawn before the next slice comes."""
+        return singly(self.feed_runs(segment))
+
+    def feed_runs(self, segment: ReadSegment) -> Iterator[DecodedRun]:
+        """Do the same, and yield small transactions many together."""
+        if segment.timeline != self.timeline:
+            self._follow(segment)
+            if self._on_fork is not None:
+                self._on_fork(segment.start_lsn, segment.timeline)
+            self.timeline = self.decoder.timeline = segment.timeline
+        self.framer.feed(segment.start_lsn, segment.data)
+        while not isinstance(block := self.framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise InvalidWal(block)
+            if self.watch is not None:
+                self.watch(block)
+            self.records += block.record_count
+            self.record_bytes += block.byte_count
+            yield from self.decoder.decode_runs(block, self._journal)
+            self.framer.reuse(block)
+            if self.decoder.is_halted:
+                return
+
+    def _follow(self, segment: ReadSegment) -> None:
+        """Go on along another timeline; where it left the last one, a record may have been sent by half."""
+        framer = self.framer
+        if framer.fed_lsn is None or framer.fed_lsn <= segment.start_lsn:
+            framer.follow(segment.timeline)
+        elif framer.position > segment.start_lsn:
+            raise WalDiverged(
+                f"timeline {segment.timeline} begins at {format_lsn(segment.start_lsn)}, "
+                f"timeline {self.timeline} was decoded up to {format_lsn(framer.position)}"
+            )
+        else:
+            self.framer = Framer(
+                framer.format,
+                system_identifier=framer.system_identifier,
+                segment_bytes=framer.segment_bytes,
+                timeline=segment.timeline,
+                start_lsn=segment.start_lsn,
+            )
+            self.framer.leave_out(self.decoder.quiet)

@@ -1,0 +1,183 @@
+"""Beginning to decode at any LSN that the catalog history reaches, from an archive or a stream.
+
+What is given out are transactions whose commit record begins in [from, to), and messages outside transactions that do.
+Decoding begins earlier: at a saved base that is not above the first record of any transaction that is open at `from`.
+Let B be the newest base not above `from`. A transaction open at `from` was open at B or began after it; so nothing is
+missed when decoding begins at the least first LSN of the transactions open at B, which B's entry in the index tells.
+Others are met there whose first records are not; they have ended by B, and are left out (`Decoder`, `wanted_from`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.decode.catalog.databases import DatabaseMirrors, every_database
+from tidemark.decode.catalog.history import Base
+from tidemark.decode.transactions.committed_run import CommittedRun
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoded, DecodedRun, Decoder
+from tidemark.decode.transactions.ports import SpillPort
+from tidemark.decode.transactions.transactions import TransactionTable
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.state.history_files import DamagedBase, NoBase, base_for, load_catalogs, tell_nobody
+from tidemark.io.state.state_views import StateView
+from tidemark.model.errors import ConfigError, StateError, WalGap
+from tidemark.model.lsn import INVALID_LSN, INVALID_XID, Lsn, Oid, TimelineId, format_lsn
+from tidemark.model.mapping import TypeMapping
+from tidemark.runtime.replay.decode_run import WalDecoding
+from tidemark.wal.page import Framer
+from tidemark.wal.versions import wal_format
+
+
+class WalTrimmed(WalGap):
+    """The folder's WAL begins behind the place where decoding would have to begin."""
+
+    hint = (
+        "our own spool keeps only what a restart needs: set archive.keep_bytes to keep so many bytes of WAL more and "
+        "the catalog bases to decode it (from then on: what was trimmed is gone), or name a folder with the missing "
+        "segments"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LsnRange:
+    """What is asked for: [from, to), each end open where it is None."""
+
+    from_lsn: Lsn | None = None
+    to_lsn: Lsn | None = None
+
+    def __post_init__(self) -> None:
+        if self.from_lsn is not None and self.to_lsn is not None and self.from_lsn > self.to_lsn:
+            told = f"{format_lsn(self.from_lsn)} comes after {format_lsn(self.to_lsn)}, where the range is to end"
+            raise ConfigError(told, hint="give the earlier LSN as --from")
+
+    def holds(self, decoded: Decoded) -> bool:
+        """Tell if the record that completes `decoded` begins in the range."""
+        lsn = decoded.end.commit_lsn if isinstance(decoded, CommittedTransaction) else decoded.lsn
+        return (self.from_lsn is None or lsn >= self.from_lsn) and (self.to_lsn is None or lsn < self.to_lsn)
+
+    def part_of(self, decoded: DecodedRun) -> DecodedRun | None:
+        """Return what of `decoded` is in the range, if anything; let go of the rest."""
+        if isinstance(decoded, CommittedRun):
+            start = 0 if self.from_lsn is None else decoded.index_of(self.from_lsn)
+            stop = len(decoded) if self.to_lsn is None else decoded.index_of(self.to_lsn)
+            return decoded.cut(start, stop) if start < stop else None
+        if self.holds(decoded):
+            return decoded
+        if isinstance(decoded, CommittedTransaction):
+            decoded.release()
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryStart:
+    """A decoder that is ready for the WAL from `lsn` on."""
+
+    lsn: Lsn
+    timeline: TimelineId
+    mirrors: DatabaseMirrors
+    databases: Mapping[Oid, str]  # those that are or were captured, also while decoding goes on
+    decoding: WalDecoding
+    types: TypeMapping
+    from_lsn: Lsn | None = None  # what commits at or after it is given out, None: everything
+
+    @property
+    def decoded_lsn(self) -> Lsn:
+        """End of the last record decoded so far."""
+        return max(self.decoding.decoder.decoded_lsn, self.lsn)
+
+
+def begin_from_history(
+    view: StateView,
+    folder: Path,
+    from_lsn: Lsn | None,
+    *,
+    memory_bytes: int,
+    spill: SpillPort | None = None,
+    passed_over: Callable[[DamagedBase], None] = tell_nobody,
+    archive: ArchiveFolder | None = None,
+) -> HistoryStart:
+    """Return a decoder that will give out everything that commits at or after `from_lsn`, None: all that can be had.
+
+    `folder` holds the history's files; raise `NoBase` where `from_lsn` is below the oldest. Where the
+    WAL in `archive` begins behind the oldest base, as in a spool that is trimmed, all that can be had begins later, at
+    `HistoryStart.from_lsn`; raise `WalTrimmed` where nothing can be had, or not from `from_lsn` on.
+    """
+    if view.beginning is None:
+        raise StateError("the state has no catalog base", hint="finish it by cdcctl init")
+    oldest = min((base.lsn for base in view.history.bases), default=None)
+    if oldest is None:
+        raise NoBase("the state has no catalog base")
+    begin = base_for(view.history, oldest if from_lsn is None else from_lsn)
+    start_lsn = max(begin.restart_lsn, oldest)
+    if archive is not None and start_lsn < archive.first_lsn():
+        from_lsn, start_lsn = _later_start(view, oldest, from_lsn, archive)
+    base = load_catalogs(
+        folder, view.history, view.journal, start_lsn, seeded_lsn=view.beginning.lsn, passed_over=passed_over
+    )
+    fmt = wal_format(view.identity.server_major)
+    framer = Framer(
+        fmt,
+        system_identifier=view.identity.system_identifier,
+        segment_bytes=view.identity.segment_bytes,
+        timeline=base.timeline,
+        start_lsn=start_lsn,
+    )
+    decoder = Decoder(
+        fmt,
+        base.timeline,
+        base.mirrors,
+        next_xid=base.next_xid,
+        memory_bytes=memory_bytes,
+        spill=spill,
+        complete_from=view.beginning.complete_from,
+        wanted_from=INVALID_LSN if from_lsn is None else from_lsn,
+    )
+    enter_open(decoder.transactions, base, start_lsn, wanted=from_lsn is not None)
+    decoding = WalDecoding(framer, decoder, base.timeline)
+    base.mirrors.select(every_database)
+    names = base.mirrors.remember(view.beginning.databases)
+    return HistoryStart(start_lsn, base.timeline, base.mirrors, names, decoding, view.beginning.types, from_lsn)
+
+
+def _later_start(view: StateView, oldest: Lsn, from_lsn: Lsn | None, archive: ArchiveFolder) -> tuple[Lsn, Lsn]:
+    """Return from where on everything can be given out, and where decoding begins for that, both behind trimmed WAL.
+
+    A base is such a place, and a pointer: what commits behind it is whole from its restart LSN on.
+    """
+    places = [(base.lsn, max(base.restart_lsn, oldest)) for base in view.history.bases]
+    places += [
+        (Lsn(mark.pointer.position.commit_lsn + 1), mark.pointer.restart_lsn)
+        for mark in (view.horizon, view.delivered)
+        if mark is not None
+    ]
+    first_wal_lsn = archive.first_lsn()
+    usable = sorted(place for place in places if place[1] >= max(first_wal_lsn, oldest))
+    if from_lsn is None and usable:
+        return usable[0]
+    before = [start_lsn for begin_lsn, start_lsn in usable if from_lsn is not None and begin_lsn <= from_lsn]
+    if from_lsn is None or not before:
+        wanted = "" if from_lsn is None else f" from {format_lsn(from_lsn)}"
+        begins = f"; everything can be had from {format_lsn(usable[0][0])} on" if usable else ""
+        told = f"{archive.folder} has no WAL before {format_lsn(first_wal_lsn)}, and decoding{wanted} needs it"
+        raise WalTrimmed(f"{told}{begins}")
+    return from_lsn, before[-1]
+
+
+def enter_open(transactions: TransactionTable, base: Base, lsn: Lsn, *, wanted: bool) -> None:
+    """Note what is open at `lsn`, to which `base` was taken along the journal, and has begun before.
+
+    That is all there is where no journal lies between, otherwise what has changed catalogs: nothing tells of the rest.
+    `wanted`: it is an error if one of them ends after what is wanted begins.
+    """
+    enter = transactions.enter_unseen if wanted else transactions.enter_partial
+    if base.lsn == lsn:
+        for started in base.open_transactions:
+            enter(started.xid, INVALID_XID, started.first_lsn)
+        for xid, top_xid in base.top_of.items():
+            enter(xid, top_xid, lsn)
+    for store in (store for mirror in base.mirrors.values() for store in (mirror.store, mirror.shared.store)):
+        for xid in store.open:
+            enter(xid, INVALID_XID, base.lsn)
+        for xid, top_xid in store.top_of.items():
+            enter(xid, top_xid, base.lsn)

@@ -1,0 +1,1 @@
+"""The seed: exact catalog mirrors at one LSN, from a server or from a base backup."""

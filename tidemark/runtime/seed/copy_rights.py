@@ -1,0 +1,60 @@
+"""The rights that the first copy will lack, and the statements that grant them; `cdcctl init` prints both."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+
+from tidemark.io.node.copy_rights import LackingTable, lacking_tables, role_name
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.lsn import Oid
+from tidemark.model.mode import Stage
+from tidemark.runtime.seed.copy_plan import database_names, is_captured
+from tidemark.runtime.seed.copy_sessions import CopySessions
+
+TABLES_TOLD = 20  # of one database by name; of a schema with more, GRANT names the schema
+
+
+def lacking_rights(config: Config, folder: StateFolder) -> Iterator[str]:
+    """Yield what the role lacks to copy the captured tables, and the GRANTs; nothing where nothing will be copied."""
+    with StateStore.open(folder, read_only=True) as store:
+        view = store.view()
+    if not config.copy.enabled or view.stage is Stage.FOLLOWER or view.beginning is None:
+        return
+    with closing(CopySessions(config.capture.dsn, view.identity)) as sessions:
+        for database, name in database_names(sessions.node(), view.beginning.databases).items():
+            if not config.select.selection().selects_database(name):
+                continue
+            with Node(config.capture.dsn, database=name) as node:
+                lacking = {table.oid: table for table in lacking_tables(node)}
+                role = role_name(node)
+            if lacking:
+                yield from _told(name, role, _captured(config, sessions, database, name, lacking))
+
+
+def _captured(
+    config: Config, sessions: CopySessions, database: Oid, name: str, lacking: Mapping[Oid, LackingTable]
+) -> list[LackingTable]:
+    tables = sessions.source(database, name).tables()
+    selection = config.select.selection()
+    captured = {table.oid for table in tables if is_captured(selection, table)}
+    return [table for oid, table in lacking.items() if oid in captured]
+
+
+def _told(database: str, role: str, lacking: list[LackingTable]) -> Iterator[str]:
+    if not lacking:
+        return
+    names = ", ".join(table.table for table in lacking[:TABLES_TOLD])
+    more = f" and {len(lacking) - TABLES_TOLD} more" if len(lacking) > TABLES_TOLD else ""
+    yield f"database {database}: {role} cannot read {len(lacking)} captured tables in full: {names}{more}"
+    yield "the first copy needs that: the sidecar ends with exit code 8 until this is granted there:"
+    for schema in sorted({table.schema for table in lacking if not table.is_usable}):
+        yield f"  GRANT USAGE ON SCHEMA {schema} TO {role};"
+    unread = [table for table in lacking if not table.is_readable]
+    for schema in sorted({table.schema for table in unread}):
+        tables = [table.table for table in unread if table.schema == schema]
+        of = f"ALL TABLES IN SCHEMA {schema}" if len(tables) > TABLES_TOLD else ", ".join(tables)
+        yield f"  GRANT SELECT ON {of} TO {role};"
+    if any(table.hides_rows for table in lacking):
+        yield f"  ALTER ROLE {role} BYPASSRLS;"

@@ -1,0 +1,58 @@
+"""The SQL sessions of a first copy: one with the node, and those in the one database that is looked at or copied.
+
+What the plan was made with serves the copy as well, so that nobody connects twice and reads the same catalogs again.
+Whatever goes wrong ends all of them: an attempt begins with new ones.
+"""
+
+from contextlib import ExitStack
+
+from tidemark.io.node.copy_source import CopySource
+from tidemark.io.node.node import Node
+from tidemark.model.lsn import Oid
+from tidemark.wal.versions import wal_format
+from tidemark.wire.state import Identity
+
+
+class CopySessions:
+    """Connects when first used, and again after it was closed."""
+
+    def __init__(self, dsn: str, identity: Identity) -> None:
+        self._dsn = dsn
+        self._identity = identity
+        self._node: Node | None = None
+        self._source: tuple[Oid, CopySource] | None = None
+
+    def node(self) -> Node:
+        """Return the session with the node, which is the one that the state belongs to."""
+        if self._node is None:
+            with ExitStack() as stack:
+                node = stack.enter_context(Node(self._dsn))
+                node.check_same_node(self._identity.system_identifier)
+                self._node = node
+                stack.pop_all()
+        return self._node
+
+    def source(self, database: Oid, name: str) -> CopySource:
+        """Return the database of that OID and name; nobody stays in another one."""
+        if self._source is None or self._source[0] != database:
+            self.leave_source()
+            fmt = wal_format(self._identity.server_major)
+            self._source = (database, CopySource(self._dsn, name, fmt, database))
+        return self._source[1]
+
+    def leave_node(self) -> None:
+        """End the session with the node, for as long as nobody needs it."""
+        node, self._node = self._node, None
+        if node is not None:
+            node.close()
+
+    def leave_source(self) -> None:
+        """End the sessions in a database, and forget its descriptions."""
+        source, self._source = self._source, None
+        if source is not None:
+            source[1].close()
+
+    def close(self) -> None:
+        """End all."""
+        self.leave_node()
+        self.leave_source()

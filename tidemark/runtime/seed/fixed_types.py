@@ -1,0 +1,23 @@
+"""The Arrow forms of values are fixed by `init`: the tables have them, and a change of mind would need new tables."""
+
+from dataclasses import fields
+
+from tidemark.io.process.config import BadConfig, Config
+from tidemark.wire.state import Beginning
+
+
+class OtherTypes(BadConfig):
+    """A configuration that asks for other forms than those that the state was made with."""
+
+    hint = (
+        "put back what the state has, or make a new state and a new lake: tables do not change their types on the way"
+    )
+
+
+def check_types(config: Config, beginning: Beginning) -> None:
+    """Raise `OtherTypes` where the configuration asks for forms that the capture does not have."""
+    wanted = config.types.mapping()
+    for key in fields(wanted):
+        asked, held = getattr(wanted, key.name), getattr(beginning.types, key.name)
+        if asked != held:
+            raise OtherTypes(f"types.{key.name} is {asked} in the configuration, and {held} since `cdcctl init`")

@@ -1,0 +1,268 @@
+"""What `cdcctl init` does: checks the node, takes the seed, writes the state with its first base. Idempotent.
+
+A transaction that was open when the seed was taken is not in WAL as a whole. A first copy has what it did; without one,
+`init` waits for its end, so that all that commits after `init` is given out.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+from tidemark.decode.catalog.history import Base, OpenTransactionStart
+from tidemark.decode.catalog.layout import HALF_DROPPED
+from tidemark.engine.incarnations import EPOCHS_LEAPT
+from tidemark.io.archive.archive_setup import adopt_archive
+from tidemark.io.host.file_access import ServerUser
+from tidemark.io.node.node import Node, NodeFacts
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.state.history_files import HistoryWriter
+from tidemark.io.state.incarnations import expect_markers_ahead
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.state_views import StateView
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.model.mapping import TypeMapping
+from tidemark.model.mode import STAGE_WHEN_MISSING, Stage
+from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.model.snapshot import ReplayedSnapshot
+from tidemark.runtime.seed.copy_plan import plan_copies, selection_told
+from tidemark.runtime.seed.copy_sessions import CopySessions
+from tidemark.runtime.seed.seeding import Seed, SeedObserver, settle, take_seed
+from tidemark.wire.state import (
+    BEGINNING,
+    DELIVERED,
+    FINGERPRINT,
+    FOLLOWED,
+    HAND_OVER,
+    HISTORY,
+    STAGE,
+    TERM,
+    Beginning,
+    CopyPhase,
+    CopyProgress,
+    Fingerprint,
+    Followed,
+    HandOver,
+    HistoryIndex,
+    Identity,
+    Term,
+    Watermark,
+)
+
+Note = Callable[[StateTransaction], None]  # puts more into the transaction that makes the state
+
+DATABASES = f"""
+    SELECT datname FROM pg_catalog.pg_database
+    WHERE datallowconn AND NOT datistemplate AND datconnlimit <> {HALF_DROPPED} ORDER BY oid
+"""  # noqa: S608 - a constant of ours
+
+
+class NoDatabase(ConfigError):
+    """No database of the node matches the patterns."""
+
+    hint = "see select.databases"
+
+
+def databases_of(node: Node, config: Config) -> list[str]:
+    """Return the databases that the patterns select, of those that can be connected to."""
+    rows = node.query(DATABASES)
+    selection = config.select.selection()
+    found = [str(name) for (name,) in rows if selection.selects_database(str(name))]
+    if not found:
+        raise NoDatabase(f"no database of {node.where} matches {', '.join(config.select.databases)}")
+    return found
+
+
+def initialise(
+    config: Config,
+    folder: StateFolder,
+    observer: SeedObserver | None = None,
+    *,
+    numbers_after: OutboxSequence = NO_SEQUENCE,
+) -> bool:
+    """Make the state of a capture; false if it is there already and complete."""
+    with Node(config.capture.dsn) as node:
+        facts = node.check_fitness()
+        databases_of(node, config)  # there is one
+        user = archiving_user(node)
+    if config.markers.dsn:
+        _check_primary(config.markers.dsn, facts.system_identifier)
+    with _create(config, folder, facts, numbers_after, user) as store:
+        if store.view().beginning is not None:
+            return False
+        select = partial(databases_of, config=config)
+        seed = take_seed(
+            config.capture.dsn, select, follows=config.seed.follows, wait_s=config.seed.wait_s, observer=observer
+        )
+        if config.standby.follow and is_standby(config):
+            note = _begin_to_follow(config, store, seed, observer)
+            _write_beginning(config, store, seed, "", stage=Stage.FOLLOWER, note=note)
+        else:
+            snapshot = "" if config.copy.enabled else settled(config, seed, observer)
+            _write_beginning(config, store, seed, snapshot)
+    return True
+
+
+def archiving_user(node: Node) -> ServerUser | None:
+    """Return whom the node's archive_command is run as; None: unknown, or it is a standby, which archives nothing."""
+    archiving = node.archiving()
+    return archiving.server if archiving.is_on or not node.is_in_recovery() else None
+
+
+def is_standby(config: Config) -> bool:
+    """Tell if the captured node is a standby now."""
+    with Node(config.capture.dsn) as node:
+        return node.is_in_recovery()
+
+
+def _begin_to_follow(config: Config, store: StateStore, seed: Seed, observer: SeedObserver | None) -> Note:
+    """Return what a follower's state begins with: all rows that there are, somebody else has given out."""
+    with closing(CopySessions(config.capture.dsn, store.identity)) as sessions:
+        node = sessions.node()
+        settle(node, seed, wait_s=config.seed.wait_s, observer=observer)
+        floor = Pointer(Position(seed.timeline, node.flush_lsn(), 0), seed.lsn)
+        view = replace(store.view(), beginning=beginning_of(seed, "", config.types.mapping()))
+        told = plan_copies(config, view, sessions).moves
+    before = Pointer(place_before(seed), seed.lsn)
+
+    def note(moving: StateTransaction) -> None:
+        moving.put(FOLLOWED, Followed(before, floor, has_start=False))
+        moving.put(FINGERPRINT, Fingerprint(selection_told(config)))
+        for key in told:
+            moving.put_copy(*key, CopyProgress(CopyPhase.DONE, 0))
+
+    return note
+
+
+def initialise_from_backup(config: Config, folder: StateFolder, seed: Seed) -> bool:
+    """Make the state of a capture from a seed that no server was asked for; false if it is there already and complete.
+
+    Where WAL from the seed on is still to be had nobody knows: it is in the archive, if one is configured. That WAL may
+    have markers of an earlier state of the capture, signed by the same key: they do not fence this one.
+    """
+    with _create(config, folder, seed.node) as store:
+        if store.view().beginning is not None:
+            return False
+        snapshot = "" if config.copy.enabled else str(ReplayedSnapshot(seed.complete_from, seed.lsn))
+        stage = Stage.ARCHIVE if config.has_archive else STAGE_WHEN_MISSING
+        _write_beginning(config, store, seed, snapshot, stage=stage, note=partial(_replace_earlier, seed.timeline))
+    return True
+
+
+def _replace_earlier(timeline: TimelineId, moving: StateTransaction) -> None:
+    """Note that this state replaces an earlier one of the capture, whose epochs and attempts have not come so far."""
+    moving.put(TERM, Term(Epoch(timeline, EPOCHS_LEAPT), None))
+    moving.put(HAND_OVER, HandOver(attempt=EPOCHS_LEAPT))
+    expect_markers_ahead(moving)
+
+
+def _create(
+    config: Config,
+    folder: StateFolder,
+    facts: NodeFacts,
+    numbers_after: OutboxSequence = NO_SEQUENCE,
+    user: ServerUser | None = None,
+) -> StateStore:
+    """Make the state with nothing but whose it is, and what stands beside it; or open the one that is there."""
+    folder.socket("sidecar")  # refuses a path that no socket can have, before anything is written
+    config.ring_bytes(facts.segment_bytes)  # and a ring that is too small for the node
+    adopt_archive(config, facts.system_identifier, user)  # and a folder that cannot be the archive
+    make_marker_key(config, folder)
+    identity = Identity(
+        capture=config.capture.name,
+        system_identifier=facts.system_identifier,
+        outbox_id=uuid.uuid4().hex,
+        server_major=facts.major,
+        segment_bytes=facts.segment_bytes,
+        outbox_bytes_max=config.outbox.bytes_max,
+    )
+    return StateStore.create(folder, identity, numbers_after=numbers_after, guarded=told_of_stuck_writers)
+
+
+def _check_primary(dsn: str, system_identifier: SystemIdentifier) -> None:
+    """See that markers go to this cluster, and that it writes what can be decoded: a standby tells its own settings."""
+    with Node(dsn) as primary:
+        primary.check_same_node(system_identifier)
+        primary.check_settings()
+
+
+def settled(config: Config, seed: Seed, observer: SeedObserver | None) -> str:
+    """Wait for the transactions older than the seed; return the snapshot behind which the changes begin."""
+    with Node(config.capture.dsn) as node:
+        return str(settle(node, seed, wait_s=config.seed.wait_s, observer=observer))
+
+
+def _write_beginning(
+    config: Config,
+    store: StateStore,
+    seed: Seed,
+    snapshot: str,
+    *,
+    stage: Stage = STAGE_WHEN_MISSING,
+    note: Note | None = None,
+) -> None:
+    """Write the first base, then in one transaction all that names it, and what `note` puts there."""
+    history = write_base(config, store, store.view(), seed)
+    start = Pointer(place_before(seed), seed.lsn)
+    with store.transaction(None) as moving:
+        moving.put(HISTORY, history)
+        moving.put(BEGINNING, beginning_of(seed, snapshot, config.types.mapping()))
+        moving.put(DELIVERED, Watermark(start, moving.ledger().head))
+        if stage is not STAGE_WHEN_MISSING:
+            moving.put(STAGE, stage)
+        if note is not None:
+            note(moving)
+
+
+def write_base(config: Config, store: StateStore, before: StateView, seed: Seed) -> HistoryIndex:
+    """Write the seed's base beside those of `before`; it counts once the index that is returned is stored."""
+    stored = [before.history]
+    writer = HistoryWriter(
+        store.folder.history,
+        before.history,
+        before.journal,
+        major=seed.format.major,
+        system_identifier=seed.node.system_identifier,
+        file_bytes_max=config.history.journal_file_bytes,
+        file_mode=store.folder.file_mode,
+        store=stored.append,
+    )
+    writer.write_base(base_of(seed), seed.lsn)
+    writer.close()
+    return stored[-1]
+
+
+def base_of(seed: Seed) -> Base:
+    """Return the base that a seed is."""
+    return Base(
+        system_identifier=seed.node.system_identifier,
+        timeline=seed.timeline,
+        lsn=seed.lsn,
+        major=seed.format.major,
+        next_xid=seed.complete_from,
+        mirrors=seed.mirrors,
+        open_transactions=_open(seed),
+        top_of=seed.top_of,
+    )
+
+
+def beginning_of(seed: Seed, snapshot: str, types: TypeMapping) -> Beginning:
+    """Return the beginning of a capture that begins with a seed."""
+    encodings = {oid: seed.mirrors[oid].encoding for oid in seed.databases}
+    return Beginning(seed.timeline, seed.lsn, seed.complete_from, dict(seed.databases), snapshot, encodings, types)
+
+
+def place_before(seed: Seed, ordinal: int = 0) -> Position:
+    """Return a position before all that begins at or after a seed: records stand at multiples of 8."""
+    return Position(seed.timeline, Lsn(seed.lsn - 1), ordinal)
+
+
+def _open(seed: Seed) -> Sequence[OpenTransactionStart]:
+    return tuple(OpenTransactionStart(top_xid, seed.lsn) for top_xid in sorted(set(seed.top_of.values())))

@@ -1,0 +1,151 @@
+"""The whole way from a node's stream to changes, for one that has nothing but a DSN and a fresh seed.
+
+It needs no state and keeps none.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from tidemark.decode.transactions.committed_run import CommittedRun, singly
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoded, DecodedRun
+from tidemark.decode.transactions.ports import SpillPort
+from tidemark.io.node.node import Node
+from tidemark.model.errors import NodeUnfit, NodeUnreachable
+from tidemark.model.lsn import FullXid, Lsn
+from tidemark.model.snapshot import Visibility
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, WalDecoding
+from tidemark.runtime.seed.seeding import (
+    POLL_S,
+    WAIT_S_DEFAULT,
+    Seed,
+    SeedObserver,
+    SilentObserver,
+    Waiting,
+    begin_behind,
+    decoder_of,
+)
+from tidemark.runtime.seed.steady_stream import SteadyStream
+from tidemark.wal.page import Framer
+
+HELD_BYTES_MAX = 256 << 20  # of commits before S2 is known
+
+
+class TooMuchHeld(NodeUnfit):
+    """More changes than may be held back committed while older transactions were waited for."""
+
+    hint = "end the older transactions first, or begin at a quieter time"
+
+
+class LiveChanges:
+    """Changes of a running node from a fresh seed on, without any state: what `tail` shows.
+
+    The first change is the first commit that the snapshot S2 does not see (see `seeding`). Until S2
+    is known, commits are held back, up to `HELD_BYTES_MAX`. The connection is made again when it breaks; that is safe,
+    because a server never sends WAL that a crash could take back.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        seed: Seed,
+        *,
+        memory_bytes: int = MEMORY_BYTES_DEFAULT,
+        spill: SpillPort | None = None,
+        wait_s: float = WAIT_S_DEFAULT,
+        observer: SeedObserver | None = None,
+        away: Callable[[NodeUnreachable], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.snapshot: Visibility | None = None  # S2
+        self._dsn = dsn
+        self._waiting = Waiting(seed.complete_from, wait_s, observer or SilentObserver())
+        self._looked_s = 0.0
+        self._stream = SteadyStream(dsn, seed.node.system_identifier, seed.lsn, seed.timeline, away)
+        self.begin_lsn = Lsn(0)  # of messages outside transactions
+        self._held: list[DecodedRun] = []
+        self._held_bytes = 0
+        framer = Framer(
+            seed.format,
+            system_identifier=seed.node.system_identifier,
+            segment_bytes=seed.node.segment_bytes,
+            timeline=seed.timeline,
+            start_lsn=seed.lsn,
+        )
+        decoder = decoder_of(seed, memory_bytes=memory_bytes, spill=spill)
+        self.decoding = WalDecoding(framer, decoder, seed.timeline)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def decoded_lsn(self) -> Lsn:
+        """End of the last record that was decoded."""
+        return self.decoding.decoder.decoded_lsn
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._stream.close()
+
+    def read(self, wait_s: float) -> Iterator[Decoded]:
+        """Yield what the next piece of WAL completes, one by one; nothing if none comes within `wait_s`."""
+        return singly(self.read_runs(wait_s))
+
+    def read_runs(self, wait_s: float) -> Iterator[DecodedRun]:
+        """Do the same, and yield small transactions many together."""
+        if self.snapshot is None:
+            yield from self._settle()
+        segment = self._stream.read(wait_s)
+        if segment is None:
+            return
+        for decoded in self.decoding.feed_runs(segment):
+            if self.snapshot is None:
+                self._hold(decoded)
+            else:
+                yield from self._wanted(decoded, self.snapshot)
+
+    def _settle(self) -> Iterator[DecodedRun]:
+        """Look if S2 can be had; if so, give out what was held back and S2 does not see."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < POLL_S:
+            return
+        self._looked_s = now_s
+        with Node(self._dsn, next(iter(self.seed.databases.values()))) as node:
+            snapshot = self._waiting.look(node)
+            if snapshot is None:
+                return
+            self.begin_lsn = node.insert_lsn()
+            self.snapshot = begin_behind(node, snapshot, self.seed.complete_from)
+        held, self._held, self._held_bytes = self._held, [], 0
+        for decoded in held:
+            yield from self._wanted(decoded, self.snapshot)
+
+    def _hold(self, decoded: DecodedRun) -> None:
+        self._held.append(decoded)
+        if isinstance(decoded, CommittedRun | CommittedTransaction):
+            self._held_bytes += decoded.byte_count
+        else:
+            self._held_bytes += len(decoded.content)
+        if self._held_bytes > HELD_BYTES_MAX:
+            raise TooMuchHeld(f"over {HELD_BYTES_MAX} bytes of changes committed while older transactions were open")
+
+    def _wanted(self, decoded: DecodedRun, snapshot: Visibility) -> Iterator[DecodedRun]:
+        """Yield what of `decoded` the snapshot does not show; release the rest."""
+        if isinstance(decoded, CommittedRun):
+            oldest, first_lsn = FullXid(min(decoded.ends.full_xids)), Lsn(decoded.ends.commit_lsns[0])
+            if snapshot.shows_none_from(oldest, first_lsn):
+                yield decoded
+                return
+        for found in singly((decoded,)):
+            if not isinstance(found, CommittedTransaction):
+                if found.lsn >= self.begin_lsn:
+                    yield found
+            elif snapshot.shows(found.end.full_xid, found.end.commit_lsn):
+                found.release()
+            else:
+                yield found

@@ -1,0 +1,402 @@
+"""The seed: catalog mirrors that are exact at one LSN, from ordinary SELECTs and the WAL since the last checkpoint.
+
+The steps and why they are right: docs/design/catalog.md. In short, and in this order:
+
+  R0, N0   redo LSN and next xid of the last checkpoint; WAL from R0 is replayed from here on, all the time
+  wait     until every transaction older than N0 has ended: all that is open now has all of its WAL after R0
+  SELECT   the catalogs of each database, each under one snapshot
+  L2       the flush LSN once all that those snapshots saw is flushed; the replay stops before the first record there
+  merge    SQL's rows, unless WAL told of the place: the mirrors are exact at L2
+  X2       the xid behind the last that WAL told of before L2: transactions from X2 on stand after L2 with all they did
+
+A transaction older than X2 can not be given out whole, so the changes begin where all of those have ended: `settle`
+waits for that and returns the snapshot S2. Given out is exactly what S2 does not see. NB: a commit record can stand
+before the LSN at which S2 was taken while S2 still sees the transaction running: it is given out.
+
+On a standby the same holds, with its last restartpoint for the checkpoint and what is replayed for what is flushed. A
+record's effects may be seen while it is being replayed, before L2 has moved over it; it is the first to be decoded
+then, so nothing is resolved before the mirrors have it. S2 is where the replay stands once the older ones have ended:
+a standby's snapshot does not tell who runs, and its commits become visible in the order of WAL.
+
+Needs a LOGIN REPLICATION role with CONNECT. Writes one empty message into WAL of a primary, to have it flushed.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from tidemark.decode.catalog import seed
+from tidemark.decode.catalog.databases import DatabaseMirrors
+from tidemark.decode.catalog.follower import CatalogFollower
+from tidemark.decode.catalog.redo import SeedOvertaken
+from tidemark.decode.catalog.sieve import RecordSieve
+from tidemark.decode.transactions.decoder import Decoder
+from tidemark.decode.transactions.ports import SpillPort
+from tidemark.io.node.node import Blocker, Node, NodeFacts, RedoPoint
+from tidemark.io.node.node_errors import LockTimedOut, RecoveryConflict, WalRemoved
+from tidemark.io.node.replication import TimelineEnd, WalStream
+from tidemark.io.node.seed import FILES_ATTEMPTS_MAX, FileRows, SeedSession, being_rewritten
+from tidemark.io.node.uncaptured_seed import VisitingSession, uncaptured_databases, untouched_template
+from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError
+from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
+from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
+from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
+from tidemark.wal.segments import ReadSegment
+from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
+
+ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog or by a standby's replay
+# Attempts at a seed whose WAL the node removes. Each begins at the checkpoint behind which the last one's WAL was
+# removed, so it has the time of a whole checkpoint cycle: a node that checkpoints every few seconds ends some attempts.
+REMOVED_ATTEMPTS_MAX = 20
+POLL_S = 0.1  # between looks at the oldest transaction; doubles as the time to wait for WAL
+TELL_S = 1.0  # between tellings of who is waited for
+WAIT_S_DEFAULT = 600.0
+_XID_MASK = 0xFFFFFFFF
+_REMOVED_HINT = (
+    "the node checkpoints and removes WAL faster than the catalogs are read: raise wal_keep_size (or max_wal_size) "
+    "on it until this is done, or try again when it writes less"
+)
+SelectDatabases = Callable[[Node], Sequence[str]]
+FollowsDatabase = Callable[[str], bool]
+
+
+class OlderTransactions(NodeUnfit):
+    """Transactions that were open when the seed began did not end in time."""
+
+    hint = (
+        "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend), or raise seed.wait_s; creating a slot waits so too"
+    )
+
+
+class WaitObserver(Protocol):
+    """Is told of a wait for older transactions; called from within, so it must return at once."""
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Hear for which transactions the seed waits: once a second while it does."""
+
+
+class SeedObserver(WaitObserver, Protocol):
+    """Is told what a seed is doing, in the same way."""
+
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Hear that of the WAL since the checkpoint, [start_lsn, end_lsn) so far, all below `lsn` is replayed."""
+
+    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
+        """Hear that number `attempt` of the attempts ended with `error`, and that the next one begins."""
+
+
+def nothing_else(_database: str) -> bool:
+    """Follow no database that is not captured."""
+    return False
+
+
+class SilentObserver:
+    """An observer that does not mind."""
+
+    def waiting(self, blockers: Sequence[Blocker], waited_s: float) -> None:
+        """Do nothing."""
+
+    def replaying(self, start_lsn: Lsn, lsn: Lsn, end_lsn: Lsn) -> None:
+        """Do nothing."""
+
+    def repeating(self, error: TidemarkError, attempt: int, attempts_max: int) -> None:
+        """Do nothing."""
+
+
+class Waiting:
+    """A wait for the end of all transactions older than `below`, look by look, up to `wait_s`."""
+
+    def __init__(self, below: FullXid, wait_s: float, observer: WaitObserver) -> None:
+        self._below = below
+        self._wait_s = wait_s
+        self._observer = observer
+        self._started_s = self._told_s = time.monotonic()
+
+    def look(self, node: Node) -> Snapshot | None:
+        """Return the snapshot that shows that it is over, or None; raise if it takes too long."""
+        snapshot = node.snapshot()
+        if snapshot.xmin >= self._below:
+            return snapshot
+        now_s = time.monotonic()
+        waited_s = now_s - self._started_s
+        if now_s - self._told_s >= TELL_S or waited_s > self._wait_s:
+            self._told_s = now_s
+            blockers = node.blockers(self._below)
+            self._observer.waiting(blockers, waited_s)
+            if waited_s > self._wait_s:
+                names = "; ".join(map(str, blockers)) or "none that this role can see"
+                raise OlderTransactions(f"{node.where}: older transactions are open after {waited_s:.0f} s: {names}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """Mirrors that are exact at `lsn`, where the next record is looked for."""
+
+    node: NodeFacts
+    format: WalFormat
+    timeline: TimelineId
+    lsn: Lsn
+    mirrors: DatabaseMirrors
+    databases: Mapping[Oid, str]  # those asked for
+    complete_from: FullXid  # transactions from this one on stand whole after `lsn`
+    top_of: Mapping[Xid, Xid]  # subtransactions that are open at `lsn`
+
+
+def take_seed(
+    dsn: str,
+    databases: Sequence[str] | SelectDatabases = (),
+    *,
+    follows: FollowsDatabase = nothing_else,
+    wait_s: float = WAIT_S_DEFAULT,
+    observer: SeedObserver | None = None,
+) -> Seed:
+    """Return mirrors of `databases` (none: the DSN's own); waits for older transactions, up to `wait_s`.
+
+    With a function in their place, which chooses among those that are there, mirrors of the templates are added, and of
+    what `follows` names: databases that are created later can be followed, and those be renamed into the selection.
+    """
+    told = observer or SilentObserver()
+    failed = removed = 0
+    while True:
+        try:
+            if callable(databases):
+                return _attempt_all(dsn, databases, follows, wait_s, told)
+            return _attempt(dsn, databases, wait_s, told)
+        except WalRemoved as error:
+            removed += 1
+            if removed == REMOVED_ATTEMPTS_MAX:
+                raise WalRemoved(str(error), hint=_REMOVED_HINT) from error
+            told.repeating(error, removed, REMOVED_ATTEMPTS_MAX)
+        except (SeedOvertaken, RecoveryConflict, LockTimedOut) as error:
+            failed += 1
+            if failed == ATTEMPTS_MAX:
+                raise
+            told.repeating(error, failed, ATTEMPTS_MAX)
+
+
+def settle(
+    node: Node, seed: Seed, *, wait_s: float = WAIT_S_DEFAULT, observer: SeedObserver | None = None
+) -> Visibility:
+    """Wait until the transactions older than the seed have ended; return the snapshot S2 behind which changes begin."""
+    snapshot = _wait_for_older(node, seed.complete_from, wait_s, observer or SilentObserver(), time.sleep)
+    return begin_behind(node, snapshot, seed.complete_from)
+
+
+def begin_behind(node: Node, snapshot: Snapshot, complete_from: FullXid) -> Visibility:
+    """Return S2, `snapshot` having shown that all transactions older than `complete_from` have ended."""
+    return ReplayedSnapshot(complete_from, node.flush_lsn()) if node.is_in_recovery() else snapshot
+
+
+def decoder_of(seed: Seed, *, memory_bytes: int, spill: SpillPort | None = None) -> Decoder:
+    """Return a decoder that goes on where the seed ends."""
+    decoder = Decoder(
+        seed.format,
+        seed.timeline,
+        seed.mirrors,
+        next_xid=seed.complete_from,
+        memory_bytes=memory_bytes,
+        spill=spill,
+        complete_from=seed.complete_from,
+    )
+    for xid, top_xid in seed.top_of.items():
+        decoder.transactions.enter_partial(xid, top_xid, seed.lsn)
+    return decoder
+
+
+def _attempt_all(
+    dsn: str, select: SelectDatabases, follows: FollowsDatabase, wait_s: float, observer: SeedObserver
+) -> Seed:
+    with Node(dsn) as node:
+        wanted = select(node)
+    seed = _attempt(dsn, wanted, wait_s, observer, follows)
+    coming = seed.mirrors.shared.being_created()
+    with Node(dsn) as node:
+        missed = set(select(node)) - set(seed.databases.values())
+    if coming or missed:
+        names = ", ".join([*(row.name for row in coming), *sorted(missed)])
+        raise SeedOvertaken(f"databases were created while the seed was being taken: {names}")
+    return seed
+
+
+def _attempt(
+    dsn: str,
+    databases: Sequence[str],
+    wait_s: float,
+    observer: SeedObserver,
+    follows: FollowsDatabase | None = None,
+) -> Seed:
+    with ExitStack() as stack:
+        wanted: Sequence[str | None] = databases or (None,)
+        nodes = [stack.enter_context(Node(dsn, database)) for database in wanted]
+        first = nodes[0]
+        facts = first.check_fitness()
+        for node in nodes[1:]:
+            node.check_same_node(facts.system_identifier)
+        redo = first.redo_point()
+        fmt = wal_format(facts.major)
+        next_xid = Xid(redo.next_xid & 0xFFFFFFFF)
+        own, *others = [SeedSession(node) for node in nodes]
+        mirrors = [own.begin(fmt, next_xid, None)]
+        shared = mirrors[0].shared
+        mirrors += [session.begin(fmt, next_xid, shared) for session in others]
+        sessions: list[SeedSession | VisitingSession] = [own, *others]
+        if follows is not None:
+            for other in uncaptured_databases(dsn, first, databases, follows):
+                mirror = other.begin_if_admitted(fmt, next_xid, shared)
+                if mirror is not None:
+                    sessions.append(other)
+                    mirrors.append(mirror)
+        replay = stack.enter_context(_Replay(dsn, facts, redo, DatabaseMirrors(mirrors), observer))
+        _wait_for_older(first, redo.next_xid, wait_s, observer, replay.pump)
+        answers = [session.read(mirror, replay.pump) for session, mirror in zip(sessions, mirrors, strict=True)]
+        end_lsn, files = _end(first, sessions)
+        lsn = replay.run_to(end_lsn)
+        for asked, mirror, answer, current in zip(sessions, mirrors, answers, files, strict=True):
+            seed.merge(mirror, answer)
+            asked.check_files(mirror, current)
+        if follows is not None:
+            mirrors += untouched_template(first, sessions, mirrors)
+        asked_for = {mirror.database: node.facts().database for mirror, node in zip(mirrors, nodes, strict=False)}
+        return Seed(
+            node=facts,
+            format=fmt,
+            timeline=replay.timeline,
+            lsn=lsn,
+            mirrors=DatabaseMirrors(mirrors, lambda row: row.oid in asked_for),
+            databases=asked_for,
+            complete_from=replay.next_xid,
+            top_of=dict(replay.follower.top_of),
+        )
+
+
+def _end(node: Node, sessions: Sequence[SeedSession | VisitingSession]) -> tuple[Lsn, list[FileRows]]:
+    """Return L2, and in which files the catalogs stand there: the same before and after, for rewrites go on."""
+    files = [session.files() for session in sessions]
+    for _ in range(FILES_ATTEMPTS_MAX):
+        end_lsn = node.flush_all()
+        if files == (files := [session.files() for session in sessions]):
+            return end_lsn, files
+    raise being_rewritten(node)
+
+
+def _wait_for_older(
+    node: Node, below: FullXid, wait_s: float, observer: SeedObserver, meanwhile: Callable[[float], None]
+) -> Snapshot:
+    """Wait until no transaction older than `below` is open; return the snapshot that showed it."""
+    waiting = Waiting(below, wait_s, observer)
+    while (snapshot := waiting.look(node)) is None:
+        meanwhile(POLL_S)
+    return snapshot
+
+
+def next_xid_after(next_xid: FullXid, block: RecordBlock, stop: int) -> FullXid:
+    """Return the next xid once the records before index `stop` are told, `next_xid` having been it before them."""
+    distances = {(xid - next_xid) & _XID_MASK for xid in set(block.xids[:stop]) if xid}
+    ahead = [distance for distance in distances if distance <= _XID_MASK >> 1]
+    return FullXid(next_xid + max(ahead) + 1) if ahead else next_xid
+
+
+class _Replay:
+    """WAL from the redo LSN on, followed by the mirrors; connects again where the server hangs up."""
+
+    def __init__(
+        self, dsn: str, facts: NodeFacts, redo: RedoPoint, mirrors: DatabaseMirrors, observer: SeedObserver
+    ) -> None:
+        fmt = wal_format(facts.major)
+        self.follower = CatalogFollower(fmt, mirrors)
+        self._sieve = RecordSieve(fmt, mirrors)
+        self._dsn = dsn
+        self._facts = facts
+        self.timeline = redo.timeline  # of what is received
+        self.next_xid = redo.next_xid  # after all that WAL told of
+        self._framer = Framer(
+            fmt,
+            system_identifier=facts.system_identifier,
+            segment_bytes=facts.segment_bytes,
+            timeline=redo.timeline,
+            start_lsn=redo.redo_lsn,
+        )
+        self._observer = observer
+        self._start_lsn = self._end_lsn = redo.redo_lsn  # of what there is to be replayed, as far as is known
+        self._lsn = redo.redo_lsn  # of the first record that is not followed
+        self._next_lsn = Lsn(redo.redo_lsn // PAGE_BYTES * PAGE_BYTES)  # of the first byte that is not received
+        self._stream = self._connect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stream.close()
+
+    def pump(self, wait_s: float = 0.0) -> None:
+        """Follow what has arrived, and what arrives within `wait_s`."""
+        deadline = time.monotonic() + wait_s
+        while self._receive(max(0.0, deadline - time.monotonic()), None):
+            pass
+
+    def run_to(self, end_lsn: Lsn) -> Lsn:
+        """Follow all records that begin before `end_lsn`; return where the next one is looked for."""
+        self._end_lsn = end_lsn
+        while self._next_lsn < end_lsn:
+            self._receive(POLL_S, end_lsn)
+        return self._lsn
+
+    def _connect(self) -> WalStream:
+        stream = WalStream(self._dsn)
+        try:
+            identity = stream.identify(self._facts.system_identifier)
+            self._end_lsn = max(self._end_lsn, identity.flush_lsn)
+            self._start(stream)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _start(self, stream: WalStream) -> None:
+        """Stream from the next byte on, along the node's timelines: a checkpoint may be from before a promotion."""
+        while (ended := stream.start(self._next_lsn, self.timeline)) is not None:
+            self._switch(ended)
+
+    def _switch(self, ended: TimelineEnd) -> None:
+        if ended.next_start_lsn < self._next_lsn:  # a record was sent by half
+            raise NodeUnreachable("the node was promoted while the seed was being taken", hint="take the seed again")
+        self.timeline = ended.next_timeline
+        self._framer.follow(self.timeline)
+
+    def _receive(self, wait_s: float, stop_lsn: Lsn | None) -> bool:
+        """Take one event; tell if there was one."""
+        try:
+            event = self._stream.read(wait_s)
+        except NodeUnreachable:
+            # A long answer to a query kept us from answering the walsender in time. If the node is gone, this says so.
+            self._stream.close()
+            self._stream = self._connect()
+            return False
+        if isinstance(event, TimelineEnd):
+            self._switch(event)
+            self._start(self._stream)
+        if isinstance(event, ReadSegment):
+            self._follow(event, stop_lsn)
+            self._end_lsn = max(self._end_lsn, event.end_lsn)
+            self._observer.replaying(self._start_lsn, event.end_lsn, self._end_lsn)
+        return event is not None
+
+    def _follow(self, segment: ReadSegment, stop_lsn: Lsn | None) -> None:
+        self._framer.feed(segment.start_lsn, segment.data)
+        self._next_lsn = segment.end_lsn
+        while not isinstance(block := self._framer.next_block(), NeedMore):
+            if isinstance(block, Invalid):
+                raise CorruptWal(f"the stream: {block}")
+            stop = len(block) if stop_lsn is None else bisect_left(block.lsns, stop_lsn, 0, len(block))
+            for record in self._sieve.records(block, stop):
+                self.follower.follow(record)
+            self.next_xid = next_xid_after(self.next_xid, block, stop)
+            if stop:
+                self._lsn = Lsn(block.ends[stop - 1])
+            if stop < len(block):
+                return

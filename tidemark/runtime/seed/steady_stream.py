@@ -1,0 +1,98 @@
+"""A node's stream of WAL that outlives its connections, for commands that follow a node while somebody watches.
+
+Connecting again is safe: a server never sends WAL that a crash could take back, so the next byte is asked for. The
+daemons have a network thread of their own instead (`tidemark.runtime.capture.network`).
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from types import TracebackType
+from typing import Self
+
+from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
+from tidemark.model.errors import NodeUnreachable
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
+from tidemark.wal.segments import ReadSegment
+from tidemark.wal.versions import PAGE_BYTES
+
+RECONNECT_S_MAX = 60.0  # how long a node that is away is borne
+RECONNECT_PAUSE_S = 0.2
+
+
+def check_stream(dsn: str, system_identifier: SystemIdentifier) -> None:
+    """Raise what keeps us from streaming WAL: pg_hba.conf has lines of its own for it, and walsenders are few."""
+    with closing(WalStream(dsn)) as stream:
+        stream.identify(system_identifier)
+
+
+class SteadyStream:
+    """WAL from the page of `start_lsn` on, along the node's timelines: each begins where the last one was left."""
+
+    def __init__(
+        self,
+        dsn: str,
+        system_identifier: SystemIdentifier,
+        start_lsn: Lsn,
+        timeline: TimelineId,
+        away: Callable[[NodeUnreachable], None] | None = None,
+    ) -> None:
+        """Connect with the first read; `away` is told of each time that a stream which stood has broken."""
+        self._dsn = dsn
+        self._away = away
+        self._stood = False
+        self._system_identifier = system_identifier
+        self._next_lsn = Lsn(start_lsn // PAGE_BYTES * PAGE_BYTES)
+        self._timeline = timeline
+        self._stream: WalStream | None = None
+        self._away_since_s: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def read(self, wait_s: float) -> ReadSegment | None:
+        """Return the next slice; None if none comes within `wait_s`."""
+        event = self._event(wait_s)
+        if isinstance(event, TimelineEnd):
+            self.close()
+            # NB: the old one may have been sent beyond its end, into a record that was never whole.
+            self._timeline, self._next_lsn = event.next_timeline, event.next_start_lsn
+        elif isinstance(event, ReadSegment):
+            self._next_lsn = event.end_lsn
+            return event
+        return None
+
+    def _event(self, wait_s: float) -> StreamEvent | None:
+        try:
+            if self._stream is None:
+                self._stream = WalStream(self._dsn)
+                self._stream.identify(self._system_identifier)
+                ended = self._stream.start(self._next_lsn, self._timeline)
+                self._stood = True
+                if ended is not None:
+                    return ended
+            event = self._stream.read(wait_s)
+        except NodeUnreachable as error:
+            self.close()
+            if not self._stood:
+                raise  # a node that never answered is said at once
+            now_s = time.monotonic()
+            if self._away_since_s is None:
+                self._away_since_s = now_s
+                if self._away is not None:
+                    self._away(error)
+            if now_s - self._away_since_s > RECONNECT_S_MAX:
+                raise
+            time.sleep(min(RECONNECT_PAUSE_S, wait_s))
+            return None
+        self._away_since_s = None
+        return event
