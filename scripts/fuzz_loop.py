@@ -10,7 +10,7 @@ from types import FunctionType
 import atheris
 
 with atheris.instrument_imports(include=["tidemark"], enable_loader_override=False):
-    from tests.support.byte_targets.table import TARGETS
+    from tests.support.forged.byte_targets.table import TARGETS
 
 
 def instrument_twins() -> None:

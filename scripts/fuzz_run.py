@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tests.support.byte_targets.table import TARGETS, corpus, keep
+from tests.support.forged.byte_targets.table import TARGETS, corpus, keep
 
 LOOP = Path(__file__).with_name("fuzz_loop.py")
 INPUT_S_MAX = 20  # one input that takes longer is a bug

@@ -10,8 +10,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support.postgres import Cluster, database_in
-from tests.support.postgres import new_cluster as make_cluster
+from tests.support.servers.postgres import Cluster, database_in
+from tests.support.servers.postgres import new_cluster as make_cluster
 
 # No test fails by the clock: Hypothesis would let one that took longer than it likes, and machines have their pauses.
 settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar
-from tests.support.failover import Pair, archiving_node, paired
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.servers.archiving import Archiving
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch
 from tidemark.model.position import NO_SEQUENCE

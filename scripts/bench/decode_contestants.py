@@ -22,7 +22,7 @@ from typing import IO
 import psutil
 
 from scripts.bench.decode_workloads import PLUGINS, PUBLICATION, Recording, source_slot
-from tests.support.postgres import SUPERUSER, Cluster, Session, sql
+from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
 from tidemark.model.lsn import format_lsn
 
 TURN_TIMEOUT_S = 180

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.postgres import Cluster, Session, new_cluster, sql
+from tests.support.servers.postgres import Cluster, Session, new_cluster, sql
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, parse_segment_name, segment_start
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from scripts.bench.decode_contestants import CDCCTL, ROOT, init_state
 from scripts.bench.decode_workloads import CREATE_NARROW, INSERT_NARROW, SETTINGS
 from scripts.bench.machine import machine
-from tests.support.postgres import Cluster, Session, new_cluster, sql
+from tests.support.servers.postgres import Cluster, Session, new_cluster, sql
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn
 from tidemark.wal.segments import SEGMENT_BYTES_DEFAULT, parse_segment_name, segment_start
 

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scripts.bench.machine import machine
-from tests.support.aged_logs import age, lengthen, versions
-from tests.support.lakes import IDENTITY, batch
-from tests.support.scripted_table import RELATION, ScriptedTable
+from tests.support.lakes.aged_logs import age, lengthen, versions
+from tests.support.lakes.lakes import IDENTITY, batch
+from tests.support.lakes.scripted_table import RELATION, ScriptedTable
 from tidemark.io.host.logs import configure_logs, get_log
 from tidemark.model.lsn import Oid
 from tidemark.model.position import Sequence

@@ -25,7 +25,7 @@ from typing import Self
 
 from scripts.bench.latency_readers import DATABASE, END, READY, TABLE, config_of
 from scripts.bench.machine import machine
-from tests.support.postgres import SUPERUSER, Cluster, new_cluster
+from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.runtime.seed.initialise import initialise
 

@@ -28,7 +28,7 @@ import psutil
 
 from scripts.bench.machine import machine
 from scripts.bench.overhead_companions import COMPANIONS, PUBLICATION, Companion, Node, cpu_s, wait_for
-from tests.support.postgres import new_cluster, sql
+from tests.support.servers.postgres import new_cluster, sql
 from tidemark.io.node.dsn import APPLICATION_NAME
 from tidemark.model.lsn import Lsn, parse_lsn
 

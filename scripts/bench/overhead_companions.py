@@ -22,8 +22,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.captures import Sidecar
-from tests.support.postgres import SUPERUSER, Cluster, Session, sql
+from tests.support.processes.captures import Sidecar
+from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
 from tidemark.model.lsn import Lsn, parse_lsn
 
 DATABASE = "postgres"

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.postgres import new_cluster
-from tests.support.servers import server
+from tests.support.servers.postgres import new_cluster
+from tests.support.servers.servers import server
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer, Invalid, RecordBlock

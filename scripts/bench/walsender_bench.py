@@ -21,7 +21,7 @@ from pathlib import Path
 from scripts.bench.decode_contestants import PLUGIN_OPTIONS, init_state
 from scripts.bench.decode_workloads import WORKLOADS, Recording, node, record, source_slot
 from scripts.bench.machine import machine
-from tests.support.postgres import SUPERUSER, Cluster, Session, sql
+from tests.support.servers.postgres import SUPERUSER, Cluster, Session, sql
 from tidemark.io.node.replication import WalStream
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.wal.segments import first_page_lsn

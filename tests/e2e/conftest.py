@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark import running_spark
+from tests.support.processes.spark import running_spark
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.feeder import World, feed, make_state
-from tests.support.guide import programs
-from tests.support.lakes import feed_by_hand, replica_rows
+from tests.support.lakes.lakes import feed_by_hand, replica_rows
+from tests.support.processes.guide import programs
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.change import ChangeBatch

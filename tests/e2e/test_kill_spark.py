@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.feeder import World, feed, make_state
-from tests.support.spark_campaign import Campaign, run
-from tests.support.spark_process import DELETED, wait_for
+from tests.support.faults.spark_campaign import Campaign, run
+from tests.support.processes.spark_process import DELETED, wait_for
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.pipeline.lake.failpoints import Failpoint
 
 LOOK_UP = "pyspark.sql.worker.lookup_data_sources"

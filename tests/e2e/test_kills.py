@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kill_campaign import DEATHS, run
-from tests.support.postgres import Cluster
+from tests.support.faults.kill_campaign import DEATHS, run
+from tests.support.servers.postgres import Cluster
 
 SECONDS = 15  # what starts and restarts take, and each kind of death once, is more
 SEED = 5

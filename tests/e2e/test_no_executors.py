@@ -10,9 +10,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.support.feeder import World, feed, make_state
-from tests.support.spark_campaign import Campaign
-from tests.support.spark_process import wait_for
+from tests.support.faults.spark_campaign import Campaign
+from tests.support.processes.spark_process import wait_for
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.pipeline.driver.executors import NO_EXECUTORS
 from tidemark.pipeline.driver.java import java_home
 

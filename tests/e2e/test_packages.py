@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cdcctl import cdcctl, refused, running, succeeded
-from tests.support.packages import (
+from tests.support.processes.cdcctl import cdcctl, refused, running, succeeded
+from tests.support.processes.packages import (
     ROOT,
     Installed,
     build_sdist,
@@ -22,7 +22,7 @@ from tests.support.packages import (
     environment_in,
     run,
 )
-from tests.support.postgres import Cluster
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode

@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.support.captures import Sidecar, running
-from tests.support.postgres import Cluster, database_in
-from tests.support.spark import land
-from tests.support.spark_process import wait_for
+from tests.support.processes.captures import Sidecar, running
+from tests.support.processes.spark import land
+from tests.support.processes.spark_process import wait_for
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import Lsn, parse_lsn
 from tidemark.pipeline.lake.compare import compare

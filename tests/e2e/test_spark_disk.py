@@ -9,12 +9,12 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from tests.e2e.test_spark_pipeline import GROUPS, SEED, Place
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.feeder import World, feed, make_state
-from tests.support.lakes import CAPTURE
-from tests.support.small_disk import needs_mount, small_disk
-from tests.support.spark import land
-from tests.support.spark_process import SparkProcess, wait_for
+from tests.support.lakes.lakes import CAPTURE
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.spark import land
+from tests.support.processes.spark_process import SparkProcess, wait_for
+from tests.support.servers.small_disk import needs_mount, small_disk
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.io.process.metrics import CAPTURE_LABEL, DISK_FULL
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder

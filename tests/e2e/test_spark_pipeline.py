@@ -12,12 +12,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.support.aged_logs import LOG_FOLDER, age, lengthen, versions
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.feeder import World, feed, make_state
-from tests.support.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
-from tests.support.scripted_table import DATABASE
-from tests.support.spark import land
+from tests.support.lakes.aged_logs import LOG_FOLDER, age, lengthen, versions
+from tests.support.lakes.lakes import CAPTURE, IDENTITY, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.spark import land
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.io.host.failpoints import arm
 from tidemark.io.process.metrics import CAPTURE_LABEL
 from tidemark.io.state.outbox import OutboxReader

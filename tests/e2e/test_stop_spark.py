@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.feeder import World, feed, make_state
-from tests.support.lakes import feed_by_hand
-from tests.support.spark_campaign import Campaign
-from tests.support.spark_process import DEADLINE_S, wait_for
+from tests.support.faults.spark_campaign import Campaign
+from tests.support.lakes.lakes import feed_by_hand
+from tests.support.processes.spark_process import DEADLINE_S, wait_for
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.io.host.failpoints import LOG_VARIABLE
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING
 from tidemark.io.state.state_folder import StateFolder

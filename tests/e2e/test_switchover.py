@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import NewCluster
-from tests.support.captures import Sidecar
-from tests.support.following import FollowingSidecar, Hosts, two_hosts
-from tests.support.lakes import rows_by_key
-from tests.support.spark import land
-from tests.support.standby import promote, standby_of, wait_until_replayed
+from tests.support.lakes.lakes import rows_by_key
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.following import FollowingSidecar, Hosts, two_hosts
+from tests.support.processes.spark import land
+from tests.support.servers.standby import promote, standby_of, wait_until_replayed
 from tidemark.model.mode import Stage
 
 JOIN_S = 120

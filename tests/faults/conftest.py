@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.processes.captures import Sidecar
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archiving
-from tests.support.small_disk import needs_mount, small_disk
+from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.io.archive.hole_ledger import HoleLedger
 
 HOLD_S = 1.5  # the server tries three times, a second apart, then waits for a minute or the next segment

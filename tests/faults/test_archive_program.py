@@ -19,7 +19,7 @@ from archiver.archive_command import (
     UNLISTED_HOLDS,
     Job,
 )
-from tests.support.archiving import segment_bytes
+from tests.support.servers.archiving import segment_bytes
 from tidemark.io.archive.held_wal import held_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
 from tidemark.io.archive.spool import Spool

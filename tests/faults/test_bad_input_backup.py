@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import segment_bytes
-from tests.support.backups import by_copy
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import new_cluster
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.archiving import segment_bytes
+from tests.support.servers.backups import by_copy
+from tests.support.servers.postgres import new_cluster
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
 from tidemark.io.state.state import StateStore

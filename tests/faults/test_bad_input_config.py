@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.postgres import Cluster
 from tidemark.model.errors import ExitCode
 
 BAD = (

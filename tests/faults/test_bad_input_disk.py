@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster
-from tests.support.small_disk import SmallDisk, needs_mount, small_disk
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.postgres import Cluster
+from tests.support.servers.small_disk import SmallDisk, needs_mount, small_disk
 from tidemark.model.errors import ExitCode
 
 pytestmark = needs_mount

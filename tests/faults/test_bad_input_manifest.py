@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.backups import by_program, in_tar_format
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster
-from tests.support.postgres import new_cluster as cluster_of_major
-from tests.support.standby import standby_of, wait_until_replayed
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.backups import by_program, in_tar_format
+from tests.support.servers.postgres import Cluster
+from tests.support.servers.postgres import new_cluster as cluster_of_major
+from tests.support.servers.standby import standby_of, wait_until_replayed
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.backup.backup import open_backup
 from tidemark.model.errors import ExitCode, TidemarkError

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.middlemen import as_major, proxy, silence
-from tests.support.postgres import HBA, HBA_REPLICATION, Cluster, free_port, new_cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.middlemen import as_major, proxy, silence
+from tests.support.servers.postgres import HBA, HBA_REPLICATION, Cluster, free_port, new_cluster
 from tidemark.model.errors import ExitCode
 
 ROLE = "cdc"

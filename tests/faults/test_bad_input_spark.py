@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cdcctl import Done, cdcctl, environment
-from tests.support.feeder import World, feed, make_state
+from tests.support.processes.cdcctl import Done, cdcctl, environment
+from tests.support.workloads.feeder import World, feed, make_state
 from tidemark.model.errors import ExitCode
 
 pytestmark = pytest.mark.timeout(300)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, refused
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, refused
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn, parse_lsn
 from tidemark.wal.segments import segment_name

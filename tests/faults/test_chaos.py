@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos.campaign import Directed, run
-from tests.support.chaos.faults import linger_behind_the_move, switch_off_until_met
-from tests.support.chaos.prologue import meet_every_failpoint
-from tests.support.chaos.world import Setting, World
-from tests.support.small_disk import needs_mount
+from tests.support.faults.chaos.campaign import Directed, run
+from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off_until_met
+from tests.support.faults.chaos.prologue import meet_every_failpoint
+from tests.support.faults.chaos.world import Setting, World
+from tests.support.servers.small_disk import needs_mount
 from tidemark.runtime.daemon.effects import HandoverPoint
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]

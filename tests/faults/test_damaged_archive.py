@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import QUICK, Archiver, archiving_node
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import QUICK, Archiver, archiving_node
+from tests.support.servers.archiving import Archiving
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import LOSS_PREFIX, LogicalMessage
 from tidemark.model.errors import ExitCode

@@ -6,9 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.captures import Sidecar, running
-from tests.support.postgres import Cluster, Session, sql
-from tests.support.tls import tls_cluster, tls_dsn
+from tests.support.processes.captures import Sidecar, running
+from tests.support.servers.postgres import Cluster, Session, sql
+from tests.support.servers.tls import tls_cluster, tls_dsn
 from tidemark.model.lsn import parse_lsn
 
 ROWS = 200_000

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.mixed_load import MixedLoad, create_tables
-from tests.support.postgres import Cluster, Session, sql
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.servers.postgres import Cluster, Session, sql
+from tests.support.workloads.mixed_load import MixedLoad, create_tables
 
 KILLS = 6
 OPEN_AT_ONCE = 2

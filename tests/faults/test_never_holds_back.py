@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.node.replication import WAL_SENDER_TIMEOUT_S
 
 MB = 1 << 20

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, refused, running, succeeded
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, refused, running, succeeded
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
 
 PASSWORD = "hunter2-in-the-clear"

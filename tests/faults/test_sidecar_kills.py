@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.mixed_load import OLD_ROWS, MixedLoad, create_tables
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.servers.postgres import Cluster
+from tests.support.workloads.mixed_load import OLD_ROWS, MixedLoad, create_tables
 
 KILLS = 6
 TRANSACTIONS_MAX = 1500  # a session: the load has to outlast the kills, not the patience

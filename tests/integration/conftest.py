@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.archiving import Archiving
-from tests.support.failover import Pair, archiving_node, paired
-from tests.support.made_samples import TYPES_DDL
-from tests.support.postgres import Cluster, database_in
-from tests.support.standby import standby_of
+from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.samples.made_samples import TYPES_DDL
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import Cluster, database_in
+from tests.support.servers.standby import standby_of
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_metrics import NAMES, OF_THE_PIPELINE, served
-from tests.support import prometheus
-from tests.support.failover import Pair, archiving_node, paired
+from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.servers import prometheus
 from tidemark.io.process import metrics
 from tidemark.model.mode import Stage
 from tidemark.wal.kernel import COMPILED

@@ -10,7 +10,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive import ArchiveFolder, BadSegment, Hole, NoWal
 from tidemark.io.archive.segment_file import DamagedFile
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archive_script
-from tests.support.captures import config_for
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster, new_cluster
-from tests.support.waiting import wait_until
+from tests.support.processes.captures import config_for
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.archiving import Archiving, archive_script
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive_setup import adopt_archive, try_program
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.spool import Spool

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archiving
-from tests.support.postgres import Cluster
+from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.archive.archive import ArchiveFolder, Hole

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_archive_access import DEADLINE_S, Watched, watched, write
-from tests.support.archiving import archive_script
-from tests.support.cdcctl import Done, cdcctl, refused, succeeded, told
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.servers.archiving import archive_script
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.model.errors import ExitCode
 
 SEGMENT_DIGITS = 16  # of a WAL file's name, behind its timeline

@@ -10,10 +10,10 @@ import pytest
 from deltalake import DeltaTable
 
 from ctl.main import INTERRUPTED
-from tests.support.captures import Sidecar, replayed
-from tests.support.cdcctl import cdcctl, contents, refused, succeeded
-from tests.support.lakes import feed_by_hand, rows_by_key
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.lakes.lakes import feed_by_hand, rows_by_key
+from tests.support.processes.captures import Sidecar, replayed
+from tests.support.processes.cdcctl import cdcctl, contents, refused, succeeded
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archive_script, segment_bytes
-from tests.support.cdcctl import Done, cdcctl, contents, refused, succeeded
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, succeeded
+from tests.support.servers.archiving import Archiving, archive_script, segment_bytes
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive_setup import archive_setting
 from tidemark.io.archive.spool import Spool
 from tidemark.io.process.config import ArchiveConfig, Config

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.failover import Pair
-from tests.support.small_disk import SmallDisk, needs_mount, small_disk
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.failover import Pair
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.small_disk import SmallDisk, needs_mount, small_disk
 from tidemark.model.mode import Stage
 
 pytestmark = needs_mount

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.servers.postgres import Cluster
 from tidemark.io.node.node import Blocker
 from tidemark.io.process.config import SeedConfig
 from tidemark.io.state.state import StateStore

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.big_transaction import DATABASE, MB, Watched
-from tests.support.postgres import new_cluster
+from tests.support.servers.postgres import new_cluster
+from tests.support.workloads.big_transaction import DATABASE, MB, Watched
 from tidemark.io.process.metrics import ROWS, SPILLED
 from tidemark.model.errors import ExitCode
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.captures import Sidecar, change_log, replayed, running
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed, running
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import GroupItem, LogicalMessage, SchemaEvent, Truncation
 from tidemark.model.errors import ExitCode

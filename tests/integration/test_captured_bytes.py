@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Cluster, new_cluster
-from tests.support.receiving import Receiver
-from tests.support.waiting import wait_until
-from tests.support.waldump import waldump
+from tests.support.oracles.waldump import waldump
+from tests.support.processes.receiving import Receiver
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.engine.progress import Progress
 from tidemark.io.node.replication import WalStream
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.catalogs import Observed, differences, flush_lsn, observe, play
-from tests.support.ddl_script import REWRITES, STEPS
-from tests.support.postgres import Cluster, new_cluster, sql
-from tests.support.random_sessions.crew import storm
+from tests.support.oracles.catalogs import Observed, differences, flush_lsn, observe, play
+from tests.support.servers.postgres import Cluster, new_cluster, sql
+from tests.support.workloads.ddl_script import REWRITES, STEPS
+from tests.support.workloads.random_sessions.crew import storm
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.heap import CatalogHeap
 from tidemark.decode.catalog.history import (

@@ -10,12 +10,12 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.conftest import NewCluster
-from tests.support.catalogs import Observed, description_differences, differences, flush_lsn, observe, play
-from tests.support.ddl_script import REWRITES, STEPS
-from tests.support.postgres import Cluster, StopMode, new_cluster, sql
-from tests.support.random_sessions.crew import storm
-from tests.support.servers import MAJORS
-from tests.support.waiting import wait_until
+from tests.support.oracles.catalogs import Observed, description_differences, differences, flush_lsn, observe, play
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.servers.servers import MAJORS
+from tests.support.workloads.ddl_script import REWRITES, STEPS
+from tests.support.workloads.random_sessions.crew import storm
 from tidemark.decode.catalog.alike import Alike
 from tidemark.decode.catalog.describe import DescribedRelation, Describer, Incomplete, RowReaders
 from tidemark.decode.catalog.layout import PG_CLASS, PG_TYPE

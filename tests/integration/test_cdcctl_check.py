@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import running
-from tests.support.cdcctl import Done, cdcctl, succeeded, told
-from tests.support.failover import Pair, paired
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import running
+from tests.support.processes.cdcctl import Done, cdcctl, succeeded, told
+from tests.support.processes.failover import Pair, paired
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import Cluster
 from tidemark.io.archive.spool import Spool
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.errors import ExitCode

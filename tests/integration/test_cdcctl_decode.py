@@ -18,10 +18,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.support.cdcctl import Done, cdcctl, contents, refused, running, succeeded
-from tests.support.oracle import ROLE, ServerSide, ensure_role, without_own_messages
-from tests.support.postgres import Cluster, StopMode, new_cluster, sql
-from tests.support.waldump import waldump
+from tests.support.oracles.oracle import ROLE, ServerSide, ensure_role, without_own_messages
+from tests.support.oracles.waldump import waldump
+from tests.support.processes.cdcctl import Done, cdcctl, contents, refused, running, succeeded
+from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import Lsn, format_lsn, parse_lsn

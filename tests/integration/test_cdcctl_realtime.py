@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import Done, cdcctl, refused, running, succeeded, told
-from tests.support.failover import HANGS_SOON, RING_BYTES, Pair, paired
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import Done, cdcctl, refused, running, succeeded, told
+from tests.support.processes.failover import HANGS_SOON, RING_BYTES, Pair, paired
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import archiving_node, paired
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import archiving_node, paired
 from tidemark.io.state.outbox import OutboxReader
 
 

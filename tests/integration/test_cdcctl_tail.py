@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.cdcctl import cdcctl, command, environment, refused, running, succeeded
-from tests.support.oracle import ROLE, ServerSide, ensure_role
-from tests.support.postgres import Cluster, sql
+from tests.support.oracles.oracle import ROLE, ServerSide, ensure_role
+from tests.support.processes.cdcctl import cdcctl, command, environment, refused, running, succeeded
+from tests.support.servers.postgres import Cluster, sql
 from tidemark.model.errors import ExitCode
 
 FOLLOWING = "changes follow from here on"

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import Pair, paired
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import Pair, paired
+from tests.support.servers.archiving import Archiving
 from tidemark.model.mode import Stage
 
 # Both daemons, with a wall clock that is a day or a year off, another way each time it is asked.

@@ -10,8 +10,8 @@ from types import FrameType
 
 import pytest
 
-from tests.support.captures import config_for
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import config_for
+from tests.support.servers.postgres import Cluster
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.locks import RoleLock

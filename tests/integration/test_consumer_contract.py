@@ -23,9 +23,9 @@ from tests.integration.test_delivery import (
     stopping,
     store,
 )
-from tests.support import groups
-from tests.support.captures import config_for
-from tests.support.postgres import Cluster
+from tests.support.forged import groups
+from tests.support.processes.captures import config_for
+from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff, RetryPolicy
 from tidemark.io.host.clock import boot_id as this_boot

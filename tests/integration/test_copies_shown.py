@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId

@@ -10,9 +10,9 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.postgres import Cluster, Session, database_in
-from tests.support.waiting import wait_until
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster, Session, database_in
 from tidemark.decode.catalog.mirror import CatalogMirror
 from tidemark.io.node.copy_source import CopySource, TableChanging
 from tidemark.io.node.copy_stream import BlockBounds

@@ -8,9 +8,9 @@ import pytest
 from psycopg import sql
 
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
-from tests.support.captures import Sidecar, change_log, replayed, running
-from tests.support.middlemen import proxy
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed, running
+from tests.support.servers.middlemen import proxy
+from tests.support.servers.postgres import Cluster
 from tidemark.io.node import copy_stream
 from tidemark.io.node.copy_stream import BlockBounds, copied_blocks
 from tidemark.io.state.outbox import OutboxReader

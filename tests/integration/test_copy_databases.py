@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch
 from tidemark.model.lsn import Oid

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.postgres import Cluster, Session, sql
+from tests.support.servers.postgres import Cluster, Session, sql
 from tidemark.decode.catalog.seed import merge
 from tidemark.io.node.copy_source import CopySource, TableChanging
 from tidemark.io.node.copy_stream import BlockBounds

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_first_copy import fill, newest_generation, source_rows
-from tests.support.captures import Sidecar, change_log, replayed, running
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, replayed, running
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster
 from tidemark.io.process.config import SelectConfig
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_first_copy import fill, newest_generation
-from tests.support.captures import change_log, config_for, replayed
-from tests.support.postgres import Cluster
-from tests.support.waiting import wait_until
+from tests.support.processes.captures import change_log, config_for, replayed
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics

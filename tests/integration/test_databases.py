@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, Taking, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster, StopMode, new_cluster
+from tests.support.processes.captures import Sidecar, Taking, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster, StopMode, new_cluster
 from tidemark.decode.types.encodings import SERVER_ENCODINGS
 from tidemark.io.process.config import SeedConfig, SelectConfig
 from tidemark.io.process.metrics import WAL_BYTES

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.cdcctl import running
-from tests.support.oracle import ROLE, ensure_role
-from tests.support.postgres import Cluster, Session, sql
-from tests.support.type_samples import SAMPLES
+from tests.support.oracles.oracle import ROLE, ensure_role
+from tests.support.processes.cdcctl import running
+from tests.support.samples.type_samples import SAMPLES
+from tests.support.servers.postgres import Cluster, Session, sql
 
 FOLLOWING = "changes follow from here on"
 RANGE = ("0001-01-01", "9999-12-31")  # the years that a column of Arrow's holds: what is beyond is clamped

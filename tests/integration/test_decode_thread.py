@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
 from tidemark.model.change import ChangeGroup

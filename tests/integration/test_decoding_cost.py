@@ -16,8 +16,8 @@ import pytest
 from ctl.commands.decode import decode
 from ctl.commands.tail import print_live, tail
 from ctl.printing import Databases, Format, keep_what_is_printed, printer
-from tests.support.captures import config_for
-from tests.support.postgres import Cluster, database_in
+from tests.support.processes.captures import config_for
+from tests.support.servers.postgres import Cluster, database_in
 from tests.unit.decoder.test_small_transactions import lines_outside_kernels
 from tidemark.engine.selection import Selection
 from tidemark.io.state.state_folder import StateFolder

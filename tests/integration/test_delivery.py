@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import groups
-from tests.support.histories import empty_history
+from tests.support.forged import groups
+from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import RetryPolicy
 from tidemark.engine.selection import Selection

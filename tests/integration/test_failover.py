@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import Taking, change_log, replayed
-from tests.support.cdcctl import cdcctl
-from tests.support.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
-from tests.support.json_lines import lines_of
+from tests.support.processes.captures import Taking, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl
+from tests.support.processes.failover import HANGS_SOON, MOVED_S, Pair, archived_messages, paired
+from tests.support.processes.json_lines import lines_of
+from tests.support.servers.archiving import Archiving
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.support.captures import Taking
-from tests.support.failover import archiving_node, paired
+from tests.support.processes.captures import Taking
+from tests.support.processes.failover import archiving_node, paired
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem
 from tidemark.model.mode import Stage

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import Pair, archiving_node, paired
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import Pair, archiving_node, paired
 from tidemark.model.mode import Stage
 
 

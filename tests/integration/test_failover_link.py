@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import change_log, replayed
-from tests.support.failover import Pair, archiving_node, paired
-from tests.support.middlemen import cable, proxy
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.servers.middlemen import cable, proxy
 from tidemark.model.mode import Stage
 
 COPY_BOTH = b"W"  # the server's answer to START_REPLICATION

@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
-from tests.support.archiving import Archiving, archive_script
-from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import HANGS_SOON, Pair, paired
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import HANGS_SOON, Pair, paired
+from tests.support.servers.archiving import Archiving, archive_script
 from tidemark.engine.handover import Event
 from tidemark.io.archive.history_copy import read_manifest
 from tidemark.io.host.clock import SystemClock

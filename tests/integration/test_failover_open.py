@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.captures import change_log, replayed
-from tests.support.failover import Pair
-from tests.support.postgres import Session
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.failover import Pair
+from tests.support.servers.postgres import Session
 from tidemark.model.mode import Stage
 
 

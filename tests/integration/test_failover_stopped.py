@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, environment, running, succeeded
-from tests.support.failover import HANGS_SOON, Pair, paired
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, environment, running, succeeded
+from tests.support.processes.failover import HANGS_SOON, Pair, paired
+from tests.support.servers.archiving import Archiving
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.model.change import GroupItem
 from tidemark.model.mode import Stage

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.failover import Pair, archiving_node, paired
-from tests.support.postgres import Cluster, cluster_without_data
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import Cluster, cluster_without_data
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode

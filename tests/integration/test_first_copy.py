@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, Taking, change_log, replayed, running
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, Taking, change_log, replayed, running
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, CopyBoundary, GroupItem

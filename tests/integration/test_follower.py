@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.captures import change_log, replayed
-from tests.support.chaos.taker import Taker
-from tests.support.following import two_hosts
-from tests.support.lakes import feed_by_hand, log_rows, rows_by_key
-from tests.support.postgres import Cluster, sql
-from tests.support.standby import wait_until_replayed
+from tests.support.faults.chaos.taker import Taker
+from tests.support.lakes.lakes import feed_by_hand, log_rows, rows_by_key
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.following import two_hosts
+from tests.support.servers.postgres import Cluster, sql
+from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.mode import Stage

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.captures import change_log
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.failover import Archiver, Pair, archiving_node
-from tests.support.following import Hosts, two_hosts
-from tests.support.lakes import feed_by_hand, rows_by_key
-from tests.support.postgres import Cluster
-from tests.support.standby import promote, wait_until_replayed
+from tests.support.lakes.lakes import feed_by_hand, rows_by_key
+from tests.support.processes.captures import change_log
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.processes.failover import Archiver, Pair, archiving_node
+from tests.support.processes.following import Hosts, two_hosts
+from tests.support.servers.postgres import Cluster
+from tests.support.servers.standby import promote, wait_until_replayed
 from tidemark.io.archive.history_copy import HistoryCopy, read_manifest
 from tidemark.io.archive.spool import Spool
 from tidemark.io.process.marker_key import load_marker_key

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import groups
-from tests.support.histories import empty_history
+from tests.support.forged import groups
+from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.engine.selection import Selection
 from tidemark.io.host.logs import get_log

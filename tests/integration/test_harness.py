@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support import servers
-from tests.support.postgres import HBA, Cluster, StopMode, sql
-from tests.support.random_sessions.session import is_mistake
-from tests.support.servers import MAJORS, ServerMissing
+from tests.support.servers import servers
+from tests.support.servers.postgres import HBA, Cluster, StopMode, sql
+from tests.support.servers.servers import MAJORS, ServerMissing
+from tests.support.workloads.random_sessions.session import is_mistake
 
 
 def test_the_shared_cluster_logs_whole_rows(cluster: Cluster) -> None:

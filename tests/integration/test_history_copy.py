@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.lakes import feed_by_hand, rows_by_key
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.lakes.lakes import feed_by_hand, rows_by_key
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.decode.catalog.history import DamagedHistory
 from tidemark.io.archive.history_copy import HistoryCopy, history_folder, read_manifest
 from tidemark.io.archive.spool import NoSpool, Spool

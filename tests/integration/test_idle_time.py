@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_delivery import IDENTITY, OWNER, START, group, outbox_target
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.engine.progress import Progress
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.oracle import ROLE, ensure_role
-from tests.support.postgres import Cluster
+from tests.support.oracles.oracle import ROLE, ensure_role
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster
 
 TABLES = """
 CREATE TABLE allowed (id int PRIMARY KEY);

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, batch, log_rows, replica_rows
-from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tests.support.lakes.lakes import CAPTURE, IDENTITY, Crash, CrashAt, batch, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.model.change import LogicalMessage
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, TimelineId, Xid

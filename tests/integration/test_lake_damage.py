@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, id_of, new_lake
-from tests.support.aged_logs import lengthen
-from tests.support.lakes import batch, log_rows, replica_rows
-from tests.support.scripted_table import DATABASE, ScriptedTable
+from tests.support.lakes.aged_logs import lengthen
+from tests.support.lakes.lakes import batch, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.lake import LakeFailed

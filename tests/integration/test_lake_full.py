@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_lake_changes import FOLDER, Fed
-from tests.support.lakes import log_rows, replica_rows
-from tests.support.small_disk import needs_mount, small_disk
+from tests.support.lakes.lakes import log_rows, replica_rows
+from tests.support.servers.small_disk import needs_mount, small_disk
 from tidemark.pipeline.lake.lake import LakeFull
 from tidemark.pipeline.lake.positions import TableState
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import IDENTITY
+from tests.support.lakes.lakes import IDENTITY
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import StateError

@@ -9,9 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, delete, new_lake, optimize, remove, restore
-from tests.support.aged_logs import commit_path
-from tests.support.lakes import Crash, batch, replica_rows
-from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tests.support.lakes.aged_logs import commit_path
+from tests.support.lakes.lakes import Crash, batch, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.failpoints import arm
 from tidemark.io.host.logs import get_log
 from tidemark.model.change import SchemaChange, SchemaEffect, SchemaEvent

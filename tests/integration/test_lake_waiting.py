@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.aged_logs import lengthen
-from tests.support.scripted_table import ScriptedTable
+from tests.support.lakes.aged_logs import lengthen
+from tests.support.lakes.scripted_table import ScriptedTable
 from tidemark.pipeline.sinks.waiting import COMPACT_EVERY, StoredItem, Waiting
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.postgres import Cluster, new_cluster
-from tests.support.receiving import Receiver
-from tests.support.standby import promote, standby_of
+from tests.support.processes.receiving import Receiver
+from tests.support.servers.postgres import Cluster, new_cluster
+from tests.support.servers.standby import promote, standby_of
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, Ring
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cdcctl import cdcctl, refused
+from tests.support.processes.cdcctl import cdcctl, refused
 from tidemark.io.host.local_path import NotLocal, local_path
 from tidemark.io.process.config import load_config
 from tidemark.model.errors import ExitCode

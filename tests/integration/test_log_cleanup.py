@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
-from tests.support.lakes import IDENTITY, batch
-from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable
+from tests.support.lakes.aged_logs import age, checkpoint_path, commit_path, lengthen, versions
+from tests.support.lakes.lakes import IDENTITY, batch
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable
 from tidemark.io.host.logs import get_log
 from tidemark.pipeline.lake.held import NOTHING
 from tidemark.pipeline.lake.lake import LakeTable

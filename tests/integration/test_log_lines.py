@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.failover import RING_BYTES, Pair, archiving_node, paired
+from tests.support.processes.failover import RING_BYTES, Pair, archiving_node, paired
+from tests.support.servers.archiving import Archiving
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.model.mode import Stage
 from tidemark.wire.control import Json

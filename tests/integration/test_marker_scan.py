@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tests.support.captures import config_for
-from tests.support.failover import archiving_node
-from tests.support.waiting import wait_until
+from tests.support.processes.captures import config_for
+from tests.support.processes.failover import archiving_node
+from tests.support.processes.waiting import wait_until
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore

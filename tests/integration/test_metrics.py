@@ -15,10 +15,10 @@ from typing import NotRequired, TypedDict
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support import prometheus
-from tests.support.captures import Sidecar, running
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster, database_in
+from tests.support.processes.captures import Sidecar, running
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers import prometheus
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.engine.handover import Event
 from tidemark.io.process import metrics
 from tidemark.io.process.metrics import Metrics, MetricsServer

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, change_log, running
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster, database_in
+from tests.support.processes.captures import Sidecar, change_log, running
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.model.change import SchemaEvent
 from tidemark.model.errors import ExitCode
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.postgres import HBA_REPLICATION, Cluster
-from tests.support.servers import MAJORS
-from tests.support.standby import promote, standby_of, wait_until_replayed
+from tests.support.servers.postgres import HBA_REPLICATION, Cluster
+from tests.support.servers.servers import MAJORS
+from tests.support.servers.standby import promote, standby_of, wait_until_replayed
 from tidemark.io.node.node import FullPageWritesOff, Node, RoleLacksReplication, WalLevelTooLow
 from tidemark.io.node.node_errors import (
     AuthenticationFailed,

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.captures import change_log
-from tests.support.gathered import Gathering
-from tests.support.postgres import Cluster, sql
+from tests.support.lakes.gathered import Gathering
+from tests.support.processes.captures import change_log
+from tests.support.servers.postgres import Cluster, sql
 from tidemark.model.change import BeforeKind, GroupItem
 
 Told = tuple[object, object, object]  # op, what is known of the old row, and the old row

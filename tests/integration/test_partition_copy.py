@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from psycopg.errors import QueryCanceled
 
-from tests.support.captures import Sidecar, running
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.lakes import feed_by_hand
-from tests.support.postgres import Cluster, database_in
-from tests.support.routed import lake_rows, source_rows
+from tests.support.lakes.lakes import feed_by_hand
+from tests.support.lakes.routed import lake_rows, source_rows
+from tests.support.processes.captures import Sidecar, running
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaEffect, SchemaEvent
 
 DATABASE = "partition_copy"

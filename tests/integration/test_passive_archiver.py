@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.failover import paired
+from tests.support.processes.failover import paired
+from tests.support.servers.archiving import Archiving
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.lsn import parse_lsn

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.oracle import ROLE, ensure_role
-from tests.support.postgres import Cluster
+from tests.support.oracles.oracle import ROLE, ensure_role
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.postgres import Cluster
 from tidemark.io.host.logs import configure_logs, get_log
 from tidemark.io.process.metrics import LAST_END, LAST_EXIT_CODE
 from tidemark.io.process.process_ends import KILLED, last_ends

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.failover import Pair
-from tests.support.postgres import SUPERUSER, Cluster, new_cluster
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.failover import Pair
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
 from tidemark.io.archive.spool import Spool
 from tidemark.model.mode import Stage
 

@@ -9,13 +9,13 @@ from deltalake import DeltaTable
 
 from tests.conftest import NewCluster
 from tests.integration.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
-from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar, Taking, change_log, replayed, running
-from tests.support.cdcctl import Done, cdcctl, refused, succeeded, told
-from tests.support.cdcctl import running as running_cdcctl
-from tests.support.failover import paired
-from tests.support.lakes import feed_by_hand, rows_by_key
-from tests.support.postgres import Cluster
+from tests.support.lakes.lakes import feed_by_hand, rows_by_key
+from tests.support.processes.captures import Sidecar, Taking, change_log, replayed, running
+from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, told
+from tests.support.processes.cdcctl import running as running_cdcctl
+from tests.support.processes.failover import paired
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import CopyBoundary, GroupItem

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.postgres import HBA, HBA_REPLICATION, Cluster, StopMode, cluster_without_data, new_cluster
-from tests.support.servers import MAJORS
+from tests.support.servers.postgres import HBA, HBA_REPLICATION, Cluster, StopMode, cluster_without_data, new_cluster
+from tests.support.servers.servers import MAJORS
 from tidemark.io.node.dsn import SecretInDsn
 from tidemark.io.node.node_errors import (
     AheadOfNode,

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.support.captures import change_log, replayed, running
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster, sql
-from tests.support.waiting import wait_until
+from tests.support.processes.captures import change_log, replayed, running
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster, sql
 from tidemark.model.errors import ExitCode
 
 MB = 1 << 20

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from psycopg import Connection
 
-from tests.support.branches import DATABASE, Branches, Change, branching, of_archive
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.failover import QUICK, Archiver, archiving_node
-from tests.support.postgres import SUPERUSER, Cluster, new_cluster
-from tests.support.standby import wait_until_replayed
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.processes.failover import QUICK, Archiver, archiving_node
+from tests.support.servers.branches import DATABASE, Branches, Change, branching, of_archive
+from tests.support.servers.postgres import SUPERUSER, Cluster, new_cluster
+from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.process.control import request
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.state import StateStore

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.branches import DATABASE, Branches, branching
-from tests.support.cdcctl import refused, succeeded
-from tests.support.postgres import Cluster, StopMode, new_cluster
-from tests.support.standby import promote, wait_until_replayed
+from tests.support.processes.cdcctl import refused, succeeded
+from tests.support.servers.branches import DATABASE, Branches, branching
+from tests.support.servers.postgres import Cluster, StopMode, new_cluster
+from tests.support.servers.standby import promote, wait_until_replayed
 from tidemark.model.change import REWIND_PREFIX
 from tidemark.model.errors import ExitCode
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar, Taking, change_log, replayed
-from tests.support.failover import Pair, paired
+from tests.support.processes.captures import Sidecar, Taking, change_log, replayed
+from tests.support.processes.failover import Pair, paired
+from tests.support.servers.archiving import Archiving
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch

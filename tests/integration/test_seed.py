@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.oracle import (
+from tests.support.oracles.oracle import (
     ROLE,
     Oracle,
     OurSide,
@@ -16,9 +16,9 @@ from tests.support.oracle import (
     emit_fence,
     ensure_role,
 )
-from tests.support.oracle_catalogs import catalog_differences, server_catalogs
-from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
-from tests.support.workloads import pgbench, run_script
+from tests.support.oracles.oracle_catalogs import catalog_differences, server_catalogs
+from tests.support.servers.postgres import HBA_REPLICATION, Cluster, StopMode, sql
+from tests.support.workloads.workloads import pgbench, run_script
 from tidemark.io.node.node import Blocker, Node, RoleLacksReplication
 from tidemark.io.node.node_errors import NoHbaLine, WalRemoved
 from tidemark.model.errors import TidemarkError

@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.feeder import make_state
-from tests.support.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
-from tests.support.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
+from tests.support.lakes.lakes import CAPTURE, IDENTITY, Crash, CrashAt, CrashingFeed, batch, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, RELATION, Row, ScriptedTable, act
+from tests.support.workloads.feeder import make_state
 from tidemark.io.host.failpoints import arm
 from tidemark.model.change import ChangeBatch, LogicalMessage, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.errors import ExitCode

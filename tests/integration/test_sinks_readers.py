@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.support.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
-from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, Value
+from tests.support.lakes.lakes import CAPTURE, IDENTITY, batch, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, Value
 from tidemark.pipeline.lake.held import read_held
 from tidemark.pipeline.lake.positions import FOLDER as FOLDER_OF_POSITIONS
 from tidemark.pipeline.lake.types import constants_of, shape_of

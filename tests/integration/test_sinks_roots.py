@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import IDENTITY, batch, replica_rows
-from tests.support.scripted_table import DATABASE, RELATION, ScriptedTable, column
+from tests.support.lakes.lakes import IDENTITY, batch, replica_rows
+from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable, column
 from tidemark.model.relation import TABLEOID_NUMBER
 from tidemark.pipeline.lake.positions import TableState
 from tidemark.pipeline.lake.types import constants_of, shape_of

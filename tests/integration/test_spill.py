@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.catalogs import Observed, flush_lsn, observe
-from tests.support.plugin_lines import PluginLines
-from tests.support.postgres import Cluster, database_in
+from tests.support.oracles.catalogs import Observed, flush_lsn, observe
+from tests.support.oracles.plugin_lines import PluginLines
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.transactions.decoder import Decoder

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import LONG_HEADER_BYTES, segment_bytes
+from tests.support.servers.archiving import LONG_HEADER_BYTES, segment_bytes
 from tidemark.io.archive.spool import NoSpool, NotArchived, OtherContent, Spool
 from tidemark.model.errors import ConfigError
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving, archive_script, archiving
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, contents, succeeded
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, contents, succeeded
+from tests.support.servers.archiving import Archiving, archive_script, archiving
 from tidemark.io.archive.archive_state import archive_state
 from tidemark.io.archive.history_copy import history_folder, read_manifest
 from tidemark.io.archive.trimming import Trimmed

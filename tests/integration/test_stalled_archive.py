@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.archiving import Archiving
-from tests.support.captures import change_log, replayed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.failover import Pair, paired
+from tests.support.processes.captures import change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.processes.failover import Pair, paired
+from tests.support.servers.archiving import Archiving
 from tidemark.engine.handover import Event
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.metrics import Metrics

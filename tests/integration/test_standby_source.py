@@ -10,14 +10,14 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.integration.test_first_copy import newest_generation
-from tests.support.archiving import Archiving
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.cdcctl import told as told_by
-from tests.support.failover import Pair, archiving_node, paired
-from tests.support.oracle import OurSide, ensure_role
-from tests.support.postgres import Cluster, StopMode, sql
-from tests.support.standby import copy_of, promote, recover, standby_of, wait_until_replayed
+from tests.support.oracles.oracle import OurSide, ensure_role
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.processes.cdcctl import told as told_by
+from tests.support.processes.failover import Pair, archiving_node, paired
+from tests.support.servers.archiving import Archiving
+from tests.support.servers.postgres import Cluster, StopMode, sql
+from tests.support.servers.standby import copy_of, promote, recover, standby_of, wait_until_replayed
 from tidemark.decode.transactions.heap_changes import RowNotLogged
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ctl.realtime_tree import see, stage_tree
-from tests.support.captures import Sidecar, change_log, config_for, running
-from tests.support.failover import Archiver, Pair
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar, change_log, config_for, running
+from tests.support.processes.failover import Archiver, Pair
+from tests.support.servers.postgres import Cluster
 from tidemark.io.host.logs import get_log
 from tidemark.io.process.config import load_config
 from tidemark.io.process.metrics import Metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
 from tidemark.io.state.environment import StateMissing
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.io.host.disk import StateFull
 from tidemark.io.state.environment import Environment
 from tidemark.io.state.outbox import OutboxReader

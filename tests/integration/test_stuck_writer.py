@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ctl.settings import WRITTEN_BY_INIT
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import RUN_S, cdcctl, refused, running, succeeded
-from tests.support.failover import HANGS_SOON
-from tests.support.postgres import Cluster
-from tests.support.stopped_writer import StoppedWriter
+from tests.support.faults.stopped_writer import StoppedWriter
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import RUN_S, cdcctl, refused, running, succeeded
+from tests.support.processes.failover import HANGS_SOON
+from tests.support.servers.postgres import Cluster
 from tidemark.model.errors import ExitCode
 
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.engine.handover import Effect, Event, Refused
 from tidemark.io.host.logs import Log
 from tidemark.io.state.state import StateStore

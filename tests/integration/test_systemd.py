@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar
-from tests.support.failover import Archiver
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.failover import Archiver
+from tests.support.servers.postgres import Cluster
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
 
 DEADLINE_S = 120.0

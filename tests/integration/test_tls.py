@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.support.captures import Sidecar, change_log, replayed
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.postgres import Cluster
-from tests.support.tls import CERTIFICATE, certificate, tls_cluster, tls_dsn
+from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.postgres import Cluster
+from tests.support.servers.tls import CERTIFICATE, certificate, tls_cluster, tls_dsn
 from tidemark.io.node.copy_stream import QUIET_S, BlockBounds, copied_blocks
 from tidemark.model.errors import ExitCode
 

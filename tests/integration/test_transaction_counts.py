@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.captures import Sidecar, running
-from tests.support.json_lines import lines_of
-from tests.support.postgres import Cluster, database_in
+from tests.support.processes.captures import Sidecar, running
+from tests.support.processes.json_lines import lines_of
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.wire.control import Json
 
 DATABASE = "transaction_counts"

@@ -4,9 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.support.captures import Sidecar
-from tests.support.cdcctl import cdcctl, refused, succeeded, told
-from tests.support.postgres import Cluster
+from tests.support.processes.captures import Sidecar
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded, told
+from tests.support.servers.postgres import Cluster
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import TimelineId, format_lsn

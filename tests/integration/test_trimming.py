@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cdcctl import contents
+from tests.support.processes.cdcctl import contents
 from tidemark.io.archive.spool import NoSpool, Spool
 from tidemark.io.archive.trimming import FILES_MAX, Horizon, Trimmed, trim
 from tidemark.model.lsn import Lsn, TimelineId

@@ -7,10 +7,10 @@ import pytest
 from psycopg.rows import TupleRow
 
 from tests.conftest import NewCluster
-from tests.support.heap_pages import describe_relation, load_values, packed_tuples
-from tests.support.postgres import Cluster, database_in
-from tests.support.spans import inserts
-from tests.support.type_samples import SAMPLES
+from tests.support.forged.spans import inserts
+from tests.support.samples.type_samples import SAMPLES
+from tests.support.servers.heap_pages import describe_relation, load_values, packed_tuples
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.copy.copied import CopyBatchBuilder
 from tidemark.io.node.copy_source import CopySource

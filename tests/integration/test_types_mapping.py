@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.heap_pages import describe_relation, load_values, output_texts, packed_tuples
-from tests.support.postgres import Cluster
-from tests.support.spans import inserts
-from tests.support.type_samples import SAMPLES
+from tests.support.forged.spans import inserts
+from tests.support.samples.type_samples import SAMPLES
+from tests.support.servers.heap_pages import describe_relation, load_values, output_texts, packed_tuples
+from tests.support.servers.postgres import Cluster
 from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.registry import column_codec

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.extension_samples import POSTGIS_SAMPLES
-from tests.support.heap_pages import load_values, output_texts, stored_values
-from tests.support.postgis import need_postgis
-from tests.support.postgres import Cluster
+from tests.support.oracles.postgis import need_postgis
+from tests.support.samples.extension_samples import POSTGIS_SAMPLES
+from tests.support.servers.heap_pages import load_values, output_texts, stored_values
+from tests.support.servers.postgres import Cluster
 from tidemark.decode.types.registry import column_codec
 
 RECORD = Path(__file__).parents[1] / "unit" / "decode_types" / "postgis.json"

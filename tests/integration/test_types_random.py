@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.heap_pages import describe_relation, load_values, output_texts, packed_tuples, stored_values
-from tests.support.postgres import Cluster
-from tests.support.spans import inserts
+from tests.support.forged.spans import inserts
+from tests.support.servers.heap_pages import describe_relation, load_values, output_texts, packed_tuples, stored_values
+from tests.support.servers.postgres import Cluster
 from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import column_codec

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.heap_pages import load_values, output_texts, stored_values
-from tests.support.postgres import Cluster, new_cluster
-from tests.support.servers import MAJORS
-from tests.support.type_samples import SAMPLES
+from tests.support.samples.type_samples import SAMPLES
+from tests.support.servers.heap_pages import load_values, output_texts, stored_values
+from tests.support.servers.postgres import Cluster, new_cluster
+from tests.support.servers.servers import MAJORS
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import column_codec
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.heap_pages import describe_relation, packed_tuples
-from tests.support.postgres import Cluster
-from tests.support.spans import inserts
+from tests.support.forged.spans import inserts
+from tests.support.servers.heap_pages import describe_relation, packed_tuples
+from tests.support.servers.postgres import Cluster
 from tidemark.decode.arrow.batches import BatchBuilder
 from tidemark.decode.datum.tuples import TupleLayout, deform, external_pointers, replace_external
 from tidemark.decode.datum.varlena import plain_datum, reassembled_datum

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.support.gathered import Gathering
-from tests.support.postgres import Cluster
+from tests.support.lakes.gathered import Gathering
+from tests.support.servers.postgres import Cluster
 from tidemark.model.change import ChangeBatch
 
 MUTE = """

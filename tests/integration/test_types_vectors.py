@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.extension_samples import VECTOR_SAMPLES
-from tests.support.heap_pages import load_values, output_texts, stored_values
-from tests.support.postgres import Cluster, cluster_of
-from tests.support.servers import PIP_FOLDERS, pip_server
+from tests.support.samples.extension_samples import VECTOR_SAMPLES
+from tests.support.servers.heap_pages import load_values, output_texts, stored_values
+from tests.support.servers.postgres import Cluster, cluster_of
+from tests.support.servers.servers import PIP_FOLDERS, pip_server
 from tidemark.decode.types.registry import column_codec
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import wal_workload
-from tests.support.postgres import Cluster, StopMode, new_cluster, sql
-from tests.support.waldump import waldump
+from tests.support.oracles.waldump import waldump
+from tests.support.servers.postgres import Cluster, StopMode, new_cluster, sql
+from tests.support.workloads import wal_workload
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.page import Framer, Invalid, RecordBlock
 from tidemark.wal.record import Record

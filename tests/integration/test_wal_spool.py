@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Cluster
-from tests.support.receiving import Receiver
-from tests.support.waiting import wait_until
+from tests.support.processes.receiving import Receiver
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
 from tidemark.engine.ring import Ring
 from tidemark.io.host.logs import get_log

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stopped_writer import StoppedWriter
+from tests.support.faults.stopped_writer import StoppedWriter
 from tidemark.io.host.clock import boot_id, boot_ns, host_name, own_start_ticks, process_start_ticks
 from tidemark.io.host.remains import kill_remains
 from tidemark.io.process.watchdog import Condition, Watch

@@ -10,10 +10,10 @@ import pytest
 
 from sidecar import way_back
 from sidecar.realtime import Realtime
-from tests.support.archiving import Archiving
-from tests.support.captures import config_for
-from tests.support.failover import archiving_node
-from tests.support.waiting import wait_until
+from tests.support.processes.captures import config_for
+from tests.support.processes.failover import archiving_node
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.archiving import Archiving
 from tidemark.engine.handover import Event
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import get_log

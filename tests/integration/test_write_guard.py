@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stopped_writer import StoppedWriter
+from tests.support.faults.stopped_writer import StoppedWriter
 from tidemark.io.host import failpoints
 from tidemark.io.host.clock import boot_ns
 from tidemark.io.host.logs import configure_logs, get_log

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.postgres import Cluster, new_cluster
+from tests.support.servers.postgres import Cluster, new_cluster
 
 
 @pytest.fixture(scope="session")

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.oracle import FENCE, ROLE, ServerSide, assert_same_lines, ensure_role, rendered
-from tests.support.plugin_lines import PluginLines
-from tests.support.postgres import HBA_REPLICATION, Cluster, StopMode, sql
-from tests.support.workloads import run_script
+from tests.support.oracles.oracle import FENCE, ROLE, ServerSide, assert_same_lines, ensure_role, rendered
+from tests.support.oracles.plugin_lines import PluginLines
+from tests.support.servers.postgres import HBA_REPLICATION, Cluster, StopMode, sql
+from tests.support.workloads.workloads import run_script
 from tidemark.decode.transactions.committed_run import singly
 from tidemark.io.archive.archive import ArchiveFolder
 from tidemark.io.state.state import StateStore

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.backup_seeds import archive_of, archiving, differences, follow, mirror_named
-from tests.support.backups import by_copy, by_copy_in, by_program
-from tests.support.cdcctl import cdcctl, refused, succeeded
-from tests.support.oracle import ServerSide, assert_same_lines
-from tests.support.postgres import Cluster, StopMode, sql
-from tests.support.random_sessions.crew import storm
-from tests.support.servers import ServerMissing
-from tests.support.standby import standby_of, wait_until_replayed
+from tests.support.oracles.oracle import ServerSide, assert_same_lines
+from tests.support.processes.cdcctl import cdcctl, refused, succeeded
+from tests.support.servers.backup_seeds import archive_of, archiving, differences, follow, mirror_named
+from tests.support.servers.backups import by_copy, by_copy_in, by_program
+from tests.support.servers.postgres import Cluster, StopMode, sql
+from tests.support.servers.servers import ServerMissing
+from tests.support.servers.standby import standby_of, wait_until_replayed
+from tests.support.workloads.random_sessions.crew import storm
 from tidemark.decode.catalog.bootstrap import attribute_layout
 from tidemark.io.backup.backup import BackupFolder
 from tidemark.io.state.state import StateStore

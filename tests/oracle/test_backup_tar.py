@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.backup_seeds import archive_of, archiving, differences, follow, mirror_named
-from tests.support.backups import by_copy, in_tar_format, packed
-from tests.support.cdcctl import cdcctl, succeeded
-from tests.support.postgres import Cluster, StopMode, sql
-from tests.support.servers import ServerMissing, server
+from tests.support.processes.cdcctl import cdcctl, succeeded
+from tests.support.servers.backup_seeds import archive_of, archiving, differences, follow, mirror_named
+from tests.support.servers.backups import by_copy, in_tar_format, packed
+from tests.support.servers.postgres import Cluster, StopMode, sql
+from tests.support.servers.servers import ServerMissing, server
 from tidemark.io.backup.backup import BackupFolder, open_backup
 from tidemark.runtime.seed.backup_seeding import seed_from_backup
 

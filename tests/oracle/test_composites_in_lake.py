@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lakes import IDENTITY
-from tests.support.postgres import Cluster, database_in
-from tests.support.routed import Routing, lake_rows
+from tests.support.lakes.lakes import IDENTITY
+from tests.support.lakes.routed import Routing, lake_rows
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.pipeline.lake.types import constants_of, shape_of
 from tidemark.pipeline.sinks.sinks import Lake
 

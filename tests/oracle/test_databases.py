@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.oracle import (
+from tests.support.oracles.oracle import (
     DEADLINE_S,
     FENCE,
     ROLE,
@@ -22,9 +22,9 @@ from tests.support.oracle import (
     emit_fence,
     ensure_role,
 )
-from tests.support.oracle_catalogs import catalog_differences, server_catalogs
-from tests.support.plugin_lines import PluginLines
-from tests.support.postgres import Cluster, StopMode, sql
+from tests.support.oracles.oracle_catalogs import catalog_differences, server_catalogs
+from tests.support.oracles.plugin_lines import PluginLines
+from tests.support.servers.postgres import Cluster, StopMode, sql
 from tidemark.decode.catalog.databases import MappedDialects, every_database
 from tidemark.io.node.node import Node
 from tidemark.model.lsn import Oid

@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.oracle import Oracle, assert_same_lines, without_other_values
-from tests.support.postgres import Cluster, StopMode, database_in, sql
-from tests.support.workloads import choices, pgbench, run_script, savepoint_storm
+from tests.support.oracles.oracle import Oracle, assert_same_lines, without_other_values
+from tests.support.servers.postgres import Cluster, StopMode, database_in, sql
+from tests.support.workloads.workloads import choices, pgbench, run_script, savepoint_storm
 
 _numbers = count(1)
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.gathered import Gathering
-from tests.support.oracle import Oracle
-from tests.support.postgres import Cluster, database_in
+from tests.support.lakes.gathered import Gathering
+from tests.support.oracles.oracle import Oracle
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.engine.selection import Selection
 from tidemark.wire.control import Json
 

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.postgres import Cluster, database_in
-from tests.support.routed import Routing, lake_rows, source_rows
+from tests.support.lakes.routed import Routing, lake_rows, source_rows
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.model.change import ChangeBatch, PartitionEvent, SchemaEvent, Truncation
 
 DATABASE = "partition_roots"

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.oracle.test_partition_roots import LONG, MAKE
-from tests.support.gathered import Gathering
-from tests.support.pgoutput import UNCHANGED, PgOutput, Row, RowChange
-from tests.support.postgres import Cluster, database_in, sql
-from tests.support.routed import ROOTS
+from tests.support.lakes.gathered import Gathering
+from tests.support.lakes.routed import ROOTS
+from tests.support.oracles.pgoutput import UNCHANGED, PgOutput, Row, RowChange
+from tests.support.servers.postgres import Cluster, database_in, sql
 from tidemark.engine.selection import Selection
 from tidemark.wire.control import Json
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.oracle import Oracle
-from tests.support.postgis import need_postgis
-from tests.support.postgres import Cluster, database_in
-from tests.support.workloads import run_script
+from tests.support.oracles.oracle import Oracle
+from tests.support.oracles.postgis import need_postgis
+from tests.support.servers.postgres import Cluster, database_in
+from tests.support.workloads.workloads import run_script
 
 
 @pytest.fixture

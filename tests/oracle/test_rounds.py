@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.support.oracle import Oracle, ServerCannotDecode
-from tests.support.oracle_rounds.evidence import read_lines
-from tests.support.oracle_rounds.plan import KINDS, planned
-from tests.support.oracle_rounds.replay import replay
-from tests.support.oracle_rounds.round import Outcome, run_round
+from tests.support.oracles.oracle import Oracle, ServerCannotDecode
+from tests.support.oracles.oracle_rounds.evidence import read_lines
+from tests.support.oracles.oracle_rounds.plan import KINDS, planned
+from tests.support.oracles.oracle_rounds.replay import replay
+from tests.support.oracles.oracle_rounds.round import Outcome, run_round
 from tidemark.decode.transactions.heap_changes import HeapChanges
 
 SEED = 1

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.postgres import Cluster, database_in
-from tests.support.replica import Replicating, differences
+from tests.support.lakes.replica import Replicating, differences
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.decode.transactions.heap_changes import HeapChanges
 
 DATABASE = "schema_effects"

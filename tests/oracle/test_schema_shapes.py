@@ -6,8 +6,8 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from tests.support.gathered import Gathering
-from tests.support.postgres import Cluster, database_in
+from tests.support.lakes.gathered import Gathering
+from tests.support.servers.postgres import Cluster, database_in
 from tidemark.wire.control import Json
 
 DATABASE = "schema_shapes"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.oracle.test_tail import in_transactions, stream, tailing
-from tests.support.oracle import (
+from tests.support.oracles.oracle import (
     ROLE,
     OurSide,
     ServerSide,
@@ -18,12 +18,12 @@ from tests.support.oracle import (
     ensure_role,
     without_own_messages,
 )
-from tests.support.oracle_rounds.round import assert_equal, follow
-from tests.support.postgres import StopMode, sql
-from tests.support.random_sessions.crew import Crew
-from tests.support.random_sessions.objects import load_for
-from tests.support.standby import promote, standby_of, wait_until_replayed
-from tests.support.workloads import run_script
+from tests.support.oracles.oracle_rounds.round import assert_equal, follow
+from tests.support.servers.postgres import StopMode, sql
+from tests.support.servers.standby import promote, standby_of, wait_until_replayed
+from tests.support.workloads.random_sessions.crew import Crew
+from tests.support.workloads.random_sessions.objects import load_for
+from tests.support.workloads.workloads import run_script
 from tidemark.model.lsn import FullXid, Lsn, parse_lsn
 from tidemark.model.snapshot import ReplayedSnapshot
 from tidemark.wal.versions import PAGE_BYTES

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.oracle import Oracle
-from tests.support.postgres import Cluster, sql
+from tests.support.oracles.oracle import Oracle
+from tests.support.servers.postgres import Cluster, sql
 
 DATABASE = "swapped"
 JOIN_S = 60

@@ -8,9 +8,16 @@ from typing import IO
 
 import pytest
 
-from tests.support.oracle import ROLE, ServerSide, assert_same_lines, emit_fence, ensure_role, without_own_messages
-from tests.support.postgres import Cluster, database_in
-from tests.support.workloads import run_script
+from tests.support.oracles.oracle import (
+    ROLE,
+    ServerSide,
+    assert_same_lines,
+    emit_fence,
+    ensure_role,
+    without_own_messages,
+)
+from tests.support.servers.postgres import Cluster, database_in
+from tests.support.workloads.workloads import run_script
 from tidemark.model.errors import ExitCode
 
 STOP_TIMEOUT_S = 120

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.postgres import Cluster, database_in
-from tests.support.routed import Routing, lake_rows
+from tests.support.lakes.routed import Routing, lake_rows
+from tests.support.servers.postgres import Cluster, database_in
 
 DATABASE = "unlogged_in_lake"
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from tests.conftest import NewCluster
-from tests.support.captures import change_log, replayed, running
-from tests.support.oracle import Oracle
-from tests.support.postgres import Cluster, StopMode, sql
-from tests.support.wraparound import XIDS, full_xid, move_to, use_up
+from tests.support.oracles.oracle import Oracle
+from tests.support.processes.captures import change_log, replayed, running
+from tests.support.servers.postgres import Cluster, StopMode, sql
+from tests.support.servers.wraparound import XIDS, full_xid, move_to, use_up
 
 OPEN = (
     "BEGIN; INSERT INTO t VALUES ({0}); SAVEPOINT a; INSERT INTO t VALUES ({0} + 1); SAVEPOINT b;"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.random_sessions.draw import Load, Step
-from tests.support.random_sessions.scripts import Script, script_of
+from tests.support.workloads.random_sessions.draw import Load, Step
+from tests.support.workloads.random_sessions.scripts import Script, script_of
 
 LOAD = Load("1 round 0", 18, ("pglz", "lz4"))
 SCRIPTS = 6000

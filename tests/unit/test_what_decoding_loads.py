@@ -7,8 +7,8 @@ PROGRAM = """
 import sys
 
 import ctl.commands.decode
-from tests.support.forged_records import Wal, packed_row
-from tests.support.groups import DATABASE, relation
+from tests.support.forged.forged_records import Wal, packed_row
+from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.groups.grouping import Grouper
 from tidemark.model.change import ChangeBatch

@@ -4,7 +4,7 @@ from struct import pack
 
 import pytest
 
-from tests.support.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body, record
+from tests.support.forged.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body, record
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.wal.kernel import Defect
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.wal import SEGMENT, SYSTEM, WalWriter, body
+from tests.support.forged.wal import SEGMENT, SYSTEM, WalWriter, body
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.io.state.history_files import NoBase
 from tidemark.model.commit_time import CommitTime, InvalidTime, parse_commit_time

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body
+from tests.support.forged.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body
 from tidemark.io.archive.archive import ArchiveFolder, Hole
 from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, SystemIdentifier

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.byte_targets.small_base import CORPUS
-from tests.support.byte_targets.table import TARGETS, corpus
+from tests.support.forged.byte_targets.small_base import CORPUS
+from tests.support.forged.byte_targets.table import TARGETS, corpus
 
 CORPUS_BYTES_MAX = 1 << 20
 

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.support.catalog_rows import enum_row, heap
+from tests.support.forged.catalog_rows import enum_row, heap
 from tidemark.decode.catalog.heap import Sight, make_tid
 from tidemark.decode.catalog.layout import PG_ENUM
 from tidemark.decode.catalog.packed_rows import Tid

@@ -12,7 +12,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.byte_targets.small_base import BASE
+from tests.support.forged.byte_targets.small_base import BASE
 from tidemark.decode.catalog.history import load_base
 from tidemark.io.archive.trimming import history_horizon_lsn
 from tidemark.io.state.history_files import HistoryWriter, base_for, journal_entries

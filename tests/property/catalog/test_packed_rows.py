@@ -8,8 +8,8 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.catalog_rows import enum_row
-from tests.support.twins import interpreted
+from tests.support.forged.catalog_rows import enum_row
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.catalog import run_index
 from tidemark.decode.catalog.layout import data_at
 from tidemark.decode.catalog.packed_rows import PackedRows, Tid

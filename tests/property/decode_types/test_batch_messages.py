@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.property.decode_types.test_columns_equal_values import tables
-from tests.support import slow_batches
-from tests.support import tuple_forms as forms
-from tests.support.spans import add, inserts
+from tests.support.forged import tuple_forms as forms
+from tests.support.forged.spans import add, inserts
+from tests.support.oracles import slow_batches
 from tidemark.decode.arrow.batch_body import META_BUFFERS, META_NODES
 from tidemark.decode.arrow.batch_message import MessageForm, message_form
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans

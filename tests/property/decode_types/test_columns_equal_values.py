@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import tuple_forms as forms
-from tests.support.spans import add, inserts
-from tests.support.twins import interpreted
+from tests.support.forged import tuple_forms as forms
+from tests.support.forged.spans import add, inserts
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow import columns, text_columns
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
 from tidemark.decode.datum import places

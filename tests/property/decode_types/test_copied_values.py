@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins import interpreted
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batch_message import BatchMessage, message_form
 from tidemark.decode.copy import copied_lines
 from tidemark.decode.copy.copied_lines import CopiedLines, Target, parse_column, put_column

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.support.twins import interpreted
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.render import column_texts, json_columns, line_text, value_text
 from tidemark.decode.render.column_texts import ColumnTexts
 from tidemark.decode.render.json_columns import (

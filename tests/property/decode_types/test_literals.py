@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.property.decode_types.test_columns_equal_values import I4, I8, NUMERICS, POOL, TEXTS, tables
-from tests.support import tuple_forms as forms
-from tests.support.plugin_lines import PluginLines
-from tests.support.twins import interpreted
-from tests.support.value_lines import MAJOR, ChangedRow, value_line
+from tests.support.forged import tuple_forms as forms
+from tests.support.oracles.plugin_lines import PluginLines
+from tests.support.oracles.twins import interpreted
+from tests.support.oracles.value_lines import MAJOR, ChangedRow, value_line
 from tidemark.decode.render import column_texts, datum_text, literals, value_text
 from tidemark.decode.render import test_decoding as renderer
 from tidemark.decode.render.json_columns import powers

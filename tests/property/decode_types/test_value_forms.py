@@ -7,7 +7,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import tuple_forms as forms
+from tests.support.forged import tuple_forms as forms
 from tidemark.decode.types.calendar import civil_date, clock_text, date_text, days_of, parse_clock, parse_date
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.float_text import double_text, single_text

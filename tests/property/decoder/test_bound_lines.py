@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.groups import relation
+from tests.support.forged.groups import relation
 from tidemark.decode.groups.transaction_counts import TableCounts
 from tidemark.decode.render.bounds import BEGIN, END, BoundForm, JsonBounds, SmallEnds
 from tidemark.decode.render.debezium import DebeziumBounds

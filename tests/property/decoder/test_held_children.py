@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins import interpreted
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.transactions.held import SLOTS_MAX
 from tidemark.decode.transactions.held_children import CHILDREN_MAX
 

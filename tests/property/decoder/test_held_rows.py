@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins import interpreted
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.datum.row_entries import ENTRY_BYTES
 from tidemark.decode.transactions.held import (
     END_COLUMNS,

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.forged_records import Wal, packed_row, told
-from tests.support.groups import relation
+from tests.support.forged.forged_records import Wal, packed_row, told
+from tests.support.forged.groups import relation
 
 ACCOUNT = 16385
 TOP = 1000

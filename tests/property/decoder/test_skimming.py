@@ -9,7 +9,7 @@ from types import ModuleType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.forged_records import (
+from tests.support.forged.forged_records import (
     Wal,
     block_of,
     external,
@@ -18,8 +18,8 @@ from tests.support.forged_records import (
     packed_row,
     told,
 )
-from tests.support.groups import DATABASE, relation
-from tests.support.twins import interpreted
+from tests.support.forged.groups import DATABASE, relation
+from tests.support.oracles.twins import interpreted
 from tidemark.decode.datum import lookup, row_entries
 from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions import extract, held

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.support.handover_model import World
+from tests.support.faults.handover_model import World
 from tidemark.engine.handover import STOPS, Event
 from tidemark.model.mode import Stage
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.wal_cases import Case, cut, damaged, wal_cases
+from tests.support.forged.wal_cases import Case, cut, damaged, wal_cases
 from tidemark.model.lsn import Lsn
 from tidemark.wal.kernel import COMPILED
 from tidemark.wal.page import Framer, Invalid, RecordBlock

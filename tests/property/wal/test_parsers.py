@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.wal import ForgedBlock, body, record
-from tests.support.wal_bodies import checkpoint_body, commit_body, forged, heap_page, packed, page_image, prepare_body
+from tests.support.forged.wal import ForgedBlock, body, record
+from tests.support.forged.wal_bodies import (
+    checkpoint_body,
+    commit_body,
+    forged,
+    heap_page,
+    packed,
+    page_image,
+    prepare_body,
+)
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal import pglz

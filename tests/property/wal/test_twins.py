@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.byte_targets.framing import framed, slow_kernel, slow_page
-from tests.support.twins import interpreted
-from tests.support.wal_cases import Case, cut, damaged, wal_cases
+from tests.support.forged.byte_targets.framing import framed, slow_kernel, slow_page
+from tests.support.forged.wal_cases import Case, cut, damaged, wal_cases
+from tests.support.oracles.twins import interpreted
 from tidemark.wal import kernel, page, pglz
 
 pytestmark = pytest.mark.skipif(not kernel.COMPILED, reason="the kernels are not compiled here")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.model import change, position, relation
 from tidemark.model.lsn import Oid
 from tidemark.model.mode import Stage

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.byte_targets.small_base import BASE
+from tests.support.forged.byte_targets.small_base import BASE
 from tidemark.decode.catalog.history import DamagedHistory, load_base
 from tidemark.io.state.history_files import DamagedBase, HistoryWriter, load_catalogs
 from tidemark.model.lsn import Lsn

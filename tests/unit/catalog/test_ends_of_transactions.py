@@ -1,7 +1,7 @@
 """The end of a transaction costs what it changed of catalogs, and nothing for databases that it never touched."""
 
-from tests.support.byte_targets.catalogs import records_of
-from tests.support.byte_targets.small_base import BASE, sessions
+from tests.support.forged.byte_targets.catalogs import records_of
+from tests.support.forged.byte_targets.small_base import BASE, sessions
 from tests.unit.decoder.test_small_transactions import calls_outside_kernels
 from tidemark.decode.catalog.databases import DatabaseMirrors
 from tidemark.decode.catalog.history import load_base

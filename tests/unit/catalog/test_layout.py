@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from tests.support.catalog_rows import attribute_row, enum_row, heap, layout, varlena
+from tests.support.forged.catalog_rows import attribute_row, enum_row, heap, layout, varlena
 from tidemark.decode.catalog.heap import ELIDED, EVERYBODY, format_tid, make_tid
 from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,

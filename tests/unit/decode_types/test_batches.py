@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from tests.support import tuple_forms as forms
-from tests.support.spans import add, inserts
+from tests.support.forged import tuple_forms as forms
+from tests.support.forged.spans import add, inserts
 from tests.unit.decoder.test_small_transactions import calls_outside_kernels
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
 from tidemark.decode.datum.varlena import BadDatum

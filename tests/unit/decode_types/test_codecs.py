@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tests.support import tuple_forms as forms
+from tests.support.forged import tuple_forms as forms
 from tidemark.decode.types.codec import ArrowValue, Dialect
 from tidemark.decode.types.encodings import PYTHON_ENCODINGS, UnsupportedEncoding
 from tidemark.decode.types.numeric import declared_digits

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support import tuple_forms as forms
+from tests.support.forged import tuple_forms as forms
 from tidemark.decode.copy.copied import CopyBatchBuilder
 from tidemark.decode.copy.copied_lines import CopiedLines
 from tidemark.decode.datum.varlena import BadDatum

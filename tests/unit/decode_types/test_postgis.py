@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import tuple_forms as forms
-from tests.support.extension_samples import POSTGIS_SAMPLES
+from tests.support.forged import tuple_forms as forms
+from tests.support.samples.extension_samples import POSTGIS_SAMPLES
 from tidemark.decode.types.registry import codec_for
 
 RECORDED: dict[str, tuple[str, str]] = json.loads((Path(__file__).parent / "postgis.json").read_text())

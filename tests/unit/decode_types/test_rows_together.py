@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from tests.support import tuple_forms as forms
-from tests.support.spans import inserts
+from tests.support.forged import tuple_forms as forms
+from tests.support.forged.spans import inserts
 from tidemark.decode.arrow.batch_columns import ROWS_TOGETHER
 from tidemark.decode.arrow.batches import BatchBuilder, RowSpans
 from tidemark.decode.datum.places import DONE, measure_arrays
@@ -18,7 +18,7 @@ from tidemark.model.relation import Relation
 
 ROWS = 2 * ROWS_TOGETHER + 77
 FEW = 100
-FIRST_LSN = 500  # of tests.support.spans
+FIRST_LSN = 500  # of tests.support.forged.spans
 TYPES = [
     forms.INT8, forms.BOOL, forms.INT2, forms.TEXT, forms.DATE, forms.NUMERIC, forms.TIMESTAMP, forms.UUID,
     forms.BYTEA, forms.TEXT, forms.OID, forms.FLOAT8, forms.INT4, forms.array_of(forms.INT4), forms.JSONB, forms.MOOD,

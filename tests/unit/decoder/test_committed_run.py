@@ -5,8 +5,8 @@ from itertools import combinations_with_replacement
 
 import pytest
 
-from tests.support.forged_records import block_of, told
-from tests.support.groups import end, message
+from tests.support.forged.forged_records import block_of, told
+from tests.support.forged.groups import end, message
 from tests.unit.decoder.test_small_transactions import by_blocks, new_wal, tellers
 from tidemark.decode.transactions.committed_run import (
     CommittedRun,

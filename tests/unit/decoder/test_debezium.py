@@ -2,9 +2,9 @@
 
 import json
 
-from tests.support.forged_records import Wal, external, packed_row
-from tests.support.groups import DATABASE, relation
-from tests.support.json_lines import lines_in
+from tests.support.forged.forged_records import Wal, external, packed_row
+from tests.support.forged.groups import DATABASE, relation
+from tests.support.processes.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_rows import POINTER
 from tidemark.decode.groups.grouping import Grouper

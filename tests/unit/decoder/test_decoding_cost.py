@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.forged_records import Wal, block_of, packed_row
+from tests.support.forged.forged_records import Wal, block_of, packed_row
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.forged_records import Wal, packed_chunk, packed_row, told
-from tests.support.groups import relation
+from tests.support.forged.forged_records import Wal, packed_chunk, packed_row, told
+from tests.support.forged.groups import relation
 from tidemark.decode.transactions.heap_changes import UnknownFile
 from tidemark.decode.transactions.transactions import UnseenStart
 from tidemark.model.errors import CorruptWal

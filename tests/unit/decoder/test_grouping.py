@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tests.support.forged_records import Wal, packed_row
-from tests.support.groups import DATABASE, relation
+from tests.support.forged.forged_records import Wal, packed_row
+from tests.support.forged.groups import DATABASE, relation
 from tidemark.decode.groups.grouping import Grouper
 from tidemark.decode.transactions.committed_transaction import CommittedTransaction
 from tidemark.decode.types.codec import Dialect

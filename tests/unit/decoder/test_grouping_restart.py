@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.forged_records import FORMAT, Wal, packed_row
-from tests.support.groups import DATABASE, relation
+from tests.support.forged.forged_records import FORMAT, Wal, packed_row
+from tests.support.forged.groups import DATABASE, relation
 from tests.unit.decoder.test_grouping import ACCOUNT, DIALECTS, LEDGER, groups_of
 from tidemark.decode.groups.grouping import Grouper
 from tidemark.model.change import ChangeBatch, ChangeGroup, LogicalMessage, TransactionEnd, Truncation

@@ -5,8 +5,8 @@ from struct import pack
 
 import pytest
 
-from tests.support.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, told
-from tests.support.groups import relation
+from tests.support.forged.forged_records import Wal, block_of, external, locator, packed_chunk, packed_row, told
+from tests.support.forged.groups import relation
 from tidemark.decode.datum.tuples import TupleLayout, deform
 from tidemark.decode.datum.varlena import ExternalPointer
 from tidemark.decode.transactions.committed_transaction import RowRun

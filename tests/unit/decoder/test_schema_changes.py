@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tests.support.forged_records import Wal, packed_row, told
-from tests.support.groups import relation
+from tests.support.forged.forged_records import Wal, packed_row, told
+from tests.support.forged.groups import relation
 from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Relation

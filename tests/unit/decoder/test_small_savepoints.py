@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.forged_records import Wal, block_of, packed_row, told
+from tests.support.forged.forged_records import Wal, block_of, packed_row, told
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_small_transactions import (
     ACCOUNT,

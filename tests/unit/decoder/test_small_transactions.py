@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
-from tests.support.forged_records import Wal, block_of, locator, packed_row, told
-from tests.support.groups import relation
+from tests.support.forged.forged_records import Wal, block_of, locator, packed_row, told
+from tests.support.forged.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
 from tidemark.decode.groups.grouping import Grouper

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from tests.support.forged_records import Wal, packed_row
-from tests.support.groups import relation
+from tests.support.forged.forged_records import Wal, packed_row
+from tests.support.forged.groups import relation
 from tests.unit.decoder.test_grouping import DIALECTS
 from tests.unit.decoder.test_grouping_restart import places
 from tests.unit.decoder.test_small_transactions import BLOCK_RECORDS, by_blocks, groups, tellers

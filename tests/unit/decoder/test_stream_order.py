@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.groups import DATABASE, batch, relation
+from tests.support.forged.groups import DATABASE, batch, relation
 from tidemark.decode.groups.stream_order import in_stream_order
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import Relation

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from tests.support.forged_records import Wal, block_of, packed_row
-from tests.support.groups import DATABASE, end, relation
-from tests.support.json_lines import lines_in
+from tests.support.forged.forged_records import Wal, block_of, packed_row
+from tests.support.forged.groups import DATABASE, end, relation
+from tests.support.processes.json_lines import lines_in
 from tests.unit.decoder.test_grouping import DIALECTS, groups_of
 from tests.unit.decoder.test_grouping_restart import places, stream
 from tests.unit.decoder.test_small_transactions import (

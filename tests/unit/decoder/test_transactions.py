@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from tests.support.forged_records import Wal, locator, packed_row, told
-from tests.support.groups import TIMELINE, relation
+from tests.support.forged.forged_records import Wal, locator, packed_row, told
+from tests.support.forged.groups import TIMELINE, relation
 from tidemark.decode.transactions.heap_changes import UnknownFile
 from tidemark.decode.transactions.itemlog import ItemLog
 from tidemark.decode.transactions.transactions import TransactionTable, TransactionTooLarge, xid_precedes

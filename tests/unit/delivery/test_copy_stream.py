@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from tests.support.twins import interpreted
+from tests.support.oracles.twins import interpreted
 from tidemark.io.node.copy_messages import CopyMessages
 from tidemark.io.node.copy_stream import RECEIVED_BYTES, BlockBounds, CopyBlock, blocks_off_socket
 from tidemark.wal.kernel import COMPILED

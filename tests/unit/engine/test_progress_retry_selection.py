@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import groups
-from tests.support.groups import relation
+from tests.support.forged import groups
+from tests.support.forged.groups import relation
 from tidemark.engine.progress import Progress
 from tidemark.engine.retry import Backoff
 from tidemark.engine.selection import Selection

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.scripted_table import Row, ScriptedTable, Value
+from tests.support.lakes.scripted_table import Row, ScriptedTable, Value
 from tidemark.model.change import ChangeBatch
 from tidemark.model.relation import ReplicaIdentity
 from tidemark.pipeline.lake.layout import lake_columns

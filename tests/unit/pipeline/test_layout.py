@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tests.support.scripted_table import ScriptedTable, column, missing_text
+from tests.support.lakes.scripted_table import ScriptedTable, column, missing_text
 from tidemark.decode.types.codec import Dialect
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Align, EnumLabel, Relation, ReplicaIdentity, TypeDescription, TypeKind

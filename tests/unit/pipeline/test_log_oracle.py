@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.log_oracle import Change, Transactions, assert_equal, parse_change
+from tests.support.oracles.log_oracle import Change, Transactions, assert_equal, parse_change
 
 INSERT = Change("t", "i", None, 1)
 DELETE = Change("t", "d", 1, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.lakes import IDENTITY
+from tests.support.lakes.lakes import IDENTITY
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake import positions as positions_module

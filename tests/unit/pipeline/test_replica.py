@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fed_replica import APP, AT, XID, Fed, boundary, gathered, schema_event
-from tests.support.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
+from tests.support.lakes.fed_replica import APP, AT, XID, Fed, boundary, gathered, schema_event
+from tests.support.lakes.scripted_table import DATABASE, TYPES, ScriptedTable, Value, column
 from tidemark.model.change import SchemaEffect, Truncation
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE

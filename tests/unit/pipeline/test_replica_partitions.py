@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fed_replica import AT, XID, Fed, boundary, gathered, schema_event
-from tests.support.scripted_table import DATABASE, ScriptedTable, Value, column
+from tests.support.lakes.fed_replica import AT, XID, Fed, boundary, gathered, schema_event
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value, column
 from tidemark.model.change import PartitionChange, PartitionEvent, SchemaEffect, Truncation
 from tidemark.model.lsn import INVALID_OID, Oid
 from tidemark.model.relation import TABLEOID_NUMBER, Relation, ReplicaIdentity

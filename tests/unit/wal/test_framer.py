@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 
-from tests.support.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body, record
+from tests.support.forged.wal import PAGE, SEGMENT, SYSTEM, ForgedBlock, WalWriter, body, record
 from tidemark.model.lsn import Lsn
 from tidemark.wal.kernel import COMPILED, Defect
 from tidemark.wal.page import NEED_MORE, Framer, Invalid, NeedMore, RecordBlock

@@ -2,8 +2,8 @@ from struct import pack
 
 import pytest
 
-from tests.support.wal import ForgedBlock
-from tests.support.wal_bodies import forged, heap_page, packed, page_image
+from tests.support.forged.wal import ForgedBlock
+from tests.support.forged.wal_bodies import forged, heap_page, packed, page_image
 from tidemark.model.lsn import Xid
 from tidemark.wal.record import BadRecord
 from tidemark.wal.rmgr import RM_HEAP, RM_HEAP2, heap, heap2

@@ -2,7 +2,7 @@ from struct import pack
 
 import pytest
 
-from tests.support.wal_bodies import POSTGRES_EPOCH_US, checkpoint_body, commit_body, forged, prepare_body
+from tests.support.forged.wal_bodies import POSTGRES_EPOCH_US, checkpoint_body, commit_body, forged, prepare_body
 from tidemark.model.lsn import Oid, Xid
 from tidemark.wal.record import BadRecord
 from tidemark.wal.rmgr import (

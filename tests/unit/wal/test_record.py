@@ -4,7 +4,7 @@ import lz4.block
 import pytest
 import zstandard
 
-from tests.support.wal import USER_TABLE, ForgedBlock, ForgedImage, body, record
+from tests.support.forged.wal import USER_TABLE, ForgedBlock, ForgedImage, body, record
 from tidemark.model.lsn import Lsn, Oid
 from tidemark.model.relation import RelFileLocator
 from tidemark.wal.record import BadRecord, Record, parse_record

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.model.change import (
     ChangeBatch,
     CopyBoundary,
@@ -67,7 +67,7 @@ def test_transactions_survive_their_bytes() -> None:
 
 def test_a_relation_version_has_the_same_bytes_in_every_process() -> None:
     program = (
-        "from tests.support.groups import relation\n"
+        "from tests.support.forged.groups import relation\n"
         "from tidemark.wire.items import encode_relation\n"
         "import sys; sys.stdout.buffer.write(encode_relation(relation()))"
     )

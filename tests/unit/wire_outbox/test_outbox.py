@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support import groups
+from tests.support.forged import groups
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Oid, SystemIdentifier
 from tidemark.model.position import Partition, Sequence

@@ -1,7 +1,7 @@
 """Which codec a type has: by OID for the server's own types, by kind for those of users, by name for extensions'.
 
 Whatever is not here arrives as its raw bytes. How to add a type: a codec in the module of its family, a row here,
-a row of samples in tests/support/type_samples.py; docs/types.md is generated.
+a row of samples in tests/support/samples/type_samples.py; docs/types.md is generated.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,0 +1,229 @@
+"""Faults of every kind from a real server to the target, under load; then nothing is lost, doubled or different.
+
+python -m tests.support.faults.chaos.campaign [--seconds 90] [--seed 1] [--major 15] [--no-spark] [--plant NAME]
+
+First each failpoint around the mode table's effects is met once, on purpose. Then faults come in the order that the
+seed says, as far apart as it says in commits of the load, overlapping where they do not need the same thing. When time
+is up everything is healed: the capture has to find back to REALTIME by itself, and the target to hold what the source
+holds. A failure names its seed; the same seed plans the same faults at the same commits.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tests.support.faults.chaos.faults import POINTS, Steps
+from tests.support.faults.chaos.keeper import Tell
+from tests.support.faults.chaos.lake import OUTBOX_BYTES, LakeTarget
+from tests.support.faults.chaos.lost_state import lose_state
+from tests.support.faults.chaos.prologue import meet_every_failpoint
+from tests.support.faults.chaos.schedule import Planned, planned
+from tests.support.faults.chaos.taker import Taker
+from tests.support.faults.chaos.world import POLL_S, Setting, Target, World, made
+from tests.support.faults.planted import PLANTS
+from tests.support.oracles.log_oracle import Tally
+from tests.support.processes.failover import Pair
+from tests.support.servers.servers import MAJORS
+from tidemark.model.mode import Stage
+
+SPARK_PAUSE_S = 0.3  # what one Spark on two cores can follow
+ACTIVE_MAX = 4  # faults at once
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a campaign did, and what it compared."""
+
+    faults: Counter[str]
+    points: Counter[str]
+    ends: Counter[str]
+    committed: int
+    markers: int
+    switches: int
+    log: Tally
+
+    @property
+    def never_met(self) -> list[str]:
+        """The failpoints that nothing died or stopped at."""
+        return [point.value for point in POINTS if not self.points[point.value]]
+
+    def __str__(self) -> str:
+        done = f"{self.committed} transactions committed, {self.switches} switches, {self.markers} markers; "
+        lines = (
+            "faults: " + ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items())),
+            "failpoints: " + ", ".join(f"{name} {count}" for name, count in sorted(self.points.items())),
+            "ends: " + ", ".join(f"{how} {count}" for how, count in sorted(self.ends.items())),
+            f"{done}taken {self.log.transactions} with {self.log.changes} changes, lost 0, doubled 0",
+        )
+        return "\n".join(lines)
+
+
+Directed = Callable[[World], None]
+
+
+@dataclass
+class Under:
+    """A fault under way."""
+
+    planned: Planned
+    steps: Steps
+    due_tick: int
+
+
+@dataclass
+class Agenda:
+    """Begins and ends faults as planned."""
+
+    world: World
+    plan: Iterator[Planned]
+    faults: Counter[str] = field(default_factory=Counter)
+    _active: list[Under] = field(default_factory=list)
+    _next_tick: int = 0
+
+    def step(self) -> None:
+        """Do what is due by the campaign's clock."""
+        for one in [one for one in self._active if one.due_tick <= self.world.ticks]:
+            self._go_on(one)
+        if self.world.ticks >= self._next_tick and len(self._active) < ACTIVE_MAX:
+            self._begin(next(self.plan))
+
+    def heal(self) -> None:
+        """End all faults, whatever they wait for."""
+        for one in self._active:
+            one.steps.close()
+        self._active.clear()
+
+    def _begin(self, fault: Planned) -> None:
+        busy = frozenset().union(*(one.planned.kind.needs for one in self._active))
+        told = f"[{self.world.ticks:6}] {fault.number}: {fault.name}"
+        if fault.kind.needs & busy:
+            self.world.tell(f"{told} (left out: {', '.join(sorted(fault.kind.needs & busy))} under another)")
+            return
+        self._next_tick = self.world.ticks + fault.gap_ticks
+        self.world.tell(f"{told}, in stage {self.world.stage.value}")
+        self.faults[fault.name] += 1
+        under = Under(fault, fault.kind.run(self.world, fault.dice), 0)
+        self._active.append(under)
+        self._go_on(under)
+
+    def _go_on(self, one: Under) -> None:
+        ticks = next(one.steps, None)
+        if ticks is None:
+            self._active.remove(one)
+            self.world.tell(f"[{self.world.ticks:6}] {one.planned.number}: {one.planned.name} is over")
+        else:
+            one.due_tick = self.world.ticks + ticks
+
+
+def run(
+    root: Path,
+    setting: Setting,
+    *,
+    seconds: float,
+    directed: Directed = meet_every_failpoint,
+    spark: bool = False,
+    tell: Tell = str,
+) -> Outcome:
+    """Run a campaign, first what is `directed`, and check everything."""
+
+    def make_target(pair: Pair) -> Target:
+        return LakeTarget(pair.sidecar) if spark else Taker(pair.sidecar.folder, setting.seed)
+
+    with made(root, setting, make_target, tell) as world:
+        agenda = Agenda(world, planned(setting.seed))
+        with world.load:
+            for keeper in world.keepers:
+                keeper.start()
+            directed(world)
+            tell("what is directed is done; now by chance")
+            _by_chance(world, agenda, seconds)
+        return _judge(world, agenda)
+
+
+def _by_chance(world: World, agenda: Agenda, seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end_s:
+            world.tend()
+            agenda.step()
+            time.sleep(POLL_S)
+    finally:
+        agenda.heal()
+    world.tell(f"[{world.ticks:6}] everything is healed")
+    world.wish = "on"
+    world.wait_for_stage(Stage.REALTIME)
+    lose_state(world)
+    world.wait_for_stage(Stage.REALTIME)
+
+
+def _judge(world: World, agenda: Agenda) -> Outcome:
+    world.drain()
+    world.tell("the target holds all; comparing")
+    world.markers.check()
+    tally = world.target.verdict(world.server, world.node.node)
+    for keeper in world.keepers:
+        assert keeper.process.stop() == 0, keeper.told()
+    assert tally.changes, "nothing was changed"
+    hits = world.sidecar.hit + world.archiver.hit
+    return Outcome(
+        agenda.faults,
+        Counter({point.value: count for point, count in hits.items()}),
+        Counter({f"{k.process.role} {how}": count for k in world.keepers for how, count in k.ends.items()}),
+        world.load.committed,
+        world.markers.count,
+        world.store.view().switches.count,
+        tally,
+    )
+
+
+def tell(line: str) -> None:
+    """Print where the campaign is."""
+    sys.stderr.write(f"{line}\n")
+
+
+def main() -> int:
+    """Run one campaign; what a failed one leaves behind is kept."""
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=90, help="of faults by chance (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of load and faults (default: %(default)s)")
+    parser.add_argument("--major", type=int, choices=MAJORS, default=15, help="of PostgreSQL (default: %(default)s)")
+    parser.add_argument("--plant", choices=sorted(PLANTS), default="", help="run with a bug; the campaign has to fail")
+    parser.add_argument("--no-spark", action="store_true", help="take from the outbox without Spark")
+    given = parser.parse_args()
+    spark = not given.no_spark
+    setting = Setting(given.seed, major=given.major, plant=given.plant)
+    if spark:
+        setting = replace(setting, pause_s=SPARK_PAUSE_S, copy=True, outbox_bytes=OUTBOX_BYTES)
+    root = Path(tempfile.mkdtemp(prefix="tidemark-chaos-"))
+    try:
+        outcome = run(root, setting, seconds=given.seconds, spark=spark, tell=tell)
+    except BaseException as error:
+        if given.plant and isinstance(error, AssertionError):
+            shutil.rmtree(root)
+            sys.stdout.write(f"{given.plant} is caught: {str(error).splitlines()[0]}\n")
+            return 0
+        sys.stderr.write(
+            f"chaos: failed; logs are in {root}; again:\n"
+            f"  scripts/chaos --seconds {given.seconds:g} --seed {given.seed} --major {given.major}"
+            f"{'' if spark else ' --no-spark'}{f' --plant {given.plant}' if given.plant else ''}\n"
+        )
+        raise
+    shutil.rmtree(root)
+    sys.stdout.write(f"{outcome}\n")
+    if never := outcome.never_met:
+        sys.stderr.write(f"chaos: never met: {', '.join(never)}\n")
+        return 1
+    if given.plant:
+        sys.stderr.write(f"chaos: {given.plant} is not caught\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The state folder is lost; a new one is made of the copy in the spool and of what the target holds."""
+
+import shutil
+from dataclasses import replace
+
+from tests.support.faults.chaos.world import World
+from tidemark.io.archive.history_copy import NoHistoryCopy, read_manifest
+from tidemark.io.process.config import load_config
+from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.state.state import StateStore
+from tidemark.runtime.recovery.rebuild import rebuild
+
+NEVER_S = 1e9
+
+
+def lose_state(world: World) -> None:
+    """Kill both processes, remove the folder, make it anew, and start again."""
+    world.tell(f"[{world.ticks:6}] the state is lost, in stage {world.stage.value}")
+    world.wait_for(lambda: _is_copied(world), "the spool's copy of the catalog history")
+    world.wait_for(world.target.holds_some, "anything in the target")
+    for keeper in world.keepers:
+        keeper.kill(NEVER_S)
+    world.wait_for(lambda: not any(keeper.process.running for keeper in world.keepers), "the end of both")
+    world.tend()  # how they ended is judged by the state that there is
+    world.target.leave()
+    identity, folder = world.store.identity, world.store.folder
+    world.close_store()
+    shutil.rmtree(folder.root)
+    config = load_config(None, world.sidecar.options)
+    config = replace(config, outbox=replace(config.outbox, bytes_max=identity.outbox_bytes_max))
+    assert rebuild(config, folder, world.node.spool, world.target.stock(identity))
+    make_marker_key(config, folder)
+    world.store = StateStore.open(folder)
+    world.markers.forget()
+    world.target.rejoin()
+    for keeper in world.keepers:
+        keeper.back_now()
+    world.wish = "on"
+
+
+def _is_copied(world: World) -> bool:
+    try:
+        return read_manifest(world.node.spool).journal.end_lsn > 0
+    except NoHistoryCopy:
+        return False

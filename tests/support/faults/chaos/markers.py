@@ -1,0 +1,50 @@
+"""The order of writing: LMDB, then marker. Whatever a marker in WAL says has to be durable in the state already."""
+
+import json
+import re
+from collections.abc import Callable
+
+from tests.support.oracles.log_oracle import ServerLog
+from tidemark.io.state.state_views import StateView
+from tidemark.model.change import MARKER_PREFIX
+from tidemark.model.mode import Stage
+from tidemark.wire.marker import MarkerKind
+
+_CONTENT = re.compile(rf"message: transactional: 1 prefix: {MARKER_PREFIX}, sz: \d+ content:(\{{.*\}}) [0-9a-f]{{64}}")
+
+
+class Markers:
+    """The markers in WAL beside the state."""
+
+    def __init__(self, server: ServerLog, look: Callable[[], StateView]) -> None:
+        """`look` at the state, which may be another one by then."""
+        self._server = server
+        self._look = look
+        self._seen = 0
+        self.count = 0
+
+    def forget(self) -> None:
+        """Say nothing of the markers so far: the state that they follow is lost."""
+        self._server.advance()
+        self._seen = len(self._server.messages)
+
+    def check(self) -> None:
+        """See that nothing stands in a marker which the state does not know (I12)."""
+        self._server.advance()
+        view = self._look()
+        new, self._seen = self._server.messages[self._seen :], len(self._server.messages)
+        for line in new:
+            found = _CONTENT.fullmatch(line)
+            if found is None:
+                continue
+            self.count += 1
+            told: dict[str, str] = json.loads(found.group(1))
+            kind, number = MarkerKind(told["kind"]), int(told["epoch"].partition(".")[2])
+            assert view.term is not None, told
+            assert number <= view.term.epoch.number, f"a marker of a later epoch than {view.term}: {told}"
+            if kind is MarkerKind.TRY_START:
+                attempt = view.hand_over.attempt
+                assert int(told["sequence"]) <= attempt, f"the state knows of attempt {attempt}, WAL of {told}"
+            if kind is MarkerKind.STOP:
+                is_stopped = view.stage is not Stage.REALTIME or number < view.term.epoch.number
+                assert is_stopped, f"the state knows of no stop in {view.term}, WAL does: {told}"

@@ -1,0 +1,47 @@
+"""Each failpoint of the mode table once, on purpose: the random part behind it may meet any, and need not meet all.
+
+A cycle is off and on again; in it the sidecar may die up to three times: at an effect of the off, of the on, and of its
+way back.
+"""
+
+from tests.support.faults.chaos.faults import (
+    freeze_behind_the_move,
+    linger_behind_the_move,
+    lose_wal_meanwhile,
+    return_without_archive,
+    switch_off_until_met,
+)
+from tests.support.faults.chaos.world import World
+from tidemark.runtime.daemon.effects import HandoverPoint
+
+P = HandoverPoint
+CYCLES = (  # dies at off, at on, on its way back
+    (P.BEFORE_STOP_CAPTURE, P.BEFORE_RETURN_SOON, P.BEFORE_WRITE_TRY_START_MARKER),
+    (P.AFTER_STOP_CAPTURE, P.AFTER_RETURN_SOON, P.AFTER_WRITE_TRY_START_MARKER),
+    (P.BEFORE_WRITE_STOP_MARKER, None, P.BEFORE_SWITCH_SEGMENT),
+    (P.AFTER_WRITE_STOP_MARKER, None, P.AFTER_SWITCH_SEGMENT),
+)
+
+
+def meet_every_failpoint(world: World) -> None:
+    """Die at each; freeze, and linger, at one; lose WAL; see the archiver deliver alone, and then the sidecar alone."""
+    for at_off, at_on, on_way_back in CYCLES:
+        _cycle(world, at_off, at_on, on_way_back)
+    freeze_behind_the_move(world)
+    linger_behind_the_move(world)
+    lose_wal_meanwhile(world)
+    return_without_archive(world)
+
+
+def _cycle(world: World, at_off: HandoverPoint, at_on: HandoverPoint | None, on_way_back: HandoverPoint) -> None:
+    sidecar = world.sidecar
+    switch_off_until_met(world, at_off)
+    sidecar.arm(at_on or on_way_back)
+    world.wish = "off"  # it may have died before that was done, or of a full ring
+    world.wait_for(lambda: not world.wish, "the operator's off")
+    world.wish = "on"
+    if at_on is not None:
+        world.wait_for(lambda: sidecar.hit[at_on] > 0, f"failpoint {at_on.value}")
+        world.wish = ""
+        sidecar.arm(on_way_back)
+    world.wait_for(lambda: sidecar.hit[on_way_back] > 0, f"failpoint {on_way_back.value}")

@@ -1,0 +1,35 @@
+"""What happens when, from a seed alone: an endless row of faults, each with its own dice."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.support.faults.chaos.faults import KINDS, Kind
+
+GAPS = (5, 30, 30, 80, 200)  # ticks between the beginnings of two faults
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault that is to begin so many ticks after the one before."""
+
+    number: int
+    name: str
+    gap_ticks: int
+    dice: random.Random
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        return KINDS[self.name]
+
+
+def planned(seed: int) -> Iterator[Planned]:
+    """Yield the faults of a seed."""
+    dice = random.Random(f"{seed} schedule")
+    names, weights = list(KINDS), [kind.weight for kind in KINDS.values()]
+    number = 0
+    while True:
+        number += 1
+        (name,) = dice.choices(names, weights)
+        yield Planned(number, name, dice.choice(GAPS), random.Random(f"{seed} fault {number}"))

@@ -1,0 +1,142 @@
+"""A target without Spark: takes values from the outbox in batches, keeps them, confirms them, as Spark's driver does.
+
+Now and then it forgets a batch that it has not confirmed and takes it again, as a driver does that died.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tests.support.faults.chaos.verdict import NOWHERE, Taken, check_replicas, check_taken
+from tests.support.oracles.log_oracle import ServerLog, Tally
+from tests.support.servers.postgres import Cluster
+from tidemark.io.host.disk import StateFull
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch
+from tidemark.model.position import Position, Sequence
+from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.wire.outbox import OutboxValue
+from tidemark.wire.state import Identity
+from tidemark.wire.values import ValueKind
+
+READER = "chaos"
+BATCH_BYTES = 256 << 10
+POLL_S = 0.02
+END_S = 120.0
+FORGETS = 0.03  # of all batches
+
+
+class Taker:
+    """Takes from `start` to `close`."""
+
+    def __init__(self, folder: StateFolder, seed: int) -> None:
+        self.taken: list[Taken] = []
+        self.held = Sequence(0)
+        self._folder = folder
+        self._dice = random.Random(f"{seed} taker")
+        self._paused = threading.Event()
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._after = NOWHERE  # what is up to here was taken from an outbox that is lost
+        self._thread = threading.Thread()
+
+    def start(self) -> None:
+        """Register, and begin to take."""
+        with OutboxReader.open(self._folder) as outbox:
+            self.held = outbox.register(READER).held
+        self._thread = threading.Thread(target=self._run, name="taker", daemon=True)
+        self._thread.start()
+
+    def pause(self) -> None:
+        """Take nothing for a while."""
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Take again."""
+        self._paused.clear()
+
+    def check(self) -> None:
+        """Raise what ended it."""
+        if self._error is not None:
+            raise AssertionError("the target found the outbox broken") from self._error
+
+    def holds_all(self) -> bool:
+        """Tell if everything that was delivered is here."""
+        with OutboxReader.open(self._folder) as outbox:
+            return self.held == outbox.head()
+
+    def holds_some(self) -> bool:
+        """Tell if anything is here."""
+        return bool(self.taken)
+
+    def leave(self) -> None:
+        """End; remember how far it came."""
+        self.close()
+        self._after = self.taken[-1].group_end if self.taken else NOWHERE
+
+    def stock(self, _identity: Identity) -> LakeStock | None:
+        """Tell the greatest sequence; nothing is copied into it."""
+        return LakeStock(self.held)
+
+    def rejoin(self) -> None:
+        """Begin to take from the new outbox; drop what is known."""
+        self._stopping.clear()
+        self.start()
+
+    def verdict(self, server: ServerLog, node: Cluster) -> Tally:
+        """See that it took what the source holds, each change once."""
+        tally = check_taken(server, self.taken)
+        check_replicas(node, self.taken)
+        return tally
+
+    def close(self) -> None:
+        """End."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(END_S)
+
+    def _run(self) -> None:
+        try:
+            with OutboxReader.open(self._folder) as outbox:
+                while not self._stopping.is_set():
+                    if self._paused.is_set() or not self._take_batch(outbox):
+                        time.sleep(POLL_S)
+        except BaseException as error:  # noqa: BLE001 - told by the main thread
+            self._error = error
+
+    def _take_batch(self, outbox: OutboxReader) -> bool:
+        after = self.held
+        upto = outbox.plan(after, BATCH_BYTES)
+        if upto == after:
+            return False
+        values = list(outbox.read(after, upto))
+        if self._dice.random() < FORGETS:
+            return True
+        try:
+            outbox.confirm(READER, upto, after)  # a batch behind: what Spark may ask for again
+        except StateFull:
+            return False
+        self.taken += _items(values, self._after)
+        self.held = upto
+        return True
+
+
+def _items(values: list[OutboxValue], after: Position) -> Iterator[Taken]:
+    for value in values:
+        if value.header.kind is not ValueKind.TRANSACTIONS and value.header.last > after:
+            item = value.item()
+            if isinstance(item, ChangeBatch):
+                item = replace(item, given=_rows_behind(item.rows, after))
+            yield Taken(item, value.header.pointer.position, after)
+
+
+def _rows_behind(rows: pa.RecordBatch, after: Position) -> pa.RecordBatch:
+    commit_lsn, ordinal = rows.column("_commit_lsn"), rows.column("_ordinal")
+    in_last = pc.and_(pc.equal(commit_lsn, after.commit_lsn), pc.greater(ordinal, after.ordinal))
+    return rows.filter(pc.or_(pc.greater(commit_lsn, after.commit_lsn), in_last))

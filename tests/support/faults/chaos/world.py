@@ -1,0 +1,301 @@
+"""Everything that a campaign runs: node, load, oracle, both processes behind a cable, and a target.
+
+One thread of the campaign tends it: looks at each part, starts again what died, carries out the operator's wish. Its
+clock ticks by the load's commits, and by time only while nothing commits: so the same seed does the same, more or less,
+on a slow machine.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tests.support.faults.chaos.keeper import Keeper, Tell
+from tests.support.faults.chaos.markers import Markers
+from tests.support.oracles.log_oracle import ServerLog, Tally
+from tests.support.processes.failover import Pair
+from tests.support.servers.archiving import Archiving, archiving
+from tests.support.servers.middlemen import Cable, cable
+from tests.support.servers.postgres import Cluster
+from tests.support.servers.small_disk import SmallDisk, small_disk
+from tests.support.workloads.mixed_load import MixedLoad, create_tables
+from tidemark.io.process.control import DaemonAway, request
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
+from tidemark.model.lsn import INVALID_LSN, Lsn, parse_lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.recovery.rebuild import LakeStock
+from tidemark.wire.control import BadRequest
+from tidemark.wire.state import Identity
+
+POLL_S = 0.03
+PAUSE_S = 0.15  # between a session's transactions
+IDLE_S = 0.1  # without a commit; then a few ticks pass all the same
+IDLE_TICKS = 5
+ANSWER_S = 0.5  # then it is asked again
+WAY_ON_S = 300.0  # nothing may take longer than this once every fault is healed: a full outbox takes Spark minutes
+PACE_S = 1.0  # how often the load is held against what is delivered
+MB = 1 << 20
+DISK_BYTES = 1 << 30  # as much as it takes; how full it is, is the campaign's choice
+DATABASE = "postgres"
+RING_BYTES = 4 * MB  # four of the node's segments
+OUTBOX_BYTES = 2 * MB
+BACKLOG_BYTES = 4 * RING_BYTES  # behind which the load waits: a target that never catches up meets no way back
+OLD_ROWS = 200
+DDL_EVERY = 30  # transactions of one session
+SMALL = {  # bounds that a short run meets often
+    "TIDEMARK_RING__BYTES_MAX": str(RING_BYTES),
+    "TIDEMARK_DECODE__MEMORY_BYTES": str(MB),
+    "TIDEMARK_DECODE__QUEUE_BYTES": str(MB),
+    "TIDEMARK_DELIVER__GROUP_ROWS_MAX": "500",
+    "TIDEMARK_DELIVER__GROUP_BYTES_MAX": str(MB // 4),
+    "TIDEMARK_HISTORY__BASE_EVERY_BYTES": str(8 * MB),
+    "TIDEMARK_HISTORY__JOURNAL_FILE_BYTES": str(MB // 16),
+    "TIDEMARK_RETRY__MAX_S": "1",
+    "TIDEMARK_WATCHDOG__RESTART_S": "3",  # a start takes seconds on a busy machine
+    "TIDEMARK_WATCHDOG__WATCHDOG_S": "4",
+    "TIDEMARK_REALTIME__ARCHIVE_WAIT_S": "4",
+}
+NODE = {"wal_keep_size": "2MB", "min_wal_size": "2MB", "max_wal_size": "32MB"}  # WAL goes away soon
+
+
+class Target(Protocol):
+    """Who takes from the outbox."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def pause(self) -> None:
+        """Take nothing for a while."""
+
+    def resume(self) -> None:
+        """Take again."""
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+
+    def holds_all(self) -> bool:
+        """Tell if it has all that was delivered."""
+
+    def holds_some(self) -> bool:
+        """Tell if it has anything."""
+
+    def leave(self) -> None:
+        """Let go of a state that is lost."""
+
+    def stock(self, identity: Identity) -> LakeStock | None:
+        """Tell what it holds to whoever makes the state anew."""
+
+    def rejoin(self) -> None:
+        """Go on from the new state; what comes again is known by its position."""
+
+    def verdict(self, server: ServerLog, node: Cluster) -> Tally:
+        """See that it holds what the source holds, each change once; return how much that is."""
+
+    def close(self) -> None:
+        """End."""
+
+
+@dataclass
+class World:
+    """All of it; made by `made`."""
+
+    node: Archiving
+    cable: Cable
+    pair: Pair
+    load: MixedLoad
+    server: ServerLog
+    markers: Markers
+    store: StateStore
+    state_disk: SmallDisk
+    spool_disk: SmallDisk
+    sidecar: Keeper
+    archiver: Keeper
+    target: Target
+    tell: Tell
+    is_node_up: bool = True
+    has_all_wal: bool = True  # that the oracle reads
+    wish: str = ""  # the operator's: "on" or "off" until it is done
+    _idle_ticks: int = 0
+    _moved_at_s: float = 0.0
+    _seen: int = -1
+    _asked_at_s: float = 0.0
+    _paced_at_s: float = 0.0
+    _flushed_lsn: Lsn = INVALID_LSN
+
+    @property
+    def keepers(self) -> tuple[Keeper, Keeper]:
+        """Both processes' keepers."""
+        return self.sidecar, self.archiver
+
+    @property
+    def stage(self) -> Stage:
+        """The stage of the capture."""
+        return self.store.marks().stage
+
+    @property
+    def root(self) -> Path:
+        """Where logs are."""
+        return self.pair.sidecar.log_path.parent
+
+    @property
+    def view(self) -> StateView:
+        """All the small values of the state."""
+        return self.store.view()
+
+    def close_store(self) -> None:
+        """Let go of the state."""
+        self.store.close()
+
+    @property
+    def owner(self) -> tuple[str, int]:
+        """Role and process id of the current epoch's owner."""
+        term = self.store.marks().term
+        return (term.owner.role, term.owner.pid) if term is not None and term.owner is not None else ("", 0)
+
+    @property
+    def ticks(self) -> int:
+        """The campaign's clock."""
+        return self.load.committed + self._idle_ticks
+
+    def tend(self) -> None:
+        """Look at everything once."""
+        now_s = time.monotonic()
+        if self.load.committed != self._seen:
+            self._seen, self._moved_at_s = self.load.committed, now_s
+        elif now_s - self._moved_at_s >= IDLE_S:
+            self._idle_ticks += IDLE_TICKS
+            self._moved_at_s = now_s
+        for keeper in self.keepers:
+            keeper.tend()
+        self.load.check()
+        self.target.check()
+        if self.wish and now_s - self._asked_at_s >= IDLE_S:
+            self._ask()
+            self._asked_at_s = time.monotonic()
+        if self.is_node_up and now_s - self._paced_at_s >= PACE_S:
+            self._paced_at_s = now_s
+            self._pace()
+
+    def wait_for(self, is_so: Callable[[], bool], what: str, within_s: float = WAY_ON_S) -> None:
+        """Tend until something holds; fail with both logs."""
+        deadline = time.monotonic() + within_s
+        while not is_so():
+            assert time.monotonic() < deadline, f"{what} did not come within {within_s} s: {self.told()}"
+            self.tend()
+            time.sleep(POLL_S)
+
+    def wait_for_stage(self, *stages: Stage) -> None:
+        """Tend until the capture is in one of these stages."""
+        self.wait_for(lambda: self.stage in stages, " or ".join(stage.value for stage in stages))
+
+    def start_node(self) -> None:
+        """Start the node, if it is down."""
+        if not self.is_node_up:
+            self.node.node.start()
+            self.is_node_up = True
+
+    def is_drained(self) -> bool:
+        """Tell if all that the node has written is delivered and taken."""
+        delivered = self.store.marks().delivered
+        if delivered is None or delivered.pointer.position.commit_lsn < self._flushed_lsn:
+            return False
+        return self.target.holds_all()
+
+    def drain(self) -> None:
+        """Wait until all that was written so far is delivered and taken."""
+        self.node.node.sql("SELECT pg_logical_emit_message(true, 'chaos', 'the end')")
+        self._flushed_lsn = parse_lsn(self.node.node.flush_lsn())
+        self.node.node.sql("SELECT pg_logical_emit_message(true, 'chaos', 'behind the end')")
+        self.wait_for(self.is_drained, "the end of what was written")
+
+    def told(self) -> str:
+        """Return where everything stands, and the ends of both logs."""
+        view = self.view
+        switches = "\n".join(f"{s.before.value} -> {s.after.value}: {s.reason}" for s in view.switches.kept[-8:])
+        marks = f"stage {view.stage.value}, delivered {view.delivered}, ledger {view.ledger}, readers {view.readers}"
+        return "\n".join((marks, switches, *(keeper.told() for keeper in self.keepers)))
+
+    def _pace(self) -> None:
+        delivered = self.store.marks().delivered
+        if delivered is None:
+            return
+        backlog = parse_lsn(self.node.node.flush_lsn()) - delivered.pointer.position.commit_lsn
+        if backlog > BACKLOG_BYTES:
+            self.load.hold()
+        elif backlog < BACKLOG_BYTES // 2:
+            self.load.go_on()
+
+    def _ask(self) -> None:
+        try:
+            command = {"command": f"realtime-{self.wish}"}
+            answer = request(self.pair.sidecar.folder.socket("sidecar"), command, ANSWER_S)
+        except (DaemonAway, BadRequest):  # it is dead, or dies while it answers
+            return
+        if answer.get("ok"):
+            self.tell(f"  operator: {self.wish}, {answer['before']} -> {answer['stage']}")
+            self.wish = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a world is made like."""
+
+    seed: int
+    major: int = 15
+    plant: str = ""  # a bug that both processes are to run with
+    pause_s: float = PAUSE_S  # between a session's transactions
+    copy: bool = False  # what is in the tables before the capture begins, too
+    outbox_bytes: int = OUTBOX_BYTES
+
+
+MakeTarget = Callable[[Pair], Target]
+
+
+@contextmanager
+def made(root: Path, setting: Setting, make_target: MakeTarget, tell: Tell) -> Iterator[World]:
+    """Make a world below `root`, with only the target started; nothing is left running."""
+    root.chmod(0o755)  # the server's user has to come to the spool
+    with ExitStack() as stack:
+        spool_disk = stack.enter_context(small_disk(root / "archive", DISK_BYTES))
+        state_disk = stack.enter_context(small_disk(root / "host", DISK_BYTES))
+        node = stack.enter_context(archiving(spool_disk.root, major=setting.major, settings=NODE, free_bytes_min=0))
+        way = stack.enter_context(cable(node.node.port))
+        create_tables(node.node, DATABASE, old_rows=OLD_ROWS if setting.copy else 0)
+        server = ServerLog(node.node, DATABASE)
+        dsn = f"host=127.0.0.1 port={way.port} dbname={DATABASE} user=postgres"
+        pair = Pair(node, state_disk.root, copy=setting.copy, TIDEMARK_CAPTURE__DSN=dsn, **SMALL)
+        for process in (pair.sidecar, pair.archiver):
+            process.log_path = root / f"{process.role}.log"
+            if setting.plant:
+                process.program = ("-m", "tests.support.faults.planted", setting.plant, process.role)
+        pair.sidecar.init(bytes_max=setting.outbox_bytes)
+        store = StateStore.open(pair.sidecar.folder)
+        target = make_target(pair)
+        markers = Markers(server, lambda: world.view)
+        world = World(
+            node=node,
+            cable=way,
+            pair=pair,
+            load=MixedLoad(
+                node.node, DATABASE, setting.seed, pause_s=setting.pause_s, ddl_every=DDL_EVERY, through_outages=True
+            ),
+            server=server,
+            markers=markers,
+            store=store,
+            state_disk=state_disk,
+            spool_disk=spool_disk,
+            sidecar=Keeper(pair.sidecar, root, tell),
+            archiver=Keeper(pair.archiver, root, tell),
+            target=target,
+            tell=tell,
+        )
+        stack.callback(world.close_store)
+        stack.callback(target.close)
+        for keeper in world.keepers:
+            stack.callback(keeper.close)
+            keeper.on_death = lambda: markers.check() if world.is_node_up and world.has_all_wal else None
+        target.start()
+        yield world

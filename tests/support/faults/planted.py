@@ -1,0 +1,88 @@
+"""A daemon with a bug: `python -m tests.support.faults.planted PLANT ROLE ...`, for campaigns that must find it.
+
+The product knows nothing of it: what is wrong is put in from outside, before the daemon runs.
+"""
+
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+
+from sidecar.realtime import Realtime
+from tidemark.engine.handover import Event, move
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.state.state_transaction import StateTransaction
+from tidemark.io.state.switching import switch
+from tidemark.model.lsn import Lsn
+from tidemark.model.position import Epoch, Pointer
+from tidemark.runtime.daemon.effects import perform
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+from tidemark.wire.state import LEDGER, OutboxLedger
+
+WRITTEN_S = 5.0
+
+
+def no_epoch_check() -> None:
+    """Let whoever owned an earlier epoch go on writing."""
+
+    def check_nothing(_moving: StateTransaction, _epoch: Epoch | None) -> None:
+        return
+
+    setattr(StateTransaction, "check_epoch", check_nothing)  # noqa: B010 - assigning it is no type
+
+
+def trim_at_delivered() -> None:
+    """Delete from the outbox what is delivered into it, whether readers have it or not."""
+    settle = StateTransaction.settle
+
+    def settle_and_trim(moving: StateTransaction) -> OutboxLedger:
+        ledger = settle(moving)
+        trimmed = moving.outbox.trim(ledger, ledger.head)
+        moving.put(LEDGER, trimmed)
+        return trimmed
+
+    setattr(StateTransaction, "settle", settle_and_trim)  # noqa: B010 - assigning it is no type
+
+
+def marker_before_state() -> None:
+    """Write the markers of an operator's switch, and only then make the switch durable."""
+    write = NodeErrands.write
+
+    def write_now(
+        errands: NodeErrands,
+        kind: MarkerKind,
+        epoch: Epoch,
+        pointer: Pointer | None,
+        *,
+        sequence: int = 0,
+        reason: str = "",
+    ) -> Future[Lsn]:
+        written = write(errands, kind, epoch, pointer, sequence=sequence, reason=reason)
+        wait([written], WRITTEN_S)
+        return written
+
+    def effects_first(realtime: Realtime, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
+        store = realtime._store
+        before = store.marks().stage
+        perform(move(before, event).effects, realtime._effects(event.value))
+        after = switch(store, event, log=realtime._around.log, now_us=SystemClock().wall_us()).after
+        return {"before": before.value, "stage": after.value}
+
+    setattr(NodeErrands, "write", write_now)  # noqa: B010 - assigning it is no type
+    setattr(Realtime, "_operator", effects_first)  # noqa: B010 - assigning it is no type
+
+
+PLANTS: Mapping[str, Callable[[], None]] = {
+    "no-epoch-check": no_epoch_check,
+    "marker-before-state": marker_before_state,
+    "trim-at-delivered": trim_at_delivered,
+}
+
+
+if __name__ == "__main__":
+    program, plant, role, *arguments = sys.argv
+    PLANTS[plant]()
+    sys.argv = [role, *arguments]
+    runpy.run_module(role, run_name="__main__", alter_sys=False)

@@ -1,0 +1,163 @@
+"""Kill Spark while an outbox is fed and drained, delete its checkpoint now and then, and look at the lake in the end.
+
+python -m tests.support.faults.spark_campaign [--kills 50] [--seed 1] [--groups 2000]
+"""
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.support.lakes.lakes import IDENTITY, log_rows, replica_rows
+from tests.support.lakes.scripted_table import DATABASE
+from tests.support.processes.spark_process import (
+    DEADLINE_S,
+    DELETED,
+    DRIVER,
+    PROGRAMS,
+    ROOT,
+    VICTIMS,
+    SparkProcess,
+    wait_for,
+)
+from tests.support.workloads.feeder import World, make_state
+from tidemark.pipeline.lake.failpoints import Failpoint
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, folder_of
+
+BATCH_BYTES = 60_000
+PAUSE_S = "0.1"  # between groups: changes come while Spark is killed
+
+
+@dataclass
+class Campaign:
+    """Where everything is, and what was done so far."""
+
+    root: Path
+    seed: int
+    groups: int
+    kills: Counter[str] = field(default_factory=Counter)
+    spark: SparkProcess = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.spark = SparkProcess(self.state, self.lake, self.root / "pipeline.log", batch_bytes=BATCH_BYTES)
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state"
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "lake"
+
+    def kill_at(self, failpoint: Failpoint, nth: int) -> None:
+        """Start a pipeline that kills itself at a failpoint, if it ever comes there."""
+        spark = self.spark
+        spark.start(failpoint=f"{failpoint.value}:{nth}")
+        try:
+            wait_for(lambda: not spark.running or spark.is_drained(), f"failpoint {failpoint.value}")
+            self.kills["failpoint not met" if spark.running else f"at {failpoint.value}"] += 1
+        finally:
+            spark.end_all()
+
+    def kill(self, victim: str, after_batches: int) -> None:
+        """Start a pipeline, kill one of its processes, and see it go on by itself, unless it was the driver."""
+        spark = self.spark
+        spark.start()
+        try:
+            wait_for(lambda: spark.batches() >= after_batches or spark.is_drained(), "some batches")
+            if victim == DRIVER:
+                spark.kill_driver()
+            else:
+                spark.family(PROGRAMS[victim])[0].kill()
+                at = spark.sequence
+                wait_for(lambda: spark.sequence > at or spark.is_drained(), f"life after {victim}")
+                spark.stop()
+            self.kills[victim] += 1
+        finally:
+            spark.end_all()
+
+    def drain(self) -> None:
+        """Bring what is left into the lake, and end well."""
+        self.spark.start("--once")
+        try:
+            self.spark.wait()
+        finally:
+            self.spark.end_all()
+
+    def check(self) -> dict[str, int]:
+        """Compare the lake with the tables that were fed; return the number of changes by table."""
+        world = World(self.seed)
+        for _ in world.groups(self.groups):
+            pass
+        found = {}
+        for table in world.tables:
+            folder = f"{DATABASE}/{folder_of(table.relation)}"
+            known = Lake(str(self.lake), IDENTITY, shape_of, constants_of).positions.tables[DATABASE, table.oid]
+            assert known.folder == folder
+            assert replica_rows(self.lake, folder) == table.expected(), f"replica of {table.name} differs"
+            log = log_rows(self.lake, folder)
+            changes = {(row["_commit_lsn"], row["_ordinal"]) for row in log}
+            assert len(log) == len(changes) == table.changes, f"{len(log)} of {table.changes} in {table.name}'s log"
+            found[table.name] = table.changes
+        return found
+
+
+def run(root: Path, *, seed: int, groups: int, failpoints: list[Failpoint], victims: list[str]) -> Campaign:
+    """Run a campaign to its end and check the lake."""
+    campaign = Campaign(root, seed, groups)
+    chance = random.Random(seed)
+    make_state(campaign.state)
+    with feeding(campaign):
+        plan: list[Failpoint | str] = [*failpoints, *victims]
+        chance.shuffle(plan)
+        for death in plan:
+            if isinstance(death, Failpoint):
+                campaign.kill_at(death, chance.randint(1, 3))
+            else:
+                campaign.kill(death, chance.randint(1, 4))
+            # The first checkpoint that there is goes for sure, others by chance.
+            if campaign.spark.checkpoint.exists() and (not campaign.kills[DELETED] or chance.random() < 0.4):
+                shutil.rmtree(campaign.spark.checkpoint)
+                campaign.kills[DELETED] += 1
+    campaign.drain()
+    campaign.check()
+    return campaign
+
+
+@contextmanager
+def feeding(campaign: Campaign) -> Iterator[None]:
+    """Feed the outbox by a process of its own; the end of the block waits for its end."""
+    command = [sys.executable, "-m", "tests.support.workloads.feeder", str(campaign.state)]
+    process = subprocess.Popen([*command, str(campaign.seed), str(campaign.groups), PAUSE_S], cwd=ROOT)
+    try:
+        yield
+        assert process.wait(DEADLINE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--groups", type=int, default=2000)
+    given = parser.parse_args()
+    points = [point for point in Failpoint for _ in range(max(1, given.kills // 2 // len(Failpoint)))]
+    with TemporaryDirectory() as folder:
+        done = run(
+            Path(folder),
+            seed=given.seed,
+            groups=given.groups,
+            failpoints=points,
+            victims=[VICTIMS[n % len(VICTIMS)] for n in range(max(0, given.kills - len(points)))],
+        )
+        sys.stdout.write(f"{dict(done.kills)}: nothing lost, nothing doubled, replicas equal\n{done.check()}\n")

@@ -1,0 +1,155 @@
+"""The whole decoder over a real catalog, and the catalog's saved forms: bases and journals."""
+
+import json
+import struct
+import zlib
+
+import google_crc32c
+
+from tests.support.forged.byte_targets.small_base import BASE, ITEM, MAJOR, NEXT_XID, sessions
+from tests.support.forged.byte_targets.target import Bytes, Target, refusals
+from tests.support.forged.forged_records import block_of
+from tests.support.forged.wal import record
+from tidemark.decode.catalog.history import (
+    DamagedHistory,
+    Journal,
+    dump_entry,
+    journal_head,
+    load_base,
+    replay,
+)
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.transactions.decoder import Decoder
+from tidemark.model.change import ChangeGroup  # noqa: TC001 - one import of all that is used
+from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, Xid
+from tidemark.wal.record import Record, parse_record
+from tidemark.wal.versions import RMGR_LAST, wal_format
+from tidemark.wire.outbox import encode_group
+from tidemark.wire.values import EncodedGroup
+
+FORMAT = wal_format(MAJOR)
+TIMELINE = TimelineId(1)
+RECORDS_MAX = 600
+MEMORY_BYTES = 64 << 10  # so little that a spill is part of it
+BASE_HEAD = struct.Struct("<8sHxxQQI")
+BASE_HEAD_BYTES = BASE_HEAD.size
+_BASE = BASE.read_bytes()
+
+
+class MemorySpill:
+    """Parts of transactions that left the memory of a decoder."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, bytes] = {}
+
+    def write(self, *parts: bytes | bytearray) -> int:
+        handle = len(self._kept) + 1
+        self._kept[handle] = b"".join(parts)
+        return handle
+
+    def read(self, handle: int) -> bytes:
+        return self._kept[handle]
+
+    def release(self, handle: int) -> None:
+        self._kept[handle] = b""
+
+
+def records_of(data: bytes, lsn: Lsn) -> list[Record]:
+    """Return the records of an input, with sound CRCs, one behind the other from `lsn` on."""
+    given, found = Bytes(data), list[Record]()
+    while given and len(found) < RECORDS_MAX:
+        size, xid, info, rmgr = ITEM.unpack(given.take(ITEM.size).ljust(ITEM.size, b"\0"))
+        raw = record(given.take(size), rmgr=rmgr % (RMGR_LAST + 1), info=info, xid=xid)
+        end = Lsn(lsn + len(raw) + -len(raw) % 8)
+        found.append(parse_record(lsn, end, raw, FORMAT))
+        lsn = end
+    return found
+
+
+def _decoded(data: bytes, *, by_block: bool) -> list[EncodedGroup]:
+    """Decode records over a real catalog, one by one or as framing gives them, down to what the outbox holds."""
+    base = load_base(_BASE, "base")
+    decoder = Decoder(FORMAT, TIMELINE, base.mirrors, next_xid=NEXT_XID, memory_bytes=MEMORY_BYTES, spill=MemorySpill())
+    grouper = Grouper({oid: mirror.dialect for oid, mirror in base.mirrors.items()}, rows_max=8)
+    records = records_of(data, base.lsn)
+    groups: list[ChangeGroup] = []
+    raws = [(found.lsn, found.end_lsn, found.raw) for found in records]
+    for decoded in decoder.decode_block(block_of(raws)) if by_block else map(decoder.decode, records):
+        if isinstance(decoded, CommittedTransaction):
+            groups += grouper.add_transaction(decoded)
+        elif decoded is not None:
+            groups += grouper.add_message(decoded, decoder.restart_lsn)
+    left = grouper.flush()
+    return [encode_group(group) for group in (*groups, *([left] if left is not None else []))]
+
+
+def run_decode(data: bytes) -> None:
+    """Decode records both ways: what comes out is the same, or both refuse it."""
+    results = []
+    for by_block in (False, True):
+        with refusals():
+            groups = _decoded(data, by_block=by_block)
+            results.append([[(value.kind, bytes(value.payload)) for value in group.values] for group in groups])
+    assert len(results) in (0, 2)
+    assert results[:1] == results[1:]
+
+
+def run_base(data: bytes) -> None:
+    """Load a base: as it stands, and with a head that fits what is unpacked."""
+    given = Bytes(data)
+    headed = given.number() % 2
+    content = given.rest()
+    if headed:
+        packed = zlib.compress(content, 1)
+        magic, version, *_ = BASE_HEAD.unpack_from(_BASE)
+        content = BASE_HEAD.pack(magic, version, len(packed), len(content), google_crc32c.value(packed)) + packed
+    with refusals(DamagedHistory):
+        load_base(content, "base")
+
+
+def run_journal(data: bytes) -> None:
+    """Read a journal as it stands, and replay records over a base as one would."""
+    with refusals(DamagedHistory):
+        list(Journal(data, "journal"))
+    base = load_base(_BASE, "base")
+    with refusals():
+        head = journal_head(MAJOR, SystemIdentifier(7))
+        entries = [dump_entry(found, TIMELINE, Xid(found.xid)) for found in records_of(data, base.lsn)]
+        replay(base, Journal(head + b"".join(entries), "journal"), Lsn((1 << 63) - 1))
+        for mirror in base.mirrors.values():
+            list(mirror.relations())
+
+
+def _unpacked() -> bytes:
+    return zlib.decompress(_BASE[BASE_HEAD_BYTES:])
+
+
+def _announcing(unpacked_bytes: int) -> bytes:
+    magic, version, packed_bytes, _, crc = BASE_HEAD.unpack_from(_BASE)
+    return BASE_HEAD.pack(magic, version, packed_bytes, unpacked_bytes, crc) + _BASE[BASE_HEAD_BYTES:]
+
+
+def _document() -> bytes:
+    unpacked = _unpacked()
+    (size,) = struct.unpack_from("<I", unpacked)
+    told = json.loads(unpacked[4 : 4 + size])
+    told["databases"], told["shared"]["heaps"] = [], []
+    text = json.dumps(told).encode()
+    return struct.pack("<I", len(text)) + text
+
+
+TARGETS = (
+    Target("decode", run_decode, dict(sessions())),
+    Target(
+        "base",
+        run_base,
+        {
+            "whole": b"\0" + _BASE,
+            "announces_four_gigabytes": b"\0" + _announcing((4 << 30) - 1),
+            "unpacked": b"\1" + _unpacked(),
+            "without_shared_catalogs": b"\1" + _document(),
+        },
+    ),
+    Target("journal", run_journal, dict(sessions())),
+)

@@ -1,0 +1,1 @@
+"""Lakes, and tables whose content a test knows."""

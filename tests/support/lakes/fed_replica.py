@@ -1,0 +1,82 @@
+"""A replica in a folder beside the scripted table that it follows, fed piece by piece."""
+
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from tests.support.lakes.scripted_table import DATABASE, ScriptedTable, Value
+from tidemark.decode.types.registry import UTF8
+from tidemark.model.change import RewriteBoundary, SchemaChange, SchemaEffect, SchemaEvent
+from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid
+from tidemark.model.relation import Relation
+from tidemark.pipeline.lake.lake import LakeTable
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.replica import UNKEYED, Replica
+from tidemark.pipeline.sinks.steps import TableItem
+
+APP = "tidemark:test:replica"
+AT, XID = Lsn(950), Xid(7)
+Rows = list[dict[str, Value]]
+
+
+class Fed:
+    """A replica beside its table."""
+
+    def __init__(self, root: Path, table: ScriptedTable) -> None:
+        self.table = table
+        self.uri = str(root / "replica")
+        self.replica = Replica(self.uri, APP, shape_of, constants_of, UTF8)
+        self._told = 0
+
+    def feed(self) -> LakeTable:
+        """Apply what has happened since, and then all of it again."""
+        found = self.apply()
+        version = found.version
+        again = self.replica.apply(self.table.delivered())
+        assert again.version == version, "what it holds makes no commit"
+        return again
+
+    def apply(self) -> LakeTable:
+        items = self.table.delivered()
+        told, self._told = self._told, len(items)
+        return self.replica.apply(items[told:])
+
+    def happens(self, event: TableItem) -> None:
+        self.table._event(event)
+
+    @property
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(self.uri)
+
+    @property
+    def delta(self) -> DeltaTable:
+        return DeltaTable(self.uri)
+
+    @property
+    def rows(self) -> Rows:
+        return sorted(self.delta.to_pyarrow_table().to_pylist(), key=repr)
+
+    def assert_equal(self) -> None:
+        assert self.rows == self.table.expected()
+
+
+def boundary(fed: Fed, *, begin: bool, partition: Oid = INVALID_OID) -> None:
+    at = fed.table._position()
+    fed.happens(RewriteBoundary(at, AT, DATABASE, XID, fed.table.relation, begin, partition))
+
+
+def schema_event(
+    fed: Fed,
+    before: Relation | None,
+    after: Relation | None,
+    effect: SchemaEffect = SchemaEffect.METADATA,
+    *,
+    brings_rows: bool = False,
+) -> None:
+    change = SchemaChange.CREATE if before is None else SchemaChange.DROP if after is None else SchemaChange.ALTER
+    at = fed.table._position()
+    fed.happens(SchemaEvent(at, AT, DATABASE, XID, change, effect, before, after, brings_rows))
+
+
+def gathered(fed: Fed) -> LakeTable:
+    return LakeTable(f"{fed.uri}-{UNKEYED}", f"{APP}-{UNKEYED}")

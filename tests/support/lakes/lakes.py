@@ -1,0 +1,133 @@
+"""A lake in a folder, fed without Spark: from scripted tables, through crashes, by one outbox after another."""
+
+import random
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests.support.lakes.scripted_table import TEST_TIMELINE
+from tidemark.io.host.failpoints import arm
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, LogicalMessage
+from tidemark.model.lsn import Lsn, SystemIdentifier
+from tidemark.model.position import NO_SEQUENCE, Position
+from tidemark.model.position import Sequence as OutboxSequence
+from tidemark.pipeline.lake.types import constants_of, shape_of
+from tidemark.pipeline.sinks.sinks import Lake, LakeBatch, LakeItem
+from tidemark.pipeline.sinks.steps import Delivered, TableItem, position_of
+from tidemark.wire.state import Identity
+from tidemark.wire.values import ValueKind
+
+CAPTURE = "test"
+IDENTITY = Identity(CAPTURE, SystemIdentifier(77), "outbox-1", 15, 16 << 20, 16 << 20)
+
+
+class Crash(Exception):
+    """What stands for SIGKILL inside one process: nothing catches it."""
+
+
+class CrashAt:
+    """Raises `Crash` when the nth failpoint is passed, and at all after it: other threads are dead, too."""
+
+    def __init__(self, nth: int) -> None:
+        self.nth = nth
+        self.passed: list[Enum] = []
+
+    def __call__(self, point: Enum) -> None:
+        self.passed.append(point)
+        if 0 < self.nth <= len(self.passed):
+            raise Crash(point)
+
+
+def position_after(item: TableItem | LogicalMessage) -> Position:
+    """Return the position of the last thing in `item`."""
+    return position_of(item.rows, item.rows.num_rows - 1) if isinstance(item, ChangeBatch) else item.position
+
+
+def batch(items: Sequence[Delivered], outbox: str = "outbox-1") -> LakeBatch:
+    """Make a batch of whole groups of `items`."""
+    return LakeBatch(outbox, items[-1].sequence, position_after(items[-1].item), [(i.sequence, i.item) for i in items])
+
+
+class CrashingFeed:
+    """Feeds a lake in batches, crashing now and then; after a crash some of what came before comes again."""
+
+    def __init__(self, root: Path, chance: random.Random) -> None:
+        self.root = root
+        self.chance = chance
+        self.crashes: list[Enum] = []
+
+    def feed(self, items: Sequence[Delivered]) -> None:
+        """Bring all of `items` into the lake."""
+        outbox, numbered, at = "outbox-1", list(items), 0
+        while at < len(numbered):
+            end = self.chance.randint(at + 1, len(numbered))
+            crash = CrashAt(self.chance.choice([1, 2, 3, 4, 5, 6, 8, 0, 0, 0, 0]))
+            arm(crash)
+            try:
+                lake = Lake(str(self.root), IDENTITY, shape_of, constants_of)
+                lake.apply(batch(numbered[at:end], outbox))
+                at = end
+            except Crash:
+                self.crashes.append(crash.passed[crash.nth - 1])
+                arm(None)
+                what = self.chance.random()
+                if what < 0.3:  # the checkpoint is lost: on from the positions table
+                    held = Lake(str(self.root), IDENTITY, shape_of, constants_of).positions.held.sequence
+                    at = next((i for i, d in enumerate(numbered) if d.sequence > held), len(numbered))
+                elif what < 0.5:  # the state is lost: a new outbox, numbered on, from anywhere before
+                    greatest = max(d.sequence for d in numbered)
+                    outbox += "+"
+                    numbered = [Delivered(OutboxSequence(greatest + 1 + i), d.item) for i, d in enumerate(numbered)]
+                    at = self.chance.randint(0, at)
+            finally:
+                arm(None)
+
+
+def replica_rows(root: Path, folder: str) -> list[dict[str, object]]:
+    """Return a replica's rows, sorted."""
+    return sorted(_read(root / folder / "replica").to_pylist(), key=repr)
+
+
+def log_rows(root: Path, folder: str) -> list[dict[str, object]]:
+    """Return a log's rows in stream order."""
+    rows = _read(root / folder / "log").to_pylist()
+    return sorted(rows, key=lambda row: (row["_tli"], row["_commit_lsn"], row["_ordinal"]))
+
+
+def feed_by_hand(folder: StateFolder, root: Path, name: str, *, confirm: bool = True) -> None:
+    """Bring all that the outbox of a state has into a lake, as the reader `name`; trim nothing."""
+    with OutboxReader.open(folder) as reader, StateStore.open(folder) as store:
+        registered, head = reader.register(name), reader.head()
+        values = list(reader.read(registered.held, head))
+        items: list[LakeItem] = [
+            (value.header.sequence, value.item()) for value in values if value.header.kind is not ValueKind.TRANSACTIONS
+        ]
+        lake = Lake(str(root), store.identity, shape_of, constants_of)
+        if values:
+            lake.apply(LakeBatch(reader.outbox_id, head, values[-1].header.pointer.position, items))
+        if confirm:
+            reader.confirm(name, head, NO_SEQUENCE)
+
+
+def rows_by_key(root: Path, table: str) -> dict[object, list[object]]:
+    """Return a replica's rows by their first column; raise if one is there twice."""
+    (folder,) = root.glob(f"*/*-public.{table}")
+    rows = _read(folder / "replica").to_pylist()
+    found = {next(iter(row.values())): list(row.values())[1:] for row in rows}
+    assert len(found) == len(rows), "a row is there twice"
+    return found
+
+
+def nowhere() -> Position:
+    """Return a position below all of a test's."""
+    return Position(TEST_TIMELINE, Lsn(1), 0)
+
+
+def _read(path: Path) -> pa.Table:
+    return DeltaTable(str(path)).to_pyarrow_table()

@@ -1,0 +1,341 @@
+"""A replica in memory, kept by what change groups say and by nothing else; compared with the table itself.
+
+A table's rows are found by what the change tells of the old one: the columns of its replica identity, or all of them.
+Where a change tells too little (REPLICA IDENTITY NOTHING, no key), nobody could follow: the table is *lost* until all
+of its rows come again or go (rewrite, TRUNCATE), and is not compared.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from psycopg import sql as quoting
+
+from tests.support.oracles.oracle import OTHER_TYPES, OurSide, emit_fence
+from tests.support.servers.postgres import Cluster
+from tidemark.decode.datum.tuples import missing_value
+from tidemark.decode.groups.grouping import Grouper
+from tidemark.decode.transactions.committed_transaction import CommittedTransaction
+from tidemark.decode.types.codec import ArrowValue, Dialect
+from tidemark.decode.types.registry import column_codec, prints_names
+from tidemark.io.node.node import REFERENCE_SETTINGS
+from tidemark.model.change import (
+    AFTER,
+    BEFORE,
+    BeforeKind,
+    ChangeBatch,
+    ChangeGroup,
+    Op,
+    RewriteBoundary,
+    SchemaEffect,
+    SchemaEvent,
+    Truncation,
+)
+from tidemark.model.lsn import Oid
+from tidemark.model.relation import Column, Relation, ReplicaIdentity
+
+Row = dict[int, object]  # by the number of the column
+Key = tuple[str, ...]
+ORDINARY_TABLE = "r"  # pg_class.relkind
+VIRTUAL = "v"  # pg_attribute.attgenerated: not stored, so not in WAL
+ROWS_TOLD_MAX = 3  # of each side, where they differ
+
+
+@dataclass
+class Table:
+    """Rows of one relation."""
+
+    relation: Relation
+    rows: list[Row] = field(default_factory=list)
+    is_lost: bool = False
+    _numbers: tuple[int, ...] = ()  # of the columns that `_places` is by
+    _places: dict[Key, list[Row]] | None = None
+
+    def empty(self) -> None:
+        """Have no rows, which is known of anybody."""
+        self.rows = []
+        self.is_lost = False
+        self._places = None
+
+    def forget_places(self) -> None:
+        """Rows have changed by something else than a row change."""
+        self.rows = list(self._all())
+        self._places = None
+
+    def _all(self) -> Iterator[Row]:
+        if self._places is None:
+            yield from self.rows
+        else:
+            for rows in self._places.values():
+                yield from rows
+
+    def all_rows(self) -> list[Row]:
+        """Return the rows."""
+        return list(self._all())
+
+    def put(self, row: Row) -> None:
+        """Add a row."""
+        if self._places is None:
+            self.rows.append(row)
+        else:
+            self._places.setdefault(_key(row, self._numbers), []).append(row)
+
+    def take(self, old: Row, numbers: tuple[int, ...]) -> Row | None:
+        """Take out the row that is as `old` in the columns `numbers`; None if there is none."""
+        if self._places is None or numbers != self._numbers:
+            rows, self._numbers, self._places = self.all_rows(), numbers, {}
+            for row in rows:
+                self.put(row)
+        places = self._places
+        assert places is not None
+        key = _key(old, numbers)
+        found = places.get(key)
+        if not found:
+            return None
+        row = found.pop()
+        if not found:
+            del places[key]
+        return row
+
+
+def _key(row: Row, numbers: Iterable[int]) -> Key:
+    return tuple(repr(row.get(number)) for number in numbers)
+
+
+class Replica:
+    """All tables of a database, by OID."""
+
+    def __init__(self, dialects: Mapping[Oid, Dialect]) -> None:
+        self._dialects = dialects
+        self.tables: dict[int, Table] = {}
+        self.rewriting: set[int] = set()
+        self._effects: list[str] = []  # of schema events, with the table's name
+
+    def apply(self, group: ChangeGroup) -> None:
+        """Apply a group; between two barriers the batches of a table are in no order, their rows are."""
+        batches: list[ChangeBatch] = []
+        for item in group.items:
+            if isinstance(item, ChangeBatch):
+                batches.append(item)
+                continue
+            self._batches(batches)
+            batches = []
+            match item:
+                case SchemaEvent():
+                    self._schema(item)
+                case RewriteBoundary():
+                    self._boundary(item)
+                case Truncation():
+                    self._table(item.relation).empty()
+                case _:
+                    pass
+        self._batches(batches)
+
+    def take_effects(self) -> list[str]:
+        """Return the effects that were told since the last call."""
+        taken, self._effects = self._effects, []
+        return taken
+
+    def _table(self, relation: Relation) -> Table:
+        table = self.tables.setdefault(relation.oid, Table(relation))
+        table.relation = relation
+        return table
+
+    def _batches(self, batches: Iterable[ChangeBatch]) -> None:
+        changes = [change for batch in batches for change in _changes(batch)]
+        for change in sorted(changes, key=lambda change: change.place):
+            self._change(change)
+
+    def _change(self, change: "_Change") -> None:
+        relation = change.relation
+        table = self._table(relation)
+        is_rewritten = change.op == Op.REWRITE.value
+        assert is_rewritten == (relation.oid in self.rewriting), "rewritten rows stand in boundaries"
+        previous: Row | None = None
+        if change.op in (Op.UPDATE.value, Op.DELETE.value):
+            told = _told(change)
+            previous = table.take(*told) if told is not None and not table.is_lost else None
+            if previous is None:
+                assert told is None or table.is_lost, f"no row of {relation.qualified_name} is as {told}"
+                table.is_lost = True
+                return
+        if change.new is not None and not table.is_lost:
+            row = dict(previous or {})
+            row.update((number, value) for number, value in change.new.items() if number not in change.unchanged)
+            table.put(row)
+
+    def _schema(self, event: SchemaEvent) -> None:
+        described = event.after or event.before
+        assert described is not None
+        self._effects.append(f"{described.name} {event.effect.value}")
+        if event.after is None:
+            self.tables.pop(described.oid, None)
+            return
+        table = self._table(event.after)
+        table.forget_places()
+        if event.effect is SchemaEffect.CONSTANT:
+            known = {column.number for column in event.before.columns} if event.before is not None else set()
+            for column in event.after.live_columns:
+                if column.number not in known:
+                    value = constant(column, self._dialects[event.database])
+                    for row in table.rows:
+                        row[column.number] = value
+
+    def _boundary(self, boundary: RewriteBoundary) -> None:
+        if boundary.begin:
+            self._table(boundary.relation).empty()
+            self.rewriting.add(boundary.relation.oid)
+        else:
+            self.rewriting.remove(boundary.relation.oid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A row change."""
+
+    relation: Relation
+    place: tuple[int, int]
+    op: str
+    before_kind: BeforeKind
+    old: Row
+    new: Row | None
+    unchanged: frozenset[int]  # columns whose value is the previous one, and not told
+
+
+def _changes(batch: ChangeBatch) -> Iterator[_Change]:
+    columns = batch.relation.live_columns
+    numbers = [column.number for column in columns]
+    sides: list[list[Row | None]] = []
+    for name in (BEFORE, AFTER):
+        struct = batch.rows.column(name)
+        values = [plain(child) for child in struct.flatten()]
+        present = struct.is_valid().to_pylist()
+        sides.append(
+            [
+                dict(zip(numbers, (column[at] for column in values), strict=True)) if present[at] else None
+                for at in range(batch.rows.num_rows)
+            ]
+        )
+    meta = ("_commit_lsn", "_ordinal", "_op", "_before_kind", "_unchanged")
+    told = zip(*(batch.rows.column(name).to_pylist() for name in meta), *sides, strict=True)
+    for commit_lsn, ordinal, op, before_kind, bitmap, old, new in told:
+        bits = int.from_bytes(bitmap or b"", "little")
+        unchanged = frozenset(number for place, number in enumerate(numbers) if bits >> place & 1)
+        yield _Change(batch.relation, (commit_lsn, ordinal), op, BeforeKind(before_kind), old or {}, new, unchanged)
+
+
+def _told(change: _Change) -> tuple[Row, tuple[int, ...]] | None:
+    """Return what is told of the old row, and in which columns; None if that is too little to find it."""
+    relation = change.relation
+    if change.before_kind is BeforeKind.FULL:
+        all_columns = tuple(column.number for column in relation.live_columns if column.generated != VIRTUAL)
+        return change.old, relation.primary_key or all_columns
+    numbers = relation.identity_columns
+    if relation.replica_identity in (ReplicaIdentity.NOTHING, ReplicaIdentity.FULL) or not numbers:
+        return None
+    if change.before_kind is BeforeKind.KEY:
+        return change.old, numbers
+    return (change.new, numbers) if change.new is not None else None  # the key has not changed
+
+
+def plain(values: pa.Array) -> list[object]:
+    """Return values as Python's, with times as numbers: not all of PostgreSQL's are Python's."""
+    found: list[object] = values.cast(_plain_type(values.type)).to_pylist()
+    return found
+
+
+def _plain_type(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_temporal(arrow):
+        return pa.int32() if arrow.bit_width == 32 else pa.int64()
+    if pa.types.is_list(arrow):
+        return pa.list_(_plain_type(arrow.value_type))
+    return arrow
+
+
+def constant(column: Column, dialect: Dialect) -> object:
+    """Return what a new column holds in rows that are older than it, as a batch would hold it."""
+    value = missing_value(column)
+    codec = column_codec(column, dialect)
+    arrow: ArrowValue = None
+    if isinstance(value, str):
+        arrow = codec.parse_text(value)
+    elif isinstance(value, bytes):
+        arrow = codec.arrow_value(value)
+    return plain(pa.array([arrow], codec.arrow_type))[0]
+
+
+class Replicating(OurSide):
+    """Our side of a database with a replica at its end, beside the lines."""
+
+    ROWS_MAX = 50  # of a group
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        dialects = {oid: mirror.dialect for oid, mirror in self.seed.mirrors.items()}
+        self.replica = Replica(dialects)
+        self.grouper = Grouper(dialects, rows_max=self.ROWS_MAX)
+
+    def finish(self, transaction: CommittedTransaction) -> None:
+        """Apply a transaction that was printed."""
+        for group in self.grouper.add_transaction(transaction):
+            self.replica.apply(group)
+
+    def catch_up(self) -> Mapping[str, Table]:
+        """Follow to now; return the replica's tables by name."""
+        self.read_until(emit_fence(self.cluster, self.databases[0]))
+        return self.flushed()
+
+    def flushed(self) -> Mapping[str, Table]:
+        """Return the replica's tables by name, as of what was read."""
+        last = self.grouper.flush()
+        if last is not None:
+            self.replica.apply(last)
+        assert not self.replica.rewriting, "a rewrite's end is in its transaction"
+        return {table.relation.qualified_name: table for table in self.replica.tables.values()}
+
+
+def differences(cluster: Cluster, database: str, table: Table) -> list[str]:
+    """Return what a table has otherwise than its replica, in words: a partition's or a table's own rows only."""
+    columns = [column for column in table.relation.live_columns if _is_comparable(column)]
+    numbers = [column.number for column in columns]
+    expected = Counter(_key(row, numbers) for row in source_rows(cluster, database, table.relation, columns))
+    found = Counter(_key(row, numbers) for row in table.all_rows())
+    if expected == found:
+        return []
+    name = table.relation.qualified_name
+    return [
+        f"{name}: {left.total()} rows are only in {where}: {list(left)[:ROWS_TOLD_MAX]}"
+        for where, left in (("the table", expected - found), ("the replica", found - expected))
+        if left
+    ]
+
+
+def _is_comparable(column: Column) -> bool:
+    """Tell if a value says the same as text and in WAL: not those of the closed list, and there has to be one."""
+    shown = column.type.display_name if column.type is not None else ""
+    is_text = OTHER_TYPES.fullmatch(shown) is None and not prints_names(column.type)
+    return column.generated != VIRTUAL and is_text
+
+
+def source_rows(cluster: Cluster, database: str, relation: Relation, columns: list[Column]) -> Iterator[Row]:
+    """Give the rows of a table by SQL, as a batch would hold them.
+
+    By COPY, which prints as output functions do; a cast to text takes the blanks of character(n) away.
+    """
+    codecs = [column_codec(column, Dialect.of("UTF8", cluster.major)) for column in columns]
+    selected = quoting.SQL(", ").join(quoting.Identifier(column.name) for column in columns)
+    name = quoting.Identifier(relation.namespace, relation.name)
+    with cluster.connect(database) as session:
+        for setting in REFERENCE_SETTINGS:
+            session.execute(setting)
+        with session.cursor().copy(
+            quoting.SQL("COPY (SELECT {} FROM ONLY {}) TO STDOUT").format(selected, name)
+        ) as copy:
+            found = list(copy.rows())
+    arrays = [
+        plain(pa.array([None if text is None else codec.parse_text(text) for text in texts], codec.arrow_type))
+        for codec, texts in zip(codecs, zip(*found, strict=True) if found else [()] * len(codecs), strict=True)
+    ]
+    for at in range(len(found)):
+        yield {column.number: values[at] for column, values in zip(columns, arrays, strict=True)}

@@ -1,0 +1,1 @@
+"""Other programs that say what is right, and models of our own."""

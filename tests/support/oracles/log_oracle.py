@@ -1,0 +1,191 @@
+"""The change log of the lake beside test_decoding: every change once, in its transaction, in commit order.
+
+A logical slot, made before the capture begins, keeps what the server itself would tell. Of each change the operation,
+the table and the old and the new key are compared; that values are right is what comparing the replicas shows. A change
+whose transaction a table's first copy saw stands in the log as copied rows, and only there.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from deltalake import DeltaTable
+
+from tests.support.servers.postgres import Cluster
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
+from tidemark.model.change import Op
+from tidemark.model.lsn import INVALID_OID, FullXid
+from tidemark.model.snapshot import parse_snapshot
+from tidemark.pipeline.lake.positions import Positions, TablePosition
+from tidemark.pipeline.sinks.logshape import OLD
+
+SLOT = "change_log_oracle"
+SLICE_CHANGES = 20_000  # read from the slot at once
+TOLD_MAX = 10  # differences that a failure shows
+KEY = "id"
+META = ["_op", "_tli", "_commit_lsn", "_ordinal", "_xid"]
+_LINE = re.compile(r"table public\.(\w+): (INSERT|UPDATE|DELETE|TRUNCATE):(.*)", re.DOTALL)
+_VALUE = r"(?:'[^']*(?:''[^']*)*'|[^ ']+)"
+_COLUMNS = rf"(?: \w+\[[^:]+\]:{_VALUE})*"
+_KEY = rf" {KEY}\[integer\]:(-?\d+){_COLUMNS}"
+_OLD_AND_NEW = re.compile(rf"(?: old-key:{_KEY} new-tuple:)?{_KEY}")
+
+
+class Change(NamedTuple):
+    """What identifies a change inside its transaction."""
+
+    table: str
+    op: str
+    old_key: int | None  # as far as WAL has it: of an update, only where the key changed or all of the row is known
+    new_key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """A row of the log, and its place: timeline, commit LSN, ordinal."""
+
+    place: tuple[int, int, int]
+    xid: int
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was compared and found equal."""
+
+    transactions: int
+    changes: int
+    copied_rows: int
+
+
+Transactions = dict[int, list[Change]]
+"""By xid, in commit order."""
+
+
+class ServerLog:
+    """What test_decoding tells of one database since this was made."""
+
+    def __init__(self, cluster: Cluster, database: str) -> None:
+        self._cluster = cluster
+        self._database = database
+        self._told: Transactions = {}
+        self.messages: list[str] = []  # as told, in commit order
+        cluster.sql(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'test_decoding')", database)
+
+    def transactions(self) -> Transactions:
+        """Return all changes so far."""
+        self.advance()
+        return {xid: changes for xid, changes in self._told.items() if changes}
+
+    def advance(self) -> None:
+        """Take what is new, so that the server need not keep it; after a crash it may tell the latest again."""
+        known, changes = set(self._told), list[Change]()
+        for line in self._lines():
+            if line.startswith("BEGIN "):
+                xid = int(line.removeprefix("BEGIN "))
+                changes = [] if xid in known else self._told.setdefault(xid, [])
+            elif line.startswith("message: "):
+                self.messages.append(line)
+            elif not line.startswith("COMMIT "):
+                changes.append(parse_change(line))
+
+    def drop(self) -> None:
+        """Drop the slot: it keeps WAL, and its database."""
+        self._cluster.sql(f"SELECT pg_drop_replication_slot('{SLOT}')", self._database)
+
+    def _lines(self) -> Iterator[str]:
+        query = (
+            f"SELECT data FROM pg_logical_slot_get_changes('{SLOT}', NULL, {SLICE_CHANGES},"
+            " 'include-xids', '1', 'skip-empty-xacts', '1')"
+        )
+        while rows := self._cluster.sql(query, self._database):
+            yield from (str(data) for (data,) in rows)
+
+
+def parse_change(line: str) -> Change:
+    """Return the change that a line of test_decoding tells."""
+    found = _LINE.fullmatch(line)
+    assert found, line[:500]
+    table, verb, rest = found.groups()
+    if verb == "TRUNCATE":
+        return Change(table, Op.TRUNCATE.value, None, None)
+    keys = _OLD_AND_NEW.fullmatch(rest)
+    assert keys or rest == " (no-tuple-data)", line[:500]
+    old, new = (int(key) if key else None for key in keys.groups()) if keys else (None, None)
+    if verb == "DELETE":
+        return Change(table, Op.DELETE.value, new, None)
+    return Change(table, Op.INSERT.value if verb == "INSERT" else Op.UPDATE.value, old, new)
+
+
+def check_log(server: ServerLog, folder: StateFolder, lake: Path) -> Tally:
+    """See that the log is what the server tells; return how much that is."""
+    with StateStore.open(folder) as store:
+        view = store.view()
+    positions = Positions(str(lake.absolute()), view.identity)
+    tables = [table for table in positions.tables.values() if table.relation != INVALID_OID and table.log_version >= 0]
+    expected = without_copied(server.transactions(), view, tables)
+    logged: list[LoggedChange] = []
+    copied_rows = 0
+    for table in tables:
+        changes, copied = read_log(table, lake)
+        copy = view.copies.get((table.database, table.relation))
+        assert copied == (copy.row_count if copy else 0), f"{table.name}: {copied} copied rows, but {copy}"
+        copied_rows += copied
+        logged += changes
+    logged.sort(key=lambda one: one.place)
+    found: Transactions = {}
+    for one in logged:
+        found.setdefault(one.xid, []).append(one.change)
+    assert_equal(expected, found)
+    return Tally(len(expected), sum(map(len, expected.values())), copied_rows)
+
+
+def without_copied(told: Transactions, view: StateView, tables: list[TablePosition]) -> Transactions:
+    """Leave out what stands in the log as copied rows: what the snapshot of a table's copy saw."""
+    snapshots = {
+        table.name: parse_snapshot(copy.snapshot)
+        for table in tables
+        if (copy := view.copies.get((table.database, table.relation))) is not None and copy.generation
+    }
+    left: Mapping[int, list[Change]] = {
+        xid: [
+            change
+            for change in changes
+            if change.table not in snapshots or not snapshots[change.table].sees(FullXid(xid))
+        ]
+        for xid, changes in told.items()
+    }
+    return {xid: changes for xid, changes in left.items() if changes}
+
+
+def read_log(table: TablePosition, lake: Path) -> tuple[list[LoggedChange], int]:
+    """Return a table's streamed changes, and how many rows were copied; test_decoding tells no rewritten rows."""
+    log = DeltaTable(str(lake / table.folder / "log")).to_pyarrow_dataset()
+    rows = log.to_table(columns=[*META, KEY, OLD]).to_pylist()
+    places = [(row["_tli"], row["_commit_lsn"], row["_ordinal"]) for row in rows]
+    repeated = [place for place, count in Counter(places).items() if count > 1]
+    assert not repeated, f"{table.name}: {len(repeated)} places of the log are taken twice: {repeated[:TOLD_MAX]}"
+    streamed = [
+        LoggedChange(place, row["_xid"], Change(table.name, row["_op"], (row[OLD] or {}).get(KEY), row[KEY]))
+        for place, row in zip(places, rows, strict=True)
+        if row["_op"] not in (Op.COPY.value, Op.REWRITE.value)
+    ]
+    return streamed, sum(row["_op"] == Op.COPY.value for row in rows)
+
+
+def assert_equal(expected: Transactions, found: Transactions) -> None:
+    """Fail with what is lost, what is there too often, and what is out of order."""
+    wanted, seen = (
+        Counter((xid, change) for xid, changes in told.items() for change in changes) for told in (expected, found)
+    )
+    lost, doubled = wanted - seen, seen - wanted
+    assert not lost, f"lost {lost.total()}, doubled {doubled.total()}: {lost.most_common(TOLD_MAX)}"
+    assert not doubled, f"lost 0, doubled {doubled.total()}: {doubled.most_common(TOLD_MAX)}"
+    assert list(found) == list(expected), "the log's commit order is not the server's"
+    for xid, changes in expected.items():
+        assert found[xid] == changes, f"the changes of transaction {xid} stand in another order"

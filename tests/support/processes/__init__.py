@@ -1,0 +1,1 @@
+"""Our programs, started as users start them."""

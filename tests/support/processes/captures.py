@@ -1,0 +1,298 @@
+"""Sidecars as programs of their own over a state folder, and their outbox beside the source's tables."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from psycopg.rows import TupleRow
+
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster
+from tidemark.io.process.config import CaptureConfig, Config, CopyConfig, SelectConfig, parse_config
+from tidemark.io.process.control import request
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.change import ChangeBatch, GroupItem, LogicalMessage
+from tidemark.model.errors import ExitCode
+from tidemark.model.position import Sequence
+from tidemark.runtime.seed.initialise import initialise
+from tidemark.wire.control import Json
+from tidemark.wire.values import ValueKind
+
+READY_S = 120.0
+CAUGHT_UP_S = 120.0
+ENDED_S = 120.0
+POLL_S = 0.02
+
+
+def config_for(cluster: Cluster, database: str, *, copy: bool = False, **selected: tuple[str, ...]) -> Config:
+    """Return a configuration that captures one database."""
+    return Config(
+        capture=CaptureConfig(dsn=cluster.dsn(database)),
+        select=SelectConfig(databases=(database,), **selected),
+        copy=CopyConfig(enabled=copy),
+    )
+
+
+class Sidecar:
+    """A state folder and, at times, a sidecar process over it."""
+
+    role = "sidecar"
+
+    def __init__(self, cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> None:
+        self.cluster = cluster
+        self.written_to = cluster  # where changes are made: of a standby's sidecar, the primary
+        self.database = database
+        self.folder = StateFolder(root / "state")
+        self.log_path = root / f"{self.role}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.program: tuple[str, ...] = ("-m", self.role)  # what Python runs
+        self._config_path = root / "tidemark.toml"
+        types = parse_config("", options, where="options").types  # fixed by init
+        self.config = replace(config_for(cluster, database, copy=copy), types=types)
+        self.options = {
+            "TIDEMARK_CAPTURE__DSN": cluster.dsn(database),
+            "TIDEMARK_SELECT__DATABASES": database,
+            "TIDEMARK_COPY__ENABLED": str(copy).lower(),
+            "TIDEMARK_METRICS__PORT": "0",
+            "TIDEMARK_DELIVER__IDLE_POINTER_S": "0.3",
+            **options,
+        }
+
+    def init(self, **outbox: int) -> None:
+        """Make the state."""
+        self.cluster.sql("CHECKPOINT")  # the seed replays WAL from here: a shared cluster has much of it
+        config = self.config
+        if outbox:
+            config = replace(config, outbox=replace(config.outbox, **outbox))
+        initialise(config, self.folder)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the process and wait until it says that it is ready."""
+        ready_before = self._ready_count()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self.program, "--state", str(self.folder.root)],
+                env={**os.environ, **self.options},
+                stdout=log,
+                stderr=log,
+            )
+        process = self.process
+
+        def is_ready() -> bool:
+            if self._ready_count() > ready_before:
+                return True
+            assert process.poll() is None, self.told()
+            return False
+
+        if wait:
+            wait_until(is_ready, "its start", within_s=READY_S, told=self.told)
+
+    def told(self) -> str:
+        """Return the end of the log."""
+        return self.log_path.read_text()[-4000:]
+
+    def _ready_count(self) -> int:
+        return self.log_path.read_text().count('"event": "ready"') if self.log_path.exists() else 0
+
+    def wait_for_rows(self, count: int) -> None:
+        """Wait until this process has put that many values into the outbox."""
+        with OutboxReader.open(self.folder) as reader:
+            wanted = reader.head() + count // 100
+            wait_until(lambda: reader.head() >= wanted, f"{count} rows", within_s=CAUGHT_UP_S, told=self.told)
+
+    def status(self) -> Mapping[str, Json]:
+        """Ask the process how it does, until it comes to an answer."""
+        deadline = time.monotonic() + READY_S
+        while not (answer := request(self.folder.socket(self.role), {"command": "status"}, READY_S)).get("ok"):
+            assert time.monotonic() < deadline, answer
+        return answer
+
+    def metric(self, name: str) -> float:
+        """Return a metric's value, by its name and labels as they are exported."""
+        port = next(event["port"] for event in reversed(self.events()) if event["event"] == "serving metrics")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.split()[-1]) for line in lines if line.startswith(f"{name} "))
+
+    def refuses(self, code: ExitCode, *said: str) -> dict[str, Json]:
+        """Start it, and see that it ends by itself; return its last event."""
+        self.start(wait=False)
+        return self.ended(code, *said)
+
+    def ended(self, code: ExitCode, *said: str) -> dict[str, Json]:
+        """See that it ends by itself with `code` and one event that says these words and what to do; return that."""
+        assert self.process is not None
+        found = self.process.wait(timeout=ENDED_S)
+        last = self.events()[-1]
+        assert (found, last["event"], last["exit_code"]) == (code, f"{self.role} ends", code), last
+        for words in said:
+            assert words in str(last["error"]), last
+        assert last["hint"], last
+        assert "Traceback" not in self.log_path.read_text()
+        return last
+
+    @property
+    def running(self) -> bool:
+        """Tell if the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=120)
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=120)
+
+    def close(self) -> None:
+        """See that nothing is left running."""
+        if self.running:
+            self.kill()
+
+    def events(self) -> list[dict[str, Json]]:
+        """Return the log."""
+        return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until something holds that this process brings about."""
+        wait_until(condition, what, within_s=CAUGHT_UP_S, told=self.told)
+
+    def walsenders(self, query: str) -> list[TupleRow]:
+        """Return what `query` tells of walsenders, once there is one: behind the first copy we connect once more."""
+        told: list[TupleRow] = []
+
+        def is_connected() -> bool:
+            told[:] = self.cluster.sql(query)
+            return bool(told)
+
+        self.wait_until(is_connected, "a walsender")
+        return told
+
+    def wait_for_event(self, name: str, **fields: Json) -> dict[str, Json]:
+        """Wait until the log has an event of that name and these fields; return the first one."""
+        found: list[dict[str, Json]] = []
+
+        def has_come() -> bool:
+            found.extend(event for event in self.events() if event["event"] == name and fields.items() <= event.items())
+            return bool(found)
+
+        wait_until(has_come, f"the event {name!r}", within_s=CAUGHT_UP_S, told=self.told)
+        return found[0]
+
+    def catch_up(self, *, alive: bool = True) -> list[GroupItem]:
+        """Wait until a message written now is in the outbox; return all other items. `alive`: this process must be."""
+        prefix = f"sync-{time.monotonic_ns()}"
+        with self.written_to.connect(self.database) as session:
+            session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
+        deadline = time.monotonic() + CAUGHT_UP_S
+        with OutboxReader.open(self.folder) as reader:
+            seen = reader.ledger().trimmed
+            items: list[GroupItem] = []
+            while True:
+                head = reader.head()
+                # NB: inside a group messages stand before the rows of the transactions that precede them.
+                new = list(self.items(reader, seen, head))
+                items += [
+                    item for item in new if not (isinstance(item, LogicalMessage) and item.prefix.startswith("sync-"))
+                ]
+                if any(_is_message(item, prefix) for item in new):
+                    return items
+                seen = head
+                if alive and self.process is not None:
+                    assert self.process.poll() is None, self.log_path.read_text()[-4000:]
+                assert time.monotonic() < deadline, self.log_path.read_text()[-4000:]
+                time.sleep(POLL_S)
+
+    @staticmethod
+    def items(reader: OutboxReader, after: Sequence, upto: Sequence) -> Iterator[GroupItem]:
+        """Give out the changes that stand in a range of the outbox."""
+        for value in reader.read(after, upto):
+            if value.header.kind is not ValueKind.TRANSACTIONS:
+                yield value.item()
+
+
+class Taking:
+    """A registered reader, which takes when it is told to: what it has taken the outbox need not keep."""
+
+    def __init__(self, outbox: OutboxReader, name: str = "taking") -> None:
+        self.items: list[GroupItem] = []
+        self._outbox = outbox
+        self._name = name
+        self._held = outbox.register(name).held
+
+    def take(self) -> list[GroupItem]:
+        """Take what the outbox holds now; return all that was ever taken."""
+        head = self._outbox.head()
+        self.items += Sidecar.items(self._outbox, self._held, head)
+        self._held = self._outbox.confirm(self._name, head, head).held
+        return self.items
+
+    def catch_up(self, process: Sidecar) -> list[GroupItem]:
+        """Take until a message written now has come; return all that was ever taken."""
+        prefix = f"end-{time.monotonic_ns()}"
+        with process.written_to.connect(process.database) as session:
+            session.execute("SELECT pg_logical_emit_message(true, %s, '')", (prefix,))
+        process.wait_until(lambda: any(_is_message(item, prefix) for item in self.take()), "what was written last")
+        return self.items
+
+
+@contextmanager
+def running(cluster: Cluster, database: str, root: Path, *, copy: bool = False, **options: str) -> Iterator[Sidecar]:
+    """Make the state of a database and run a sidecar over it."""
+    sidecar = Sidecar(cluster, database, root, copy=copy, **options)
+    sidecar.init()
+    try:
+        sidecar.start()
+        yield sidecar
+    finally:
+        sidecar.close()
+
+
+def _is_message(item: GroupItem, prefix: str) -> bool:
+    return isinstance(item, LogicalMessage) and item.prefix == prefix
+
+
+def change_log(items: list[GroupItem], table: str) -> list[dict[str, object]]:
+    """Return the rows of all batches of a table, in stream order."""
+    batches = [item.rows for item in items if isinstance(item, ChangeBatch) and item.relation.name == table]
+    rows: list[dict[str, object]] = [row for batch in batches for row in pa.RecordBatch.to_pylist(batch)]
+    return sorted(rows, key=_place)
+
+
+def _place(row: dict[str, object]) -> tuple[int, int]:
+    commit_lsn, ordinal = row["_commit_lsn"], row["_ordinal"]
+    assert isinstance(commit_lsn, int)
+    assert isinstance(ordinal, int)
+    return commit_lsn, ordinal
+
+
+def replayed(rows: list[dict[str, object]], key: str = "id") -> dict[object, dict[str, object]]:
+    """Return what a table holds after these changes; raise if one is there twice or does not fit."""
+    places = [_place(row) for row in rows]
+    assert len(set(places)) == len(places), "a change came twice"
+    table: dict[object, dict[str, object]] = {}
+    for row in rows:
+        before, after = row["_before"], row["_after"]
+        if isinstance(after, dict):
+            old = before[key] if isinstance(before, dict) else after[key]
+            known = table.pop(old, None)
+            assert (known is None) == (row["_op"] in ("i", "c")), f"{row['_op']} of {old}"
+            table[after[key]] = after
+        else:
+            assert isinstance(before, dict)
+            del table[before[key]]
+    return table

@@ -1,0 +1,165 @@
+"""The pipeline as a process of its own: started, its family found and killed, and what it says of itself."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tidemark.io.host.failpoints import VARIABLE
+from tidemark.io.state.outbox import OutboxReader
+from tidemark.io.state.state_folder import StateFolder
+
+ROOT = Path(__file__).parents[3]
+DEADLINE_S = 180.0
+POLL_S = 0.05
+DRIVER, JVM, HELPER = VICTIMS = ("driver", "jvm", "python helper")
+PROGRAMS = {JVM: "java", HELPER: "python"}
+DELETED = "checkpoints deleted"  # counted beside the kills
+
+
+class SparkProcess:
+    """A pipeline from a state folder to a lake, at times running."""
+
+    def __init__(self, state: Path, lake: Path, log_path: Path, *, batch_bytes: int) -> None:
+        self.state = state
+        self.lake = lake
+        self.log_path = log_path
+        self._batch_bytes = batch_bytes
+        self._process: subprocess.Popen[bytes] | None = None
+        self._orphans: list[psutil.Process] = []
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.state / "spark"
+
+    def start(self, *options: str, failpoint: str = "", **variables: str) -> None:
+        """Start it, or start it again, in a process group of its own; the log goes on."""
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tidemark.pipeline", "--master", "local[2]", "--driver-memory", "700m"),
+                    *("--state", str(self.state), "--lake", str(self.lake)),
+                    *("--batch-bytes", str(self._batch_bytes), *options),
+                ],
+                cwd=ROOT,
+                env={**os.environ, **variables, **({VARIABLE: failpoint} if failpoint else {})},
+                process_group=0,
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def family(self, program: str = "") -> list[psutil.Process]:
+        """Return the processes that it started whose names begin so; a zombie is none."""
+        assert self._process is not None
+        try:
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return [child for child in children if _name(child).startswith(program)]
+
+    def kill_running(self, module: str) -> bool:
+        """SIGKILL the helpers that run a module; tell if there was one."""
+        helpers = [helper for helper in self.family(PROGRAMS[HELPER]) if module in _arguments(helper)]
+        for helper in helpers:
+            helper.kill()
+        return bool(helpers)
+
+    def kill_jvm(self) -> bool:
+        """SIGKILL the JVM; tell if there was one."""
+        found = self.family(PROGRAMS[JVM])
+        for jvm in found:
+            jvm.kill()
+        return bool(found)
+
+    def kill_driver(self) -> None:
+        """SIGKILL of the process itself; what it started lives on for a moment."""
+        assert self._process is not None
+        self._orphans += self.family()
+        self._process.kill()
+        self._process.wait(DEADLINE_S)
+
+    def end_all(self) -> None:
+        """End the process and all that it ever started, also what outlives it."""
+        if self.running:
+            self.kill_driver()
+        for member in self._orphans:
+            if member.is_running():
+                member.send_signal(signal.SIGKILL)
+        psutil.wait_procs(self._orphans, DEADLINE_S)
+        self._orphans.clear()
+
+    def stop(self) -> None:
+        """SIGTERM; see that it ends well."""
+        assert self._process is not None
+        self._process.terminate()
+        self.wait()
+
+    def stop_group(self) -> None:
+        """SIGTERM to all of its processes at once, as systemd stops a service; see that it ends well."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGTERM)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for its end; see that it is a good one."""
+        assert self._process is not None
+        assert self._process.wait(DEADLINE_S) == 0, self.log()
+
+    def told(self) -> dict[str, int]:
+        """Return what it says of itself; nothing before the first batch."""
+        try:
+            told: dict[str, int] = json.loads((self.state / "pipeline-spark.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return told
+
+    @property
+    def sequence(self) -> int:
+        """The last outbox value that it brought into the lake."""
+        return self.told().get("sequence", 0)
+
+    def batches(self) -> int:
+        """Return how many batches this process brought into the lake."""
+        told = self.told()
+        return told["batches"] if told and self._process and told["pid"] == self._process.pid else 0
+
+    def is_drained(self) -> bool:
+        """Tell if the lake holds all that is in the outbox now."""
+        with OutboxReader.open(StateFolder(self.state)) as outbox:
+            return 0 < self.sequence == outbox.head()
+
+    def log(self) -> str:
+        """Return the end of what it said."""
+        return self.log_path.read_text(errors="replace")[-6000:]
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _arguments(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_for(is_so: Callable[[], bool], what: str, log: Callable[[], str] = str) -> None:
+    """Wait until `is_so`, failing at the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s for {what}\n{log()}"
+        time.sleep(POLL_S)

@@ -1,0 +1,1 @@
+"""PostgreSQL servers of tests, and what stands around them."""

@@ -1,0 +1,104 @@
+"""Servers that archive with our archive_command, and forged segments."""
+
+import atexit
+import functools
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.processes.waiting import wait_until
+from tests.support.servers.postgres import Cluster, new_cluster
+from tidemark.io.archive.spool import Spool
+
+LONG_HEADER = struct.Struct("<HHIQI4xQII")
+LONG_HEADER_BYTES = LONG_HEADER.size
+ARCHIVED_S = 120
+_MAGIC_15 = 0xD110
+_PYTHON = "/usr/bin/python3"  # one that the server's user may run; the standard library is all it takes
+
+
+def segment_bytes(system_identifier: int, size: int = 1 << 20) -> bytes:
+    """Return a segment that holds nothing but its long header and noise."""
+    header = LONG_HEADER.pack(_MAGIC_15, 2, 1, size, 0, system_identifier, size, 8192)
+    return header + os.urandom(size - len(header))
+
+
+class Archiving:
+    """A server with segments of 1 MB whose archive_command is ours."""
+
+    def __init__(self, node: Cluster, spool: Spool) -> None:
+        self.node = node
+        self.spool = spool
+
+    def switch(self, count: int = 1) -> list[str]:
+        """Complete that many segments; return their names."""
+        names = []
+        for _ in range(count):
+            self.node.sql("SELECT pg_logical_emit_message(false, 'archiving', '')")
+            (row,) = self.node.sql("SELECT pg_walfile_name(pg_switch_wal())")
+            names.append(str(row[0]))
+        return names
+
+    def waiting(self) -> list[str]:
+        """Return the segments that the server keeps because they are not archived."""
+        return sorted(path.stem for path in (self.node.data / "pg_wal" / "archive_status").glob("*.ready"))
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until something holds; fail with the server's log."""
+        wait_until(condition, within_s=ARCHIVED_S, told=lambda: self.node.log[-3000:])
+
+    def wait_until_archived(self) -> None:
+        """Wait until the server keeps nothing for us."""
+        self.wait_for(lambda: not self.waiting())
+
+
+@functools.cache
+def archive_program() -> str:
+    """Return how a server's user runs our archive command: from a copy, as it may not read ours."""
+    program = Path(tempfile.mkdtemp(prefix="tm-program-"))
+    atexit.register(shutil.rmtree, program, ignore_errors=True)
+    program.chmod(0o755)
+    for package in ("archiver", "tidemark"):
+        shutil.copytree(package, program / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command"
+
+
+@functools.cache
+def archive_script() -> Path:
+    """Return that program as a file that the server's user can execute."""
+    script = Path(tempfile.mkdtemp(prefix="tm-script-")) / "cdcctl-archive"
+    atexit.register(shutil.rmtree, script.parent, ignore_errors=True)
+    script.parent.chmod(0o755)
+    script.write_text(f'#!/bin/sh\nexec env {archive_program()} "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+def own(folder: Path, node: Cluster) -> None:
+    """Give a folder to the server's user."""
+    owner = node.folder.stat()
+    subprocess.run(["chown", "-R", f"{owner.st_uid}:{owner.st_gid}", str(folder)], check=True)
+
+
+@contextmanager
+def archiving(
+    root: Path, *, major: int = 15, settings: Mapping[str, str | int] | None = None, **options: float
+) -> Iterator[Archiving]:
+    """Start a server that archives into a spool at `root`/spool, made here and given to the server's user.
+
+    `options` are those of the archive command.
+    """
+    spool = Spool(root / "spool")
+    with new_cluster(major, {"archive_mode": "on", **(settings or {})}, initdb=["--wal-segsize=1"]) as node:
+        (row,) = node.sql("SELECT system_identifier FROM pg_control_system()")
+        spool.create(int(str(row[0])))
+        own(spool.folder, node)
+        root.chmod(0o755)
+        given = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+        node.configure(archive_command=f"{archive_program()} --spool {spool.folder} {given} %p %f")
+        yield Archiving(node, spool)

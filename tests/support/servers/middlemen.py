@@ -1,0 +1,106 @@
+"""Programs between us and a node that do to a connection what networks, proxies and other majors do."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from tests.support.servers.postgres import free_port
+
+Change = Callable[[bytes], bytes]
+CHUNK_BYTES = 1 << 16
+
+
+@contextmanager
+def proxy(port: int, change: Change) -> Iterator[int]:
+    """Give a port that leads to `port`; what the server says goes through `change`."""
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        threading.Thread(target=_accept, args=(listener, port, change), daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def cable(port: int) -> Iterator["Cable"]:
+    """Give a way to `port` that can be cut."""
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        made = Cable(listener, port)
+        yield made
+        made.unplug()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+class Cable:
+    """A way to a port: cut now and then, or unplugged for a while."""
+
+    def __init__(self, listener: socket.socket, port: int) -> None:
+        self.port: int = listener.getsockname()[1]
+        self._target = port
+        self._is_plugged = True
+        self._lock = threading.Lock()
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def cut(self) -> int:
+        """Break all connections, as a reset does; tell how many."""
+        with self._lock:
+            ends, self._ends = self._ends, []
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        return len(ends) // 2
+
+    def unplug(self) -> None:
+        """Break all connections, and take none."""
+        self._is_plugged = False
+        self.cut()
+
+    def plug(self) -> None:
+        """Take connections again."""
+        self._is_plugged = True
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                try:
+                    if not self._is_plugged:
+                        raise ConnectionRefusedError
+                    server = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # the server is down
+                    client.close()
+                    continue
+                with self._lock:
+                    self._ends = [end for end in self._ends if end.fileno() >= 0] + [client, server]
+                for source, target in ((client, server), (server, client)):
+                    threading.Thread(target=_pump, args=(source, target, bytes), daemon=True).start()
+
+
+@contextmanager
+def silence() -> Iterator[int]:
+    """Give a port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", free_port()), backlog=16) as listener:
+        yield listener.getsockname()[1]
+
+
+def as_major(shown: int, real: int) -> Change:
+    """Let a server of major `real` say that it is of major `shown`; both have two digits."""
+    told = b"server_version\0"
+    return lambda said: said.replace(told + str(real).encode(), told + str(shown).encode())
+
+
+def _accept(listener: socket.socket, port: int, change: Change) -> None:
+    with suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            server = socket.create_connection(("127.0.0.1", port))
+            threading.Thread(target=_pump, args=(client, server, bytes), daemon=True).start()
+            threading.Thread(target=_pump, args=(server, client, change), daemon=True).start()
+
+
+def _pump(source: socket.socket, target: socket.socket, change: Change) -> None:
+    with suppress(OSError), source:
+        while said := source.recv(CHUNK_BYTES):
+            target.sendall(change(said))
+    with suppress(OSError):
+        target.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,1 @@
+"""What servers are made to do."""
