@@ -41,7 +41,7 @@ from tidemark.wire.state import HandOver
 WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # where something is the sidecar's to do
 
 
-class NoArchive(ConfigError):
+class ArchiveNotConfigured(ConfigError):
     """A configuration without an archive."""
 
     hint = "set archive.folder; docs/operate.md says how the node fills it"
@@ -51,10 +51,10 @@ class Archive:
     """The archiver's part of the mode table."""
 
     def __init__(self, means: Means) -> None:
-        """Raise `NoArchive` where there is none."""
+        """Raise `ArchiveNotConfigured` where there is none."""
         around = means.around
         if not around.config.has_archive:
-            raise NoArchive("archive.folder is empty: there is nothing for an archiver to read")
+            raise ArchiveNotConfigured("archive.folder is empty: there is nothing for an archiver to read")
         self._around = around
         self._store = around.store
         self._owner = means.owner

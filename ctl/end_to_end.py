@@ -50,7 +50,7 @@ class LegName(Enum):
     READERS = "readers"
 
 
-class Verdict(Enum):
+class LegEnd(Enum):
     """What became of a leg."""
 
     PASSED = "passed"
@@ -64,7 +64,7 @@ class Verdict(Enum):
 class Leg:
     """One leg as it is found."""
 
-    verdict: Verdict
+    verdict: LegEnd
     told: str = ""
     hint: str = ""
     after_s: float | None = None
@@ -85,7 +85,7 @@ class EndToEndCheck:
         self._deadline_s = deadline_s
         self._archiving = Asking(errands.ask_archiving)
         self._told = Told(say)
-        self._legs = dict.fromkeys(LegName, Leg(Verdict.PENDING))
+        self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
         self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker
 
     def run(self) -> Mapping[LegName, Leg]:
@@ -109,7 +109,7 @@ class EndToEndCheck:
 
     def _pending(self) -> LegName | None:
         """Return the first leg that may still pass."""
-        return next((name for name, leg in self._legs.items() if leg.verdict is Verdict.PENDING), None)
+        return next((name for name, leg in self._legs.items() if leg.verdict is LegEnd.PENDING), None)
 
     def _write(self, seen: Seen) -> _Written | None:
         """Have the marker in the WAL, and its segment archived soon where that is granted."""
@@ -121,14 +121,14 @@ class EndToEndCheck:
         try:
             end_lsn = asked.result(self._deadline_s)
         except TidemarkError as error:
-            self._legs[LegName.NODE] = Leg(Verdict.BROKEN, f"no marker can be written: {error}", error.hint)
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, f"no marker can be written: {error}", error.hint)
             return None
         except TimeoutError:
             told = f"the node did not write a marker within {self._deadline_s:g} s"
-            self._legs[LegName.NODE] = Leg(Verdict.BROKEN, told, "see that the node answers SQL")
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, told, "see that the node answers SQL")
             return None
         self._legs[LegName.NODE] = Leg(
-            Verdict.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
+            LegEnd.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
         )
         if seen.archive is not None:
             self._errands.switch_segment()
@@ -142,9 +142,9 @@ class EndToEndCheck:
             (LegName.CONSUMER, self._consumer),
             (LegName.READERS, self._readers),
         ):
-            if self._legs[name].verdict not in (Verdict.PASSED, Verdict.BROKEN):
+            if self._legs[name].verdict not in (LegEnd.PASSED, LegEnd.BROKEN):
                 leg = found(seen, written)
-                is_new = leg.verdict is Verdict.PASSED and leg.after_s is None
+                is_new = leg.verdict is LegEnd.PASSED and leg.after_s is None
                 self._legs[name] = replace(leg, after_s=_since(written.boot_ns)) if is_new else leg
 
     def _close(self, seen: Seen) -> None:
@@ -157,10 +157,10 @@ class EndToEndCheck:
             LegName.READERS: LegName.CONSUMER,
         }
         for name, leg in self._legs.items():
-            if leg.verdict is Verdict.PENDING:
+            if leg.verdict is LegEnd.PENDING:
                 earlier = before[name]
-                is_first = self._legs[earlier].verdict in (Verdict.PASSED, Verdict.RESTS)
-                closed = replace(leg, verdict=Verdict.BROKEN) if is_first else _waits_for(earlier)
+                is_first = self._legs[earlier].verdict in (LegEnd.PASSED, LegEnd.RESTS)
+                closed = replace(leg, verdict=LegEnd.BROKEN) if is_first else _waits_for(earlier)
                 self._legs[name] = closed
 
     # --- the legs
@@ -169,36 +169,36 @@ class EndToEndCheck:
         """Tell if the sidecar's decode thread has met the marker in the stream."""
         stage, process = seen.view.stage, seen.sidecar
         if stage is Stage.HELD:
-            return Leg(Verdict.RESTS, "an operator switched realtime off")
+            return Leg(LegEnd.RESTS, "an operator switched realtime off")
         if not process.is_running or process.hangs:
             return _lifeless(process)
         if not _goes_through_sidecar(seen):
-            return Leg(Verdict.RESTS, f"the archiver delivers: the stage is {stage.value}")
+            return Leg(LegEnd.RESTS, f"the archiver delivers: the stage is {stage.value}")
         met = self._met(Role.SIDECAR, written)
         if met is not None:
             return met
         answer = ask(self._around.store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
-            return Leg(Verdict.PENDING, "the first copy runs, and decoding begins behind it", "wait, and check again")
+            return Leg(LegEnd.PENDING, "the first copy runs, and decoding begins behind it", "wait, and check again")
         link = answer.get("link")
         how = f"; its link to the node is {link}" if link else ""
-        return Leg(Verdict.PENDING, f"the sidecar has not met the marker in the stream{how}", LOG_HINT)
+        return Leg(LegEnd.PENDING, f"the sidecar has not met the marker in the stream{how}", LOG_HINT)
 
     def _archive(self, seen: Seen, written: _Written) -> Leg:
         """Tell if the archiver has met the marker in the archive, whether or not it delivers."""
         if seen.archive is None:
-            return Leg(Verdict.RESTS, "no archive is configured")
+            return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
         user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
         kept_out = seen.kept_out or spool_obstacle(self._around.config, user)
         if kept_out is not None:
-            return Leg(Verdict.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
+            return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:
             return _with_missing(_lifeless(seen.archiver), seen)
         met = self._met(Role.ARCHIVER, written)
         if met is None and isinstance(seen.archive, ArchiveState) and self._is_filled_by_nothing(node, seen.archive):
             return Leg(
-                Verdict.BROKEN,
+                LegEnd.BROKEN,
                 f"archive_mode is off on the node: nothing fills {seen.archive.folder}",
                 "set archive_mode and archive_command as cdcctl init prints them and restart the server; or set "
                 'archive.filled_by = "pg_receivewal" and run that',
@@ -214,52 +214,52 @@ class EndToEndCheck:
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
         """Say why the archiver has not met the marker so far."""
         if not isinstance(archive, ArchiveState):
-            return Leg(Verdict.PENDING, str(archive), archive.hint)
+            return Leg(LegEnd.PENDING, str(archive), archive.hint)
         if archive.end_lsn is not None and archive.end_lsn >= written.end_lsn:
-            return Leg(Verdict.PENDING, "the marker is archived, and the archiver has not come to it", LOG_HINT)
+            return Leg(LegEnd.PENDING, "the marker is archived, and the archiver has not come to it", LOG_HINT)
         at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
         node = self._archiving.latest()
         told, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
-        return Leg(Verdict.PENDING, f"{at}{told}", hint or "see archive_command, pg_stat_archiver, and the node's log")
+        return Leg(LegEnd.PENDING, f"{at}{told}", hint or "see archive_command, pg_stat_archiver, and the node's log")
 
     def _consumer(self, seen: Seen, written: _Written) -> Leg:
         """Tell if the delivered position is past the marker."""
         delivered = seen.view.delivered
         if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
             self._due = delivered.sequence
-            return Leg(Verdict.PASSED, f"delivered {delivered.pointer.position}")
+            return Leg(LegEnd.PASSED, f"delivered {delivered.pointer.position}")
         if not seen.sidecar.is_running and not seen.archiver.is_running:
-            return Leg(Verdict.WAITS, "neither process runs: nobody delivers")
+            return Leg(LegEnd.WAITS, "neither process runs: nobody delivers")
         if seen.view.stage.deliverer is Role.ARCHIVER and not seen.archiver.is_running:
             return _waits_for(LegName.ARCHIVE)
         if seen.view.stage is Stage.FOLLOWER:
-            return Leg(Verdict.RESTS, "the node is a standby: nothing is delivered here")
+            return Leg(LegEnd.RESTS, "the node is a standby: nothing is delivered here")
         at = f"delivered is {delivered.pointer.position}" if delivered is not None else "nothing was ever delivered"
         ledger = seen.view.ledger
         full = f"; the outbox has {ledger.byte_count} of {seen.view.identity.outbox_bytes_max} bytes"
-        return Leg(Verdict.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
+        return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
 
     def _readers(self, seen: Seen, written: _Written) -> Leg:
         """Tell if every reader has confirmed all that was delivered before the marker."""
         del written
         if not seen.view.readers:
-            return Leg(Verdict.RESTS, "no reader is registered")
+            return Leg(LegEnd.RESTS, "no reader is registered")
         if self._due is None:
-            waits = self._legs[LegName.CONSUMER].verdict is Verdict.WAITS
-            return Leg(Verdict.WAITS if waits else Verdict.PENDING, "nothing was delivered up to the marker")
+            waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
+            return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "nothing was delivered up to the marker")
         behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
         if not behind:
-            return Leg(Verdict.PASSED, f"all hold {self._due}")
+            return Leg(LegEnd.PASSED, f"all hold {self._due}")
         names = ", ".join(f"{name} holds {held}" for name, held in sorted(behind.items()))
         hint = f"see that its pipeline runs; one that never comes back: cdcctl reader drop {min(behind)}"
-        return Leg(Verdict.PENDING, f"{names} of {self._due}", hint)
+        return Leg(LegEnd.PENDING, f"{names} of {self._due}", hint)
 
     def _met(self, role: Role, written: _Written) -> Leg | None:
         """Return that a process met the marker, and when."""
         answer = ask(self._around.store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
-        return Leg(Verdict.PASSED, f"met at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
+        return Leg(LegEnd.PASSED, f"met at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
 
     @staticmethod
     def _deliverer(seen: Seen) -> str:
@@ -327,14 +327,14 @@ def _with_missing(leg: Leg, seen: Seen) -> Leg:
 def _lifeless(process: Process) -> Leg:
     role = process.role
     if not process.is_running:
-        return Leg(Verdict.BROKEN, f"the {role.value} does not run", start_hint(role))
+        return Leg(LegEnd.BROKEN, f"the {role.value} does not run", start_hint(role))
     kills = "the archiver kills it" if role is Role.SIDECAR else "kill it, and start it again"
     told = f"the {role.value} hangs: its last sign of life is {process.beat_age_s or 0:.0f} s old"
-    return Leg(Verdict.BROKEN, told, f"{kills}; cdcctl realtime status")
+    return Leg(LegEnd.BROKEN, told, f"{kills}; cdcctl realtime status")
 
 
 def _waits_for(name: LegName) -> Leg:
-    return Leg(Verdict.WAITS, f"behind leg {name.value}")
+    return Leg(LegEnd.WAITS, f"behind leg {name.value}")
 
 
 def _since(began_ns: int) -> float:

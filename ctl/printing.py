@@ -47,7 +47,7 @@ class Format(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Databases:
+class PrintContext:
     """What is needed to print the changes of a capture's databases."""
 
     major: int
@@ -119,7 +119,7 @@ def keep_what_is_printed(decoder: Decoder, shown: Printer) -> None:
 
 
 def printer(
-    form: Format, databases: Databases, output: BinaryIO, selection: Selection, *, counting: bool = False
+    form: Format, databases: PrintContext, output: BinaryIO, selection: Selection, *, counting: bool = False
 ) -> Printer:
     """Return the printer of a format; `counting`: transactions come with their counts."""
     if form is Format.TEST_DECODING:
@@ -134,7 +134,7 @@ class _TestDecodingPrinter:
 
     prints_names = True
 
-    def __init__(self, databases: Databases, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
+    def __init__(self, databases: PrintContext, output: BinaryIO, selected: Callable[[Relation], bool]) -> None:
         self.counts = Counts()
         self.wants = selected
         self._renderer = TestDecodingRenderer(databases.major, databases.dialects, selected=selected)
@@ -165,7 +165,7 @@ class _GroupPrinter:
     prints_names = False
 
     def __init__(
-        self, databases: Databases, selection: Selection, write: Callable[[ChangeGroup], None], *, counting: bool
+        self, databases: PrintContext, selection: Selection, write: Callable[[ChangeGroup], None], *, counting: bool
     ) -> None:
         self.counts = Counts()
         self._grouper = Grouper(
@@ -209,7 +209,7 @@ class _GroupPrinter:
         self._write(group)
 
 
-def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[ChangeGroup], None]:
+def _writers(form: Format, databases: PrintContext, output: BinaryIO) -> Callable[[ChangeGroup], None]:
     lines = JsonLines(databases.names)
 
     def write_jsonl(group: ChangeGroup) -> None:
@@ -234,7 +234,7 @@ def _writers(form: Format, databases: Databases, output: BinaryIO) -> Callable[[
 
 
 def _debezium_printer(
-    databases: Databases, output: BinaryIO, selection: Selection, *, counting: bool
+    databases: PrintContext, output: BinaryIO, selection: Selection, *, counting: bool
 ) -> "_GroupPrinter":
     # What it needs takes as long to load as a small file to decode: no other format pays for it.
     from importlib.metadata import version  # noqa: PLC0415

@@ -31,7 +31,7 @@ class StillOpen(NodeUnreachable):
     hint = "end them (COMMIT, ROLLBACK PREPARED, pg_terminate_backend); the request is kept, and the stream goes on"
 
 
-class WalRemoved(NodeUnreachable):
+class NoWalForRestart(NodeUnreachable):
     """WAL that a restart of the capture would read, and that the node has removed."""
 
     hint = "end the transactions that have been open since, or raise wal_keep_size; the request is kept"
@@ -93,7 +93,7 @@ class RecopyRestart:
         error = asked.exception()
         if error is None and not asked.result():
             start = format_lsn(self._asked_lsn)
-            error = WalRemoved(f"the node has removed WAL from {start} on, where a restart of the capture begins")
+            error = NoWalForRestart(f"the node has removed WAL from {start} on, where a restart of the capture begins")
         if error is None:
             self._has_wal, self._not_before_s = True, 0.0
         else:

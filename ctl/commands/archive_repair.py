@@ -18,7 +18,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_views import StateView
 from tidemark.io.state.write_guard import told_of_stuck_writers
-from tidemark.runtime.recovery.archive_repair import Break, RepairPoint, find_break, give_up
+from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
 
 
 @click.command()
@@ -52,7 +52,7 @@ def repair(state: Path, *, config: Path | None, yes: bool) -> None:
     click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables when it starts anew")
 
 
-def _told(found: ArchiveState, broken: Break, view: StateView, *, copies: bool) -> Iterator[str]:
+def _told(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
     """Say what is lost, as far as anything knows."""
     stretch = broken.stretch
     if broken.damage:

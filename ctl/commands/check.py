@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ctl.end_to_end import EndToEndCheck, Leg, LegName, Verdict, legs_tree
+from ctl.end_to_end import EndToEndCheck, Leg, LegEnd, LegName, legs_tree
 from ctl.options import config_option, json_option, state_option
 from ctl.realtime_tree import see, stage_tree
 from ctl.render import show
@@ -55,5 +55,5 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
 
 def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:
     """Return what keeps the marker; what merely waits, waits for one of these."""
-    broken = {name: leg for name, leg in legs.items() if leg.verdict is Verdict.BROKEN}
-    return broken or {name: leg for name, leg in legs.items() if leg.verdict is Verdict.WAITS}
+    broken = {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.BROKEN}
+    return broken or {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.WAITS}

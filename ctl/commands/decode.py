@@ -19,7 +19,7 @@ from ctl.options import (
     state_option,
     transactions_option,
 )
-from ctl.printing import FORMATS, Databases, Format, keep_what_is_printed, printer
+from ctl.printing import FORMATS, Format, PrintContext, keep_what_is_printed, printer
 from ctl.render import show
 from ctl.spill import spill_of_command
 from tidemark.decode.catalog.databases import only
@@ -31,7 +31,7 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.commit_time import CommitTime
 from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import Lsn, Oid, format_lsn
-from tidemark.runtime.replay.commit_times import TimeRange, TransactionEnd, begin_lsn
+from tidemark.runtime.replay.commit_times import RecordedEnd, TimeRange, begin_lsn
 from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
 from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
 from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
@@ -94,7 +94,7 @@ def decode(
             _tell_later_start(archive, start.from_lsn)
         shown = printer(
             Format(form),
-            Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types),
+            PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types),
             sys.stdout.buffer,
             selection,
             counting=counting,
@@ -122,7 +122,7 @@ def _tell_end(error: InvalidWal) -> None:
     click.echo(f"WAL ends here: {error}", err=True)
 
 
-def _tell_set_back(end: TransactionEnd) -> None:
+def _tell_set_back(end: RecordedEnd) -> None:
     told = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
     click.echo(f"{told}: transactions of that time may stand elsewhere as well; give LSNs to have all", err=True)
 

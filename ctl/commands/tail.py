@@ -19,7 +19,7 @@ from ctl.options import (
     partition_root_option,
     transactions_option,
 )
-from ctl.printing import FORMATS, Databases, Format, Printer, keep_what_is_printed, printer
+from ctl.printing import FORMATS, Format, PrintContext, Printer, keep_what_is_printed, printer
 from ctl.spill import spill_of_command
 from tidemark.engine.selection import Selection
 from tidemark.io.node.node_errors import WalRemoved
@@ -38,7 +38,7 @@ FELL_BEHIND_HINT = (
     "tail, or what reads its output, fell behind the node: raise wal_keep_size on it, or select less; with a state "
     "folder and an archive, cdcctl decode has the changes that are missing"
 )
-PrinterFor = Callable[[Databases], Printer]
+PrinterFor = Callable[[PrintContext], Printer]
 CountsByName = Mapping[str, int | float]
 
 
@@ -84,7 +84,7 @@ def tail(
     wanted = LsnRange(from_lsn, until)
     selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
 
-    def printer_for(about: Databases) -> Printer:
+    def printer_for(about: PrintContext) -> Printer:
         return printer(Format(form), about, sys.stdout.buffer, selection, counting=counting)
 
     if state is not None:
@@ -111,7 +111,7 @@ def _tail_from_now(
     removed = 0
     while True:
         seed = take_seed(dsn, databases, wait_s=wait_s, observer=narrator)
-        shown = printer_for(Databases.of(seed.node.major, seed.mirrors, seed.databases))
+        shown = printer_for(PrintContext.of(seed.node.major, seed.mirrors, seed.databases))
         with LiveChanges(dsn, seed, wait_s=wait_s, observer=narrator, away=narrator.away) as changes:
             keep_what_is_printed(changes.decoding.decoder, shown)
             click.echo(f"catalogs of {', '.join(seed.databases.values())} seeded at {format_lsn(seed.lsn)}", err=True)
@@ -153,7 +153,7 @@ def _tail_from_state(dsn: str, folder: StateFolder, wanted: LsnRange, printer_fo
             spill=spill,
             passed_over=tell_of_damaged_base,
         )
-        shown = printer_for(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types))
+        shown = printer_for(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types))
         keep_what_is_printed(start.decoding.decoder, shown)
         identifier = view.identity.system_identifier
         narrator = Narrator(reading=BEFORE_FROM)

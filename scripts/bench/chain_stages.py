@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 
-from ctl.printing import Databases
+from ctl.printing import PrintContext
 from scripts.bench.decode_contestants import Cost
 from scripts.bench.decode_workloads import Recording
 from tests.support.processes.captures import config_for
@@ -32,7 +32,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.model.lsn import Oid
 from tidemark.model.position import NO_SEQUENCE, Epoch
 from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
 from tidemark.pipeline.lake.lake import LakeTable
 from tidemark.pipeline.lake.positions import TableId
@@ -88,7 +88,7 @@ def decoded(recording: Recording) -> list[ChangeGroup]:
     with StateStore.open(folder) as store:
         view = store.view()
     start = begin_from_history(view, folder.history, recording.begin, memory_bytes=OUTBOX_BYTES, spill=None)
-    grouper = Grouper(Databases.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects)
+    grouper = Grouper(PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types).dialects)
     start.decoding.decoder.want_only(grouper.wants)
     segments = ArchiveFolder(recording.archive, of=view.identity.system_identifier)
     groups: list[ChangeGroup] = []
@@ -155,7 +155,7 @@ class MarkedPipeline(Pipeline):
 
     def __init__(self, settings: Settings, outbox: OutboxReader) -> None:
         metrics, log = PipelineMetrics(outbox.identity.capture), get_log("bench")
-        self._landed = Progress(metrics, log, StateFolder(settings.state), settings.reader, settings.lake)
+        self._landed = PipelineProgress(metrics, log, StateFolder(settings.state), settings.reader, settings.lake)
         self.marks: list[_Mark] = []
         super().__init__(settings, outbox, metrics, self._landed, log)
 

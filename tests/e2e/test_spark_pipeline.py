@@ -29,7 +29,7 @@ from tidemark.model.position import NO_SEQUENCE, Sequence
 from tidemark.pipeline.driver import runner
 from tidemark.pipeline.driver.metrics import TABLES_DIVERGED
 from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.lake import TableFenced
 from tidemark.pipeline.lake.log_cleanup import KEEP_S, LISTED_MAX
@@ -49,7 +49,7 @@ class Place:
     def __init__(self, root: Path) -> None:
         self.state, self.lake, self.checkpoint = root / "state", root / "lake", root / "checkpoint"
 
-    def run(self, spark: SparkSession, reader: str = "spark") -> Progress:
+    def run(self, spark: SparkSession, reader: str = "spark") -> PipelineProgress:
         """Bring what is in the outbox into the lake."""
         folder = StateFolder(self.state)
         return land(spark, folder, self.lake, self.checkpoint, reader=reader, batch_bytes=BATCH_BYTES)

@@ -15,7 +15,7 @@ import pytest
 
 from ctl.commands.decode import decode
 from ctl.commands.tail import print_live, tail
-from ctl.printing import Databases, Format, keep_what_is_printed, printer
+from ctl.printing import Format, PrintContext, keep_what_is_printed, printer
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import Cluster, database_in
 from tests.unit.decoder.test_small_transactions import lines_outside_kernels
@@ -165,7 +165,7 @@ def test_tail_from_now_on_takes_no_small_transactions_one_by_one(cluster: Cluste
     cluster.sql("CREATE TABLE account (id int PRIMARY KEY, note text)", database)
     cluster.sql("CHECKPOINT")
     seed = take_seed(cluster.dsn(database))
-    about = Databases.of(seed.node.major, seed.mirrors, seed.databases)
+    about = PrintContext.of(seed.node.major, seed.mirrors, seed.databases)
     shown = printer(Format.JSONL, about, BytesIO(), Selection())
     with LiveChanges(cluster.dsn(database), seed) as changes:
         keep_what_is_printed(changes.decoding.decoder, shown)

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from tests.support.lakes.aged_logs import lengthen
 from tests.support.lakes.scripted_table import ScriptedTable
-from tidemark.pipeline.sinks.waiting import COMPACT_EVERY, StoredItem, Waiting
+from tidemark.pipeline.sinks.waiting import COMPACT_EVERY, StoredItem, WaitingItems
 
 
 @pytest.mark.feature("L02")
@@ -16,11 +16,11 @@ def test_what_waits_for_a_stopped_table_does_not_stay_a_file_for_each_batch(tmp_
     for key in range(3):
         table.insert({1: key, 2: "while stopped", 3: None})
         table.commit()
-        Waiting(uri, "app").keep(stored(table))
+        WaitingItems(uri, "app").keep(stored(table))
         if not key:
             lengthen(Path(f"{uri}-waiting"), COMPACT_EVERY - 3)
     assert len(DeltaTable(f"{uri}-waiting").file_uris()) == 1
-    (portion,) = Waiting(uri, "app").portions()
+    (portion,) = WaitingItems(uri, "app").portions()
     assert [sequence for sequence, _ in portion] == [sequence for sequence, _ in stored(table)]
 
 

@@ -40,7 +40,7 @@ from tidemark.wire.state import (
     HandOver,
     HistoryIndex,
     Identity,
-    JournalEntry,
+    JournalFile,
     JournalMark,
     Leader,
     Loss,
@@ -351,7 +351,7 @@ def test_the_journal_mark_moves_on_with_what_is_durable_and_back_where_the_journ
         return store.view().journal.end_lsn
 
     def index(*ends: int) -> HistoryIndex:
-        entries = [JournalEntry(f"j{number}", TimelineId(1), Lsn(number), Lsn(end)) for number, end in enumerate(ends)]
+        entries = [JournalFile(f"j{number}", TimelineId(1), Lsn(number), Lsn(end)) for number, end in enumerate(ends)]
         return HistoryIndex(journals=tuple(entries))
 
     assert (store.view().journal, store.view().history) == (JournalMark(), HistoryIndex())

@@ -57,7 +57,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ReadingProcess:
     """The process that reads a marker."""
 
     incarnation: Incarnation
@@ -67,7 +67,7 @@ class Reader:
     start_epoch: Epoch | None = None  # of its own start marker, once that was read
 
 
-def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: Reader) -> Verdict:
+def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: ReadingProcess) -> Verdict:
     """Return whose marker it is."""
     if claim.incarnation is None:
         return Verdict.PASSED

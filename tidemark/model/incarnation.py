@@ -36,7 +36,7 @@ class KnownIncarnation:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StatePlace:
     """Where a state folder is, and the file in it that is never written again."""
 
     machine: str  # systemd's machine-id; empty where there is none

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
-from tidemark.model.incarnation import Incarnation, KnownIncarnation, Place
+from tidemark.model.incarnation import Incarnation, KnownIncarnation, StatePlace
 from tidemark.model.lsn import INVALID_LSN, NO_TIMELINE, FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.mapping import DEFAULT_MAPPING, TypeMapping
 from tidemark.model.mode import Stage
@@ -229,7 +229,7 @@ class BaseEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalFile:
     """A journal file: the catalog-relevant records of [start_lsn, end_lsn)."""
 
     file: str
@@ -243,7 +243,7 @@ class HistoryIndex:
     """The catalog history's files, oldest first."""
 
     bases: tuple[BaseEntry, ...] = ()
-    journals: tuple[JournalEntry, ...] = ()
+    journals: tuple[JournalFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +462,7 @@ FINGERPRINT = Key("fingerprint", Fingerprint, DamagePolicy.HALT)
 MARKER_KEYS = Key("markerkeys", MarkerKeys, DamagePolicy.FORGET)
 INCARNATIONS = Key("incarnations", Incarnations, DamagePolicy.HALT)
 OVERTAKEN = Key("overtaken", Overtaken, DamagePolicy.HALT)
-PLACE = Key("place", Place, DamagePolicy.HALT)
+PLACE = Key("place", StatePlace, DamagePolicy.HALT)
 ARCHIVING = Key("archiving", Archiving, DamagePolicy.FORGET)
 PROCESSES = Key("processes", ProcessLog, DamagePolicy.FORGET)
 

@@ -14,7 +14,7 @@ from tidemark.io.state.history_files import NoBase
 from tidemark.model.commit_time import CommitTime, InvalidTime, parse_commit_time
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.runtime.replay.archive_blocks import archived_blocks
-from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, TimeRange, TransactionEnd, begin_lsn, transaction_ends
+from tidemark.runtime.replay.commit_times import CLOCK_BACK_S, RecordedEnd, TimeRange, begin_lsn, transaction_ends
 from tidemark.runtime.replay.history_start import WalTrimmed
 from tidemark.wal.rmgr import RM_XACT, xact
 from tidemark.wal.segments import segment_name
@@ -29,7 +29,7 @@ def commit_record(time: CommitTime) -> bytes:
     return body(struct.pack("<q", time.us - POSTGRES_EPOCH_S * SECOND))
 
 
-def archive_of(folder: Path, times: list[CommitTime]) -> tuple[ArchiveFolder, list[TransactionEnd]]:
+def archive_of(folder: Path, times: list[CommitTime]) -> tuple[ArchiveFolder, list[RecordedEnd]]:
     """Write an archive that has commits, aborts, and other records between them."""
     writer = WalWriter()
     ends = []
@@ -37,7 +37,7 @@ def archive_of(folder: Path, times: list[CommitTime]) -> tuple[ArchiveFolder, li
         writer.add(body(b"row" * 50), xid=700 + number)
         info = xact.ABORT if number % 3 == 2 else xact.COMMIT
         lsn = writer.add(commit_record(time), rmgr=RM_XACT, info=info, xid=700 + number)
-        ends.append(TransactionEnd(lsn, time))
+        ends.append(RecordedEnd(lsn, time))
     writer.switch()
     (folder / segment_name(1, 1, SEGMENT)).write_bytes(bytes(writer.data))
     return ArchiveFolder(folder, of=SystemIdentifier(SYSTEM)), ends

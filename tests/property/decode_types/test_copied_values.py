@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.oracles.twins import interpreted
 from tidemark.decode.arrow.batch_message import BatchMessage, message_form
 from tidemark.decode.copy import copied_lines
-from tidemark.decode.copy.copied_lines import CopiedLines, Target, parse_column, put_column
+from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, parse_column, put_column
 from tidemark.decode.types.codec import Codec
 from tidemark.decode.types.datetimes import TimestampCodec
 from tidemark.decode.types.numbers import IntegerCodec
@@ -40,11 +40,11 @@ def read(codec: Codec, fields: list[str | None]) -> pa.Array:
     return made
 
 
-def put(lines: CopiedLines, wanted: pa.DataType, way: Callable[[Target], bool | None]) -> pa.Array | None:
+def put(lines: CopiedLines, wanted: pa.DataType, way: Callable[[ColumnTarget], bool | None]) -> pa.Array | None:
     """Return the column that `way` put into a batch, None where it says that it did not."""
     form = message_form(1, 3 if wanted == pa.string() else 2)
     message = BatchMessage(form, 0)
-    if way(Target(message, form.nodes, form.buffers)) is False:
+    if way(ColumnTarget(message, form.nodes, form.buffers)) is False:
         return None
     made = pa.ipc.read_record_batch(message.finish(lines.rows), pa.schema([("value", wanted)])).column(0)
     made.validate(full=True)

@@ -12,7 +12,7 @@ from tidemark.engine.incarnations import (
     EPOCHS_LEAPT,
     KEPT_MAX,
     Claim,
-    Reader,
+    ReadingProcess,
     Verdict,
     ended,
     judge,
@@ -118,7 +118,7 @@ class World:
             process.start, state.is_confirmed, process.start_epoch = at, False, claim.epoch
             return
         began = None if process.start is not None and at > process.start else process.began
-        reader = Reader(process.incarnation, state.extent, began, state.is_confirmed, process.start_epoch)
+        reader = ReadingProcess(process.incarnation, state.extent, began, state.is_confirmed, process.start_epoch)
         match judge(claim, state.history, reader):
             case Verdict.OVERTAKEN:
                 assert state.delivered < at, "it has delivered what commits behind the marker that fences it"
@@ -308,7 +308,7 @@ def test_a_process_that_is_restarted_without_end_never_drops_the_one_that_runs_b
         born = KnownIncarnation(Incarnation(f"a{number}"), "archiver")
         history = with_one_more(history, born, alive=("sidecar", "archiver"), now=now)
     assert len(history) <= KEPT_MAX + 1
-    archiver = Reader(history[-1].incarnation, now, None)
+    archiver = ReadingProcess(history[-1].incarnation, now, None)
     assert judge(Claim(sidecar.incarnation, Epoch(FIRST, 7), position(500)), history, archiver) is Verdict.OWN
 
 
@@ -316,15 +316,15 @@ def test_a_process_that_is_restarted_without_end_never_drops_the_one_that_runs_b
 def test_a_marker_without_an_incarnation_fences_nobody(*, is_confirmed: bool) -> None:
     claim = Claim(None, Epoch(FIRST, 99), position(99))
     for began in (None, Extent(Epoch(FIRST, 1), position(0))):
-        reader = Reader(Incarnation("a"), Extent(Epoch(FIRST, 2), position(1)), began, is_confirmed)
+        reader = ReadingProcess(Incarnation("a"), Extent(Epoch(FIRST, 2), position(1)), began, is_confirmed)
         assert judge(claim, (), reader) is Verdict.PASSED
 
 
 def test_a_deliverer_of_an_older_timeline_fences_no_promoted_one_and_is_fenced_by_it() -> None:
     old = Claim(Incarnation("z"), Epoch(FIRST, 7), position(500))
     new = Claim(Incarnation("a"), Epoch(TimelineId(2), 8), Position(TimelineId(2), Lsn(400), 0))
-    promoted = Reader(Incarnation("a"), Extent(new.epoch, new.position), None)
-    left = Reader(Incarnation("z"), Extent(old.epoch, old.position), None)
+    promoted = ReadingProcess(Incarnation("a"), Extent(new.epoch, new.position), None)
+    left = ReadingProcess(Incarnation("z"), Extent(old.epoch, old.position), None)
     assert judge(old, (KnownIncarnation(Incarnation("a"), "sidecar"),), promoted) is Verdict.BEHIND
     assert judge(new, (KnownIncarnation(Incarnation("z"), "sidecar"),), left) is Verdict.OVERTAKEN
 
@@ -348,7 +348,7 @@ BEFORE = Extent(Epoch(FIRST, 3), position(300))
 def test_a_confirmed_deliverer_is_fenced_by_a_later_epoch_alone_and_answers_nothing_before_its_start_marker(
     claimed: Incarnation, number: int, verdict: Verdict
 ) -> None:
-    reader = Reader(OWN, NOW, BEFORE, is_confirmed=True)
+    reader = ReadingProcess(OWN, NOW, BEFORE, is_confirmed=True)
     assert judge(Claim(claimed, Epoch(FIRST, number), position(900)), (), reader) is verdict
     behind = replace(reader, began=None)
     expected = Verdict.BEHIND if verdict is Verdict.PASSED else verdict
@@ -356,13 +356,13 @@ def test_a_confirmed_deliverer_is_fenced_by_a_later_epoch_alone_and_answers_noth
 
 
 def test_a_state_without_an_epoch_is_further_than_nobody() -> None:
-    reader = Reader(GREATER, Extent(None, None), None)
+    reader = ReadingProcess(GREATER, Extent(None, None), None)
     assert judge(Claim(LESS, Epoch(FIRST, 1), None), (), reader) is Verdict.OVERTAKEN
 
 
 def test_a_process_is_not_fenced_by_its_own_incarnation() -> None:
     own = Claim(OWN, Epoch(FIRST, 7), position(501))  # beyond what the state has
-    assert judge(own, (KnownIncarnation(OWN, "sidecar"),), Reader(OWN, NOW, None)) is Verdict.BEHIND
+    assert judge(own, (KnownIncarnation(OWN, "sidecar"),), ReadingProcess(OWN, NOW, None)) is Verdict.BEHIND
 
 
 @pytest.mark.feature("I21")
@@ -383,7 +383,7 @@ def test_before_its_start_marker_a_state_is_overtaken_by_what_is_beyond_it_in_ep
     number: int, at: int | None, began: Extent, verdict: Verdict
 ) -> None:
     claim = Claim(GREATER, Epoch(FIRST, number), None if at is None else position(at))
-    assert judge(claim, (), Reader(OWN, NOW, began)) is verdict
+    assert judge(claim, (), ReadingProcess(OWN, NOW, began)) is verdict
 
 
 def test_an_incarnation_ends_once_and_a_running_one_of_a_role_that_goes_on_does_not() -> None:

@@ -8,8 +8,8 @@ from tidemark.decode.catalog.layout import (
     PG_CLASS,
     PG_ENUM,
     PG_NAMESPACE,
-    Catalog,
     CatalogColumn,
+    CatalogId,
     CatalogLayout,
 )
 from tidemark.model.lsn import Oid
@@ -40,7 +40,7 @@ _SHAPES = {
 _VARLENA = {PG_ATTRIBUTE: ("attacl", "attmissingval"), PG_NAMESPACE: ("nspacl",), PG_CLASS: ("relacl", "reloptions")}
 
 
-def layout(catalog: Catalog) -> CatalogLayout:
+def layout(catalog: CatalogId) -> CatalogLayout:
     """Return a layout with some of the catalog's columns."""
     fixed = [
         CatalogColumn(number, name, Oid(type_oid), _LENGTHS[type_oid], _ALIGNS[type_oid], not_null=True)
@@ -53,7 +53,7 @@ def layout(catalog: Catalog) -> CatalogLayout:
     return CatalogLayout(catalog, [*fixed, *rest])
 
 
-def heap(catalog: Catalog, relfilenode: int = 1000, *, learning: bool = False) -> CatalogHeap:
+def heap(catalog: CatalogId, relfilenode: int = 1000, *, learning: bool = False) -> CatalogHeap:
     """Return an empty heap of the catalog."""
     return CatalogHeap(layout(catalog), RelFileLocator(TABLESPACE, DATABASE, Oid(relfilenode)), learning=learning)
 

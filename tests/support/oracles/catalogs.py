@@ -98,7 +98,7 @@ def observe(
         start = parse_lsn(redo)
         oid, tablespace, encoding = sql(session, seed.IDENTITY)[0]
         columns = [_column_row(row) for row in sql(session, seed.COLUMNS)]
-        identity = seed.Identity(Oid(oid), Oid(tablespace), encoding)
+        identity = seed.DatabaseIdentity(Oid(oid), Oid(tablespace), encoding)
         older_than = Xid(int(str(next_xid).split(":")[1]))
         files, files_lsn = _files_at(session)
         mirror = seed.begin(fmt, identity, columns, files, next_xid=older_than, files_lsn=files_lsn, shared=shared)

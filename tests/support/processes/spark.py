@@ -11,7 +11,7 @@ from tidemark.io.host.logs import get_log
 from tidemark.io.state.outbox import OutboxReader
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import Pipeline, Settings
 from tidemark.pipeline.driver.session import make_session
 
@@ -38,7 +38,7 @@ def land(
     batch_bytes: int = BATCH_BYTES,
     stop: threading.Event | None = None,
     metrics: PipelineMetrics | None = None,
-) -> Progress:
+) -> PipelineProgress:
     """Bring what is in a state's outbox into a lake; with `stop`: all that comes until it is set."""
     settings = Settings(
         folder.root, str(lake), str(checkpoint), reader, batch_bytes, shared_with_group=False, once=stop is None
@@ -46,6 +46,6 @@ def land(
     with OutboxReader.open(folder) as outbox:
         outbox.register(reader)
         metrics, log = metrics or PipelineMetrics(outbox.identity.capture), get_log("test")
-        progress = Progress(metrics, log, folder, reader, str(lake))
+        progress = PipelineProgress(metrics, log, folder, reader, str(lake))
         Pipeline(settings, outbox, metrics, progress, log).run(spark, stop or threading.Event())
     return progress

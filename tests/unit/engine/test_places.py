@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tidemark.engine.places import is_same
-from tidemark.model.incarnation import Place
+from tidemark.model.incarnation import StatePlace
 
-HERE = Place(machine="a" * 32, path="/var/lib/tidemark/main", inode=1234, ctime_ns=1_700_000_000_000_000_001)
+HERE = StatePlace(machine="a" * 32, path="/var/lib/tidemark/main", inode=1234, ctime_ns=1_700_000_000_000_000_001)
 
 SAME = {
     "a restart, or a reboot": HERE,
@@ -26,13 +26,13 @@ COPIES = {
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", SAME.values(), ids=SAME)
-def test_a_state_goes_on_in_its_place(here: Place) -> None:
+def test_a_state_goes_on_in_its_place(here: StatePlace) -> None:
     assert is_same(HERE, here)
 
 
 @pytest.mark.feature("I21")
 @pytest.mark.parametrize("here", COPIES.values(), ids=COPIES)
-def test_a_copy_of_a_state_is_told_from_it(here: Place) -> None:
+def test_a_copy_of_a_state_is_told_from_it(here: StatePlace) -> None:
     assert not is_same(HERE, here)
 
 

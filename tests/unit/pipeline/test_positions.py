@@ -12,7 +12,7 @@ from tests.support.lakes.lakes import IDENTITY
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import Position, Sequence
 from tidemark.pipeline.lake import positions as positions_module
-from tidemark.pipeline.lake.faults import Break, Fault, FaultKind, Target
+from tidemark.pipeline.lake.faults import Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import REOPENED_MAX, LakeFailed, LakeTable, TableFenced, TableMoved
 from tidemark.pipeline.lake.lineage import Recorded
@@ -22,8 +22,8 @@ DATABASE = Oid(5)
 AT = Position(TimelineId(1), Lsn(1000), 3)
 HELD = Held(Sequence(9), AT)
 OUTBOX = "outbox-1"
-LOG = Target(Recorded(4, "log-id", 17), Fault(FaultKind.STOPPED, "a property", AT))
-REPLICA = Target(Recorded(2, "replica-id", 18))
+LOG = LakeEntry(Recorded(4, "log-id", 17), Fault(FaultKind.STOPPED, "a property", AT))
+REPLICA = LakeEntry(Recorded(2, "replica-id", 18))
 
 
 def table(relation: int, name: str = "orders", **more: object) -> TablePosition:
@@ -33,7 +33,7 @@ def table(relation: int, name: str = "orders", **more: object) -> TablePosition:
     return replace(at, **more)  # type: ignore[arg-type]
 
 
-ORDERS, ITEMS = table(1), table(2, "items", replica=REPLICA, breaks=(Break("confirmed", AT, AT),))
+ORDERS, ITEMS = table(1), table(2, "items", replica=REPLICA, breaks=(LogBreak("confirmed", AT, AT),))
 
 
 def opened(root: Path, **other: object) -> Positions:

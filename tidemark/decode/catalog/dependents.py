@@ -13,7 +13,7 @@ from tidemark.decode.catalog.layout import (
     PG_NAMESPACE,
     PG_RANGE,
     PG_TYPE,
-    Catalog,
+    CatalogId,
     data_at,
 )
 from tidemark.decode.catalog.store import CatalogStore
@@ -55,7 +55,9 @@ class Dependents:
             yield from self._referring(PG_TYPE, "typnamespace", subject.oid, PG_TYPE, "oid")
             yield from self._referring(PG_CLASS, "relnamespace", subject.oid, PG_CLASS, "oid")
 
-    def _referring(self, catalog: Catalog, column: str, oid: Oid, kind: Catalog, named_by: str) -> Iterator[Subject]:
+    def _referring(
+        self, catalog: CatalogId, column: str, oid: Oid, kind: CatalogId, named_by: str
+    ) -> Iterator[Subject]:
         """Give what the rows of `catalog` whose `column` is `oid` belong to."""
         for xid, sight in self._sights:
             heap = self._store.heap(catalog, xid)

@@ -20,7 +20,7 @@ from tidemark.decode.catalog.layout import (
     PG_NAMESPACE,
     PG_RANGE,
     PG_TYPE,
-    Catalog,
+    CatalogId,
     data_at,
     name_text,
 )
@@ -145,7 +145,7 @@ class RowReaders:
     """The compiled readers of one store's layouts: made once a mirror."""
 
     def __init__(self, store: CatalogStore) -> None:
-        def reader(catalog: Catalog, *columns: str) -> struct.Struct:
+        def reader(catalog: CatalogId, *columns: str) -> struct.Struct:
             return store.heaps[catalog.oid].layout.projection(*columns)
 
         self.of_class = reader(
@@ -450,13 +450,13 @@ class Describer:
             raise Incomplete(f"namespace {oid} is missing")
         return intern(self._name(self._readers.namespace.unpack_from(packed, data_at(packed))[0]))
 
-    def _is_catalogs(self, catalog: Catalog, column: str, name: bytes) -> bool:
+    def _is_catalogs(self, catalog: CatalogId, column: str, name: bytes) -> bool:
         """Tell if pg_catalog has a type or a relation of that name, which is then found before one in public."""
         at = self._store.heaps[catalog.oid].layout.offsets[_NAME_OF[catalog.oid]]
         rows = self._rows(catalog, column, PG_CATALOG_OID)
         return any(packed.startswith(name, data_at(packed) + at) for packed in rows)
 
-    def _rows(self, catalog: Catalog, column: str, key: int) -> Iterator[bytes]:
+    def _rows(self, catalog: CatalogId, column: str, key: int) -> Iterator[bytes]:
         return self._store.heap(catalog, self._top_xid).find(column, key, self._sight)
 
     def _name(self, padded: bytes) -> str:

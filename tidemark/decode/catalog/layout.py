@@ -31,7 +31,7 @@ NAME_BYTES = 64  # NAMEDATALEN
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class CatalogId:
     """A system catalog that we track; its OID is the same in every major."""
 
     oid: Oid
@@ -41,17 +41,17 @@ class Catalog:
     mapped: bool = False  # its file stands in the relation map, not in pg_class
 
 
-PG_TYPE = Catalog(
+PG_TYPE = CatalogId(
     Oid(1247), "pg_type", "oid", ("oid", "typelem", "typbasetype", "typnamespace", "typrelid"), mapped=True
 )
-PG_ATTRIBUTE = Catalog(Oid(1249), "pg_attribute", "attrelid", ("attrelid", "atttypid"), mapped=True)
-PG_CLASS = Catalog(Oid(1259), "pg_class", "oid", ("oid", "relfilenode", "relnamespace"), mapped=True)
-PG_DATABASE = Catalog(Oid(1262), "pg_database", "oid", ("oid",), mapped=True)
-PG_INDEX = Catalog(Oid(2610), "pg_index", "indrelid", ("indrelid",))
-PG_INHERITS = Catalog(Oid(2611), "pg_inherits", "inhrelid", ("inhrelid", "inhparent"))
-PG_NAMESPACE = Catalog(Oid(2615), "pg_namespace", "oid", ("oid",))
-PG_ENUM = Catalog(Oid(3501), "pg_enum", "enumtypid", ("enumtypid",))
-PG_RANGE = Catalog(Oid(3541), "pg_range", "rngtypid", ("rngtypid", "rngmultitypid", "rngsubtype"))
+PG_ATTRIBUTE = CatalogId(Oid(1249), "pg_attribute", "attrelid", ("attrelid", "atttypid"), mapped=True)
+PG_CLASS = CatalogId(Oid(1259), "pg_class", "oid", ("oid", "relfilenode", "relnamespace"), mapped=True)
+PG_DATABASE = CatalogId(Oid(1262), "pg_database", "oid", ("oid",), mapped=True)
+PG_INDEX = CatalogId(Oid(2610), "pg_index", "indrelid", ("indrelid",))
+PG_INHERITS = CatalogId(Oid(2611), "pg_inherits", "inhrelid", ("inhrelid", "inhparent"))
+PG_NAMESPACE = CatalogId(Oid(2615), "pg_namespace", "oid", ("oid",))
+PG_ENUM = CatalogId(Oid(3501), "pg_enum", "enumtypid", ("enumtypid",))
+PG_RANGE = CatalogId(Oid(3541), "pg_range", "rngtypid", ("rngtypid", "rngmultitypid", "rngsubtype"))
 
 LOCAL_CATALOGS = (
     PG_CLASS,
@@ -95,7 +95,7 @@ def align_up(offset: int, width: int) -> int:
 class CatalogLayout:
     """The columns of one catalog and where the fixed ones stand."""
 
-    def __init__(self, catalog: Catalog, columns: Iterable[CatalogColumn]) -> None:
+    def __init__(self, catalog: CatalogId, columns: Iterable[CatalogColumn]) -> None:
         self.catalog = catalog
         self.columns: Sequence[CatalogColumn] = tuple(columns)
         self.offsets: dict[str, int] = {}

@@ -29,8 +29,8 @@ from tidemark.decode.catalog.layout import (
     PG_INDEX,
     PG_TYPE,
     SHARED_CATALOGS,
-    Catalog,
     CatalogColumn,
+    CatalogId,
     CatalogLayout,
 )
 from tidemark.decode.catalog.mirror import CatalogMirror
@@ -141,7 +141,7 @@ ColumnRow = tuple[int, int, str, int, int, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class DatabaseIdentity:
     """The answer to `IDENTITY`: database, its default tablespace, the name of its encoding."""
 
     database: Oid
@@ -153,7 +153,7 @@ class Identity:
 class SeedQuery:
     """Rows of a catalog to copy: `COPY (sql) TO STDOUT (FORMAT binary)`."""
 
-    catalog: Catalog
+    catalog: CatalogId
     sql: str
     places_only: bool = False  # of rows that say nothing
 
@@ -165,7 +165,7 @@ class SeedQuery:
 
 def begin(
     fmt: WalFormat,
-    identity: Identity,
+    identity: DatabaseIdentity,
     columns: Iterable[ColumnRow],
     files: Iterable[tuple[int, int]],
     *,
@@ -181,7 +181,7 @@ def begin(
     layouts = layouts_of(columns)
     file_of = dict(files)
 
-    def heaps(catalogs: Sequence[Catalog], spc: Oid, db: Oid) -> Iterator[CatalogHeap]:
+    def heaps(catalogs: Sequence[CatalogId], spc: Oid, db: Oid) -> Iterator[CatalogHeap]:
         for catalog in catalogs:
             locator = RelFileLocator(spc, db, Oid(file_of[catalog.oid]))
             yield CatalogHeap(layouts[catalog.oid], locator, learning=True)

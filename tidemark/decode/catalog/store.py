@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from tidemark.decode.catalog.files import CatalogFiles
 from tidemark.decode.catalog.heap import CatalogHeap, Sight, format_tid
-from tidemark.decode.catalog.layout import PG_CLASS, Catalog
+from tidemark.decode.catalog.layout import PG_CLASS, CatalogId
 from tidemark.decode.catalog.redo import (
     CatalogDiverged,
     RowDeleted,
@@ -118,7 +118,7 @@ class CatalogStore:
             for tid, xid in (*heap.inserter.items(), *heap.deleter.items()):
                 self.marks.add(xid, heap, tid)
 
-    def heap(self, catalog: Catalog, top_xid: Xid | None = None) -> CatalogHeap:
+    def heap(self, catalog: CatalogId, top_xid: Xid | None = None) -> CatalogHeap:
         """Return the rows of `catalog`, from the new file where the transaction is already in it."""
         changes = self.open.get(top_xid) if top_xid is not None else None
         if changes is not None and catalog.oid in changes.views:

@@ -21,7 +21,7 @@ from tidemark.decode.arrow.batch_columns import STEP
 from tidemark.decode.arrow.batch_message import BatchMessage, padded
 from tidemark.decode.arrow.batch_shapes import batch_shape
 from tidemark.decode.arrow.column_values import zeros
-from tidemark.decode.copy.copied_lines import CopiedLines, Misshapen, Target, put_column
+from tidemark.decode.copy.copied_lines import ColumnTarget, CopiedLines, Misshapen, put_column
 from tidemark.decode.datum.varlena import BadDatum
 from tidemark.decode.types.codec import Dialect
 from tidemark.decode.types.registry import UTF8
@@ -58,7 +58,7 @@ class CopyBatchBuilder:
         put_buffer(message.words, buffers, message.at - message.body, 0)
         for column, codec in enumerate(plan.codecs):
             node, buffer = plan.numbers[column * STEP + 1 : column * STEP + 3]
-            put_column(codec, taken, column, Target(message, nodes + 2 * node, buffers + 2 * buffer))
+            put_column(codec, taken, column, ColumnTarget(message, nodes + 2 * node, buffers + 2 * buffer))
         return ChangeBatch(self._database, self._relation, RowsMessage(self._shape.schema, message.finish(count)))
 
     def _put_meta(self, message: BatchMessage, count: int, first: Position, time_us: int) -> None:

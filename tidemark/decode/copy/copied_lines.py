@@ -41,7 +41,7 @@ class Misshapen(Exception):
         self.row = row
 
 
-class Target(NamedTuple):
+class ColumnTarget(NamedTuple):
     """Where a column goes: a batch, and the column's first node and buffer there."""
 
     message: BatchMessage
@@ -80,7 +80,7 @@ class CopiedLines:
         buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), out[:size]]
         return pa.Array.from_buffers(pa.string(), self.rows, buffers, nulls)
 
-    def put_texts(self, column: int, target: Target) -> bool:
+    def put_texts(self, column: int, target: ColumnTarget) -> bool:
         """Put the fields of a column into a batch; False, and nothing that counts, where they are no UTF-8."""
         message, _, buffer = target
         message.require(padded((self.rows + 1) * 4) + self._sizes[column] + 8 + self._null_bytes(column))
@@ -101,7 +101,7 @@ class CopiedLines:
         message.out[start + size : message.at] = bytes(message.at - start - size)
         return True
 
-    def put_numbers(self, column: int, wanted: pa.DataType, target: Target) -> bool:
+    def put_numbers(self, column: int, wanted: pa.DataType, target: ColumnTarget) -> bool:
         """Put the column as integers or decimals; False where there is anything that needs a closer look."""
         scale, limit = 0, 1 << wanted.bit_width - 1
         if pa.types.is_decimal128(wanted):
@@ -111,7 +111,7 @@ class CopiedLines:
         place, words = self._place(column), wanted.bit_width // 64
         return fill_numbers(self._lines, *place, scale, min(limit, LIMIT_MAX), words, whole, halves) == ALL_FIT
 
-    def put_instants(self, column: int, wanted: pa.DataType, target: Target) -> bool:
+    def put_instants(self, column: int, wanted: pa.DataType, target: ColumnTarget) -> bool:
         """Put the column as instants; False where there is anything that needs a closer look."""
         out = self._room(column, 8, target).cast("q")
         return fill_instants(self._lines, *self._place(column), wanted.tz is not None, out) == ALL_FIT
@@ -122,7 +122,7 @@ class CopiedLines:
     def _fill_texts(self, column: int, offsets: "memoryview[int]", out: "memoryview[int]") -> int:
         return fill_texts(self._lines, *self._place(column), self._escapes[column], offsets, out)
 
-    def _room(self, column: int, width: int, target: Target) -> "memoryview[int]":
+    def _room(self, column: int, width: int, target: ColumnTarget) -> "memoryview[int]":
         """Put which rows have a value, and return the bytes of a buffer behind that: so many a row."""
         message, _, buffer = target
         size = self.rows * width
@@ -136,7 +136,7 @@ class CopiedLines:
     def _null_bytes(self, column: int) -> int:
         return padded(self.rows + 7 >> 3) if self._escapes[column] else 0
 
-    def _put_nulls(self, column: int, target: Target) -> None:
+    def _put_nulls(self, column: int, target: ColumnTarget) -> None:
         message, node, buffer = target
         size, begin, nulls = self._null_bytes(column), message.at, 0
         message.at += size
@@ -148,7 +148,7 @@ class CopiedLines:
         put_buffer(message.words, buffer, begin - message.body, size)
 
 
-def put_column(codec: Codec, lines: CopiedLines, column: int, target: Target) -> None:
+def put_column(codec: Codec, lines: CopiedLines, column: int, target: ColumnTarget) -> None:
     """Put the Arrow column of a relation's column into a batch."""
     message, wanted = target.message, codec.arrow_type
     begin = message.at

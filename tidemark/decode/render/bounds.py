@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from tidemark.decode.groups.transaction_counts import CountedEnds, TableCounts
-from tidemark.decode.render.column_texts import Column, Integers
+from tidemark.decode.render.column_texts import Integers, TextColumn
 from tidemark.decode.render.json_columns import instants_of, lsns, whole_numbers
 from tidemark.decode.render.placed_lines import Lines, Piece, Placed, lines_of
 from tidemark.decode.transactions.committed_run import EndsInGroup, SmallTransactions
@@ -61,7 +61,7 @@ class SmallEnds:
         totals: Integers = (up_to[begins[1:]] - up_to[begins[:-1]])[self.chosen]
         return totals
 
-    def table_sets(self) -> tuple[Integers, Mapping[int, Sequence[tuple[Relation, Column]]]]:
+    def table_sets(self) -> tuple[Integers, Mapping[int, Sequence[tuple[Relation, TextColumn]]]]:
         """Return the number of each transaction's set of tables, and the tables of each set with their counts."""
         counts = self.counts
         begins, sizes = counts.begins[:-1][self.chosen], np.diff(counts.begins)[self.chosen]
@@ -247,7 +247,7 @@ class JsonBounds:
         return variants, pieces
 
     @staticmethod
-    def _tables(tables: Sequence[tuple[Relation, Column]]) -> Iterator[Piece]:
+    def _tables(tables: Sequence[tuple[Relation, TextColumn]]) -> Iterator[Piece]:
         yield b',"tables":['
         for number, (table, count) in enumerate(tables):
             names = f'"schema":{dumped(table.namespace)},"table":{dumped(table.name)}'

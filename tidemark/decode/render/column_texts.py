@@ -21,7 +21,7 @@ Write = Callable[[int, int, "memoryview[int]", "memoryview[int]", int], int]
 """Writes rows from one on to text and offsets, of which those of row 0 begin at a base: a loop of a kernel."""
 
 
-class Column(Protocol):
+class TextColumn(Protocol):
     """Values that have a text each."""
 
     def put(self, texts: "ColumnTexts", first: int, rows: int) -> int:

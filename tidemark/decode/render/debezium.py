@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.render.bounds import BEGIN, END, SmallEnds, dumped, is_counted, json_line
-from tidemark.decode.render.column_texts import Column, Integers
+from tidemark.decode.render.column_texts import Integers, TextColumn
 from tidemark.decode.render.debezium_rows import LETTERS, Sides
 from tidemark.decode.render.json_columns import NULL, fixed, integers, whole_numbers
 from tidemark.decode.render.placed_lines import Lines, Piece, SeldomNew
@@ -98,7 +98,7 @@ class DebeziumLines:
         return Lines(commit_lsn, ordinal, variants, pieces)
 
     def _source(
-        self, names: tuple[str, str, str], seldom_new: "Seldom", lsn: Column, origin: Column | None, op: Op
+        self, names: tuple[str, str, str], seldom_new: "Seldom", lsn: TextColumn, origin: TextColumn | None, op: Op
     ) -> list[Piece]:
         """Return what is told of where the rows come from."""
         database, namespace, table = names

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.render import line_text
-from tidemark.decode.render.column_texts import Column, ColumnTexts
+from tidemark.decode.render.column_texts import ColumnTexts, TextColumn
 from tidemark.decode.render.debezium_values import form_of, unavailable
 from tidemark.decode.render.json_columns import NULL, fixed
 from tidemark.decode.render.placed_lines import Piece
@@ -16,7 +16,7 @@ from tidemark.model.relation import TABLEOID_NUMBER, Relation
 
 LETTERS = {Op.INSERT: "c", Op.UPDATE: "u", Op.DELETE: "d", Op.COPY: "r"}  # of rows; those of other ops have no line
 
-Columns = Mapping[int, Column]  # by their places in the structs
+Columns = Mapping[int, TextColumn]  # by their places in the structs
 
 
 class Sides:

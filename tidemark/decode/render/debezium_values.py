@@ -19,7 +19,7 @@ from json.encoder import encode_basestring
 import numpy as np
 import pyarrow as pa
 
-from tidemark.decode.render.column_texts import Column as Texts
+from tidemark.decode.render.column_texts import TextColumn as Texts
 from tidemark.decode.render.json_columns import (
     Form,
     Made,

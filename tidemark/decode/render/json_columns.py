@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.decode.render import line_text, value_text
-from tidemark.decode.render.column_texts import Column, ColumnTexts, Integers
+from tidemark.decode.render.column_texts import ColumnTexts, Integers, TextColumn
 
 NULL = b"null"
 SECOND_UNITS = {"s": (1, 0), "ms": (1000, 3), "us": (1_000_000, 6), "ns": (1_000_000_000, 9)}
@@ -22,7 +22,7 @@ ARROWS_NOTATION = (-6, 10, 1)
 SINGLE, DOUBLE = (23, (1 << 8) - 1), (52, (1 << 11) - 1)  # bits of the mantissa, greatest exponent
 
 View: TypeAlias = "memoryview[int]"
-Form: TypeAlias = Callable[[pa.Array], Column]
+Form: TypeAlias = Callable[[pa.Array], TextColumn]
 Rows = Callable[[int, int, int, View, View, int], int]
 """A kernel with its values: first, row, rows, out, offsets, base (see `value_text`)."""
 OfBytes = Callable[[View, View, View, int, int, int, int, View, View, int], int]
@@ -57,7 +57,7 @@ class Lists(NamedTuple):
 
     ends: View
     validity: tuple[View, int]
-    elements: Column
+    elements: TextColumn
 
     def put(self, texts: ColumnTexts, first: int, rows: int) -> int:
         """Write the texts of some rows; return where their offsets begin."""
@@ -81,17 +81,17 @@ def _integers(column: pa.Array) -> Integers:
     return fixed(column, column.type.to_pandas_dtype()).astype(np.int64, copy=False)
 
 
-def integers(column: pa.Array) -> Column:
+def integers(column: pa.Array) -> TextColumn:
     """Return integers as numbers."""
     return whole_numbers(_integers(column), validity(column))
 
 
-def whole_numbers(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> Column:
+def whole_numbers(values: Integers, valid: tuple[View, int] = (memoryview(b""), 0)) -> TextColumn:
     """Return integers of an array of numpy's as numbers."""
     return Written(partial(value_text.write_integers, values.data, *valid))
 
 
-def lsns(values: Integers) -> Column:
+def lsns(values: Integers) -> TextColumn:
     """Return LSNs as PostgreSQL prints them, without quotes."""
     return Written(
         partial(
@@ -101,7 +101,7 @@ def lsns(values: Integers) -> Column:
     )
 
 
-def booleans(column: pa.Array) -> Column:
+def booleans(column: pa.Array) -> TextColumn:
     """Return true and false."""
     bits = memoryview(column.buffers()[1] or b"").cast("B")
     return Written(partial(value_text.write_booleans, bits, column.offset, *validity(column)))
@@ -112,7 +112,7 @@ def _ends(column: pa.Array, offsets: pa.Buffer) -> View:
     return (np.frombuffer(offsets, np.int32)[column.offset :] if len(column) else np.zeros(1, np.int32)).data
 
 
-def _of_bytes(kernel: OfBytes, column: pa.Array) -> Column:
+def _of_bytes(kernel: OfBytes, column: pa.Array) -> TextColumn:
     _, offsets, data = column.buffers()
     ends = _ends(column, offsets)
     return Written(partial(kernel, ends, memoryview(data or b"").cast("B"), *validity(column)))
@@ -124,13 +124,13 @@ in_hex: Form = partial(_of_bytes, value_text.write_hex)
 numeric_texts: Form = partial(_of_bytes, value_text.write_numeric_texts)
 
 
-def decimals(column: pa.Array) -> Column:
+def decimals(column: pa.Array) -> TextColumn:
     """Return decimals as text, as Arrow prints them."""
     words = np.frombuffer(column.buffers()[1] or b"", np.uint64)[2 * column.offset :]
     return Written(partial(value_text.write_decimals, words.data, column.type.scale, *validity(column)))
 
 
-def instants(column: pa.Array) -> Column:
+def instants(column: pa.Array) -> TextColumn:
     """Return timestamps in ISO form, with a Z where they are of UTC."""
     values = fixed(column, np.int64)
     second, digits = SECOND_UNITS[column.type.unit]
@@ -138,19 +138,19 @@ def instants(column: pa.Array) -> Column:
     return Written(partial(value_text.write_instants, values.data, second, digits, zoned, *validity(column)))
 
 
-def instants_of(usecs: Integers, digits: int) -> Column:
+def instants_of(usecs: Integers, digits: int) -> TextColumn:
     """Return microseconds since 1970 as UTC in ISO form, with so many digits of a second's parts: 6, or none."""
     second = SECOND_UNITS["us"][0]
     return Written(partial(value_text.write_instants, usecs.data, second, digits, True, memoryview(b""), 0))
 
 
-def dates(column: pa.Array) -> Column:
+def dates(column: pa.Array) -> TextColumn:
     """Return dates in ISO form."""
     values = fixed(column, np.int32).astype(np.int64)
     return Written(partial(value_text.write_instants, values.data, *DATE, 0, *validity(column)))
 
 
-def days(column: pa.Array) -> Column:
+def days(column: pa.Array) -> TextColumn:
     """Return dates as days since 1970-01-01."""
     return whole_numbers(fixed(column, np.int32).astype(np.int64), validity(column))
 
@@ -163,25 +163,25 @@ def powers() -> View:
 
 def _floats(
     bits: npt.NDArray[np.uint32] | npt.NDArray[np.uint64], about: tuple[int, int, int, int, int], column: pa.Array
-) -> Column:
+) -> TextColumn:
     values = bits.astype(np.uint64, copy=False)
     return Written(partial(line_text.write_floats, values.data, *about, powers(), *validity(column)))
 
 
-def floats(column: pa.Array) -> Column:
+def floats(column: pa.Array) -> TextColumn:
     """Return floats in the fewest digits that make them; what is no number as text."""
     if pa.types.is_float32(column.type):
         return _floats(fixed(column, np.uint32), (*SINGLE, *ARROWS_NOTATION), column)
     return _floats(fixed(column, np.uint64), (*DOUBLE, *ARROWS_NOTATION), column)
 
 
-def doubles(column: pa.Array) -> Column:
+def doubles(column: pa.Array) -> TextColumn:
     """Return floats as Python prints them, which has no shorter ones than doubles."""
     single = pa.types.is_float32(column.type)
     values = fixed(column, np.float32).astype(np.float64) if single else fixed(column, np.float64)
     return _floats(values.view(np.uint64), (*DOUBLE, *PYTHONS_NOTATION), column)
 
 
-def lists(column: pa.Array, of_values: Form) -> Column:
+def lists(column: pa.Array, of_values: Form) -> TextColumn:
     """Return lists as arrays, their elements as `of_values` has them."""
     return Lists(_ends(column, column.buffers()[1]), validity(column), of_values(column.values))

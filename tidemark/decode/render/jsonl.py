@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.decode.render.bounds import JsonBounds, dumped
-from tidemark.decode.render.column_texts import Column
+from tidemark.decode.render.column_texts import TextColumn
 from tidemark.decode.render.json_columns import (
     Form,
     Made,
@@ -244,7 +244,7 @@ class Known:
             pieces.append(f',"unchanged":{dumped(unchanged)}'.encode())
         return pieces
 
-    def _object(self, columns: list[Column], places: list[int]) -> list[Piece]:
+    def _object(self, columns: list[TextColumn], places: list[int]) -> list[Piece]:
         if not places:
             return [b"{}"]
         pieces: list[Piece] = []
@@ -253,11 +253,11 @@ class Known:
         return [*pieces, b"}"]
 
 
-def _column(values: pa.Array) -> Column:
+def _column(values: pa.Array) -> TextColumn:
     return next(form for is_it, form in _BY_ARROW_TYPE if is_it(values.type))(values)
 
 
-def _list(values: pa.Array) -> Column:
+def _list(values: pa.Array) -> TextColumn:
     if pa.types.is_list(values.type) and any(is_it(values.type.value_type) for is_it in _ALIKE_IN_LISTS):
         return lists(values, _column)
     return Made(values, lambda value: dumped(_plain(value)))

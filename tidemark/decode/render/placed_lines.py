@@ -12,14 +12,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tidemark.decode.render import line_text
-from tidemark.decode.render.column_texts import KEPT_BYTES, Column, ColumnTexts, Integers
+from tidemark.decode.render.column_texts import KEPT_BYTES, ColumnTexts, Integers, TextColumn
 from tidemark.decode.render.json_columns import whole_numbers
 
 STRETCH_ROWS = 2048
 BLOCK_BYTES = 1 << 20  # of lines that are given out at once
 KEY_MAX = (1 << 63) - 1
 
-Piece: TypeAlias = bytes | Column
+Piece: TypeAlias = bytes | TextColumn
 Pieces: TypeAlias = Sequence[Piece]
 Placed = tuple[int, int, bytes]  # commit LSN, ordinal, line
 

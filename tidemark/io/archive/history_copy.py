@@ -21,7 +21,7 @@ from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import Pointer, Position
 from tidemark.wire.manifest import MANIFEST, CopiedTable, Manifest
-from tidemark.wire.state import JournalEntry
+from tidemark.wire.state import JournalFile
 
 FOLDER = "history"
 _MANIFEST = "manifest"
@@ -99,7 +99,7 @@ class HistoryCopy:
             if path.name not in named and path.name.startswith(_OURS):
                 path.unlink(missing_ok=True)
 
-    def _bring_growing(self, source: Path, target: Path, journal: JournalEntry, durable_lsn: Lsn) -> None:
+    def _bring_growing(self, source: Path, target: Path, journal: JournalFile, durable_lsn: Lsn) -> None:
         """Bring what a delivery relied on: what is behind that may be torn by a crash, cut off, written otherwise."""
         known, self._grown = self._grown, None  # until it is done
         if known is None or known.file != journal.file or _byte_count(target) != known.byte_count:

@@ -44,7 +44,7 @@ class SeedSession:
     def begin(self, fmt: WalFormat, next_xid: Xid, shared: SharedCatalogs | None) -> CatalogMirror:
         """Return a mirror of this database that knows its layouts and files, and no rows."""
         ((oid, tablespace, encoding),) = self.node.query(seed.IDENTITY.encode())
-        identity = seed.Identity(Oid(oid), Oid(tablespace), str(encoding))
+        identity = seed.DatabaseIdentity(Oid(oid), Oid(tablespace), str(encoding))
         columns = cast("list[seed.ColumnRow]", self.node.query(seed.COLUMNS.encode()))
         files, files_lsn = self._files_at()
         return seed.begin(fmt, identity, columns, files, next_xid=next_xid, files_lsn=files_lsn, shared=shared)

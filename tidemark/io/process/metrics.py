@@ -147,7 +147,7 @@ class Spread(Collector):
         return (family,)
 
 
-class Ends(Collector):
+class EndsCollector(Collector):
     """How each process of the capture ended last, looked up in the state at each scrape."""
 
     def __init__(self, capture: str) -> None:
@@ -218,7 +218,7 @@ class Metrics:
         self.segment_switches = self._counter(SEGMENT_SWITCHES, "Segment switches asked of the node.")
         self.segment_seconds = self._spread(SEGMENT_SECONDS, "Processor time to decode a segment.", LAG_BUCKETS_S)
         self._add_archive()
-        self.ends = Ends(capture)
+        self.ends = EndsCollector(capture)
         self.registry.register(self.ends)
         self._heartbeat_age = Gauge(
             HEARTBEAT_AGE,

@@ -37,7 +37,7 @@ from tidemark.io.host.disk import put_whole, sync, write_whole, writing
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, Lsn, SystemIdentifier, TimelineId, Xid, format_lsn
 from tidemark.wal.record import Record
-from tidemark.wire.state import BaseEntry, HistoryIndex, JournalEntry, JournalMark
+from tidemark.wire.state import BaseEntry, HistoryIndex, JournalFile, JournalMark
 
 
 class NoBase(StateError):
@@ -135,7 +135,7 @@ def before_fork(
 ) -> tuple[HistoryIndex, JournalMark]:
     """Return what of a history, and of how far it is durable, stands before a fork: its files stay as they are."""
     bases = tuple(base for base in index.bases if base.lsn <= fork_lsn)
-    journals: list[JournalEntry] = []
+    journals: list[JournalFile] = []
     for told in index.journals:
         if INVALID_LSN < told.end_lsn <= fork_lsn:
             journals.append(told)
@@ -153,7 +153,7 @@ def before_fork(
     return HistoryIndex(bases, tuple(journals)), JournalMark(min(mark.end_lsn, end_lsn))
 
 
-def _entries_of(told: JournalEntry, journal: Journal) -> Iterator[Entry]:
+def _entries_of(told: JournalFile, journal: Journal) -> Iterator[Entry]:
     """Yield what counts of a journal file: what stands behind the end that the index gives to it does not.
 
     That is of a writer whose epoch was over, or of a branch that is dead.
@@ -305,13 +305,13 @@ class HistoryWriter:
             os.fsync(self._descriptor)  # a file that the index names is a journal
             sync(self._folder)
         self._file_bytes = len(self._head)
-        self.index = HistoryIndex(self.index.bases, (*journals, JournalEntry(name, timeline, lsn)))
+        self.index = HistoryIndex(self.index.bases, (*journals, JournalFile(name, timeline, lsn)))
 
-    def _closed(self) -> tuple[JournalEntry, ...]:
+    def _closed(self) -> tuple[JournalFile, ...]:
         """Return the journal's files with the last one closed where it ends; left out if it has no entry."""
         *closed, last = self.index.journals or (None,)
         if last is not None and last.start_lsn < self._end_lsn:
-            closed.append(JournalEntry(last.file, last.timeline, last.start_lsn, self._end_lsn))
+            closed.append(JournalFile(last.file, last.timeline, last.start_lsn, self._end_lsn))
         return tuple(entry for entry in closed if entry is not None)
 
     def _create(self, wanted: str) -> tuple[str, int]:

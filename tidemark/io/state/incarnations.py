@@ -18,7 +18,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.state_transaction import StateTransaction
 from tidemark.model.errors import ConfigError
-from tidemark.model.incarnation import INCARNATION_BYTES, Incarnation, KnownIncarnation, Place
+from tidemark.model.incarnation import INCARNATION_BYTES, Incarnation, KnownIncarnation, StatePlace
 from tidemark.model.lsn import TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import Epoch
@@ -96,7 +96,7 @@ def note_overtaken(store: StateStore, found: Overtaken) -> Overtaken:
     return found
 
 
-def place_of(folder: StateFolder) -> Place:
+def place_of(folder: StateFolder) -> StatePlace:
     """Return where a state folder is; the file that shows it is made where there is none."""
     path = folder.place
     with writing(path):
@@ -106,7 +106,7 @@ def place_of(folder: StateFolder) -> Place:
         finally:
             os.close(descriptor)
         sync(folder.root)
-    return Place(_machine(), str(folder.root.resolve()), found.st_ino, found.st_ctime_ns)
+    return StatePlace(_machine(), str(folder.root.resolve()), found.st_ino, found.st_ctime_ns)
 
 
 def _machine() -> str:

@@ -29,7 +29,7 @@ from tidemark.io.state.write_guard import told_of_stuck_writers
 from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.metrics import PipelineMetrics
-from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
 from tidemark.pipeline.lake.failpoints import Failpoint
@@ -97,7 +97,7 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             log.warning("a batch takes at most half of the outbox", configured=given.batch_bytes, in_effect=half)
         lake = str(root)
         checkpoint = given.checkpoint or str(folder.root.absolute() / "spark")
-        progress = Progress(metrics, log, folder, given.reader, lake)
+        progress = PipelineProgress(metrics, log, folder, given.reader, lake)
         settings = Settings(
             folder.root.absolute(),
             lake,

@@ -30,7 +30,7 @@ _US_PER_S = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgressFile:
     """What the file says."""
 
     pid: int
@@ -50,7 +50,7 @@ class Told:
     waits_for_room: str = ""  # why it waits for room on a full disk; empty: it does not
 
 
-class Progress:
+class PipelineProgress:
     """Counts batches; one thread calls it."""
 
     def __init__(self, metrics: PipelineMetrics, log: Log, folder: StateFolder, reader: str, lake: str) -> None:
@@ -96,7 +96,7 @@ class Progress:
     def _tell(self, feed: Feed, positions: Positions, head: Sequence, now_us: int) -> None:
         tables = positions.tables.values()
         lags = sorted(self._lags_s)
-        told = Told(
+        told = ProgressFile(
             pid=os.getpid(),
             reader=self._reader,
             lake=self._lake,

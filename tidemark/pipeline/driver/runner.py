@@ -31,7 +31,7 @@ from tidemark.pipeline.driver.executors import ExecutorWatch
 from tidemark.pipeline.driver.feed import Feed, check_joins
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.portions import feeds
-from tidemark.pipeline.driver.progress import Progress
+from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.reporting import faults_of, report_changes
 from tidemark.pipeline.driver.session import SparkGone
 from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
@@ -79,7 +79,7 @@ class Pipeline:
     """One pipeline on one Spark session."""
 
     def __init__(
-        self, settings: Settings, outbox: OutboxReader, metrics: PipelineMetrics, progress: Progress, log: Log
+        self, settings: Settings, outbox: OutboxReader, metrics: PipelineMetrics, progress: PipelineProgress, log: Log
     ) -> None:
         self._settings = settings
         self._outbox = outbox

@@ -30,7 +30,7 @@ class CommitUnreadable(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """One commit; `foreign` is false for one of ours, `changes` says what of the table another writer changed."""
 
     version: int
@@ -50,7 +50,7 @@ def mark_of(app: str, token: int) -> str:
     return f"{app}:{token}"
 
 
-def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool = False) -> Iterator[Commit | None]:
+def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool = False) -> Iterator[TableCommit | None]:
     """Give the commits behind version `after` up to `last`, None for one that cannot be read any more.
 
     `unmarked`: application transactions identify a commit of ours, as in lakes that were written before marks were.
@@ -59,7 +59,7 @@ def commits_after(uri: str, app: str, after: int, last: int, *, unmarked: bool =
         yield read_commit(uri, app, version, unmarked=unmarked)
 
 
-def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> Commit | None:
+def read_commit(uri: str, app: str, version: int, *, unmarked: bool = False) -> TableCommit | None:
     """Read one commit; None where its file is gone or damaged. Raises `CommitUnreadable`."""
     try:
         text = _file(uri, version).read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def _column_types(table: DeltaTable) -> dict[str, str]:
     return {field.name: str(field.type) for field in table.schema().fields}
 
 
-def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmarked: bool) -> Commit:
+def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmarked: bool) -> TableCommit:
     info: Mapping[str, object] = {}
     transactions: dict[str, object] = {}
     rows_differ = changes_metadata = False
@@ -119,7 +119,7 @@ def _judge(app: str, version: int, actions: list[Mapping[str, object]], *, unmar
         changes = by
     else:
         changes = f"{by}, which sets our own application transactions" if own else ""
-    return Commit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
+    return TableCommit(version, not is_ours, token if isinstance(token, int) else None, changes, changes_metadata)
 
 
 def _file(uri: str, version: int) -> Path:

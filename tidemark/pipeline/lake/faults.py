@@ -38,7 +38,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class LogBreak:
     """A place in a log: changes behind `after` and before `to` are not there, and earlier ones may be changed."""
 
     reason: str
@@ -47,7 +47,7 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LakeEntry:
     """A log or a replica as the pipeline left it."""
 
     recorded: Recorded = NEVER_WRITTEN
@@ -58,10 +58,10 @@ class Target:
         return self.fault is not None and self.fault.kind is kind
 
 
-UNTOUCHED = Target()
+UNTOUCHED = LakeEntry()
 
 
-def target_columns(name: str, target: Target) -> dict[str, object]:
+def target_columns(name: str, target: LakeEntry) -> dict[str, object]:
     """Return the columns of the positions table for the target called `name`."""
     fault = target.fault
     return {
@@ -72,26 +72,26 @@ def target_columns(name: str, target: Target) -> dict[str, object]:
     }
 
 
-def parse_target(name: str, row: Mapping[str, object]) -> Target:
+def parse_target(name: str, row: Mapping[str, object]) -> LakeEntry:
     """Return what `target_columns` wrote; a row of an earlier version of Tidemark has the Delta version alone."""
     version, token, fault = row[f"{name}_version"], row.get(f"{name}_token"), row.get(f"{name}_fault")
     assert isinstance(version, int), name
     recorded = Recorded(version, str(row.get(f"{name}_id") or ""), token if isinstance(token, int) else None)
     if not isinstance(fault, dict):
-        return Target(recorded)
-    return Target(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault)))
+        return LakeEntry(recorded)
+    return LakeEntry(recorded, Fault(FaultKind(fault["kind"]), str(fault["reason"]), _position(fault)))
 
 
-def break_columns(told: Break) -> dict[str, object]:
+def break_columns(told: LogBreak) -> dict[str, object]:
     """Return a break as the positions table has it."""
     to = {f"to_{name}": value for name, value in _columns(told.to).items()}
     return {"reason": told.reason, **_columns(told.after), **to}
 
 
-def parse_breaks(value: object) -> tuple[Break, ...]:
+def parse_breaks(value: object) -> tuple[LogBreak, ...]:
     """Return the breaks of a row of the positions table."""
     rows = value if isinstance(value, list) else []
-    return tuple(Break(str(row["reason"]), _position(row), _position(row, "to_")) for row in rows)
+    return tuple(LogBreak(str(row["reason"]), _position(row), _position(row, "to_")) for row in rows)
 
 
 def _columns(position: Position) -> dict[str, object]:

@@ -37,7 +37,7 @@ _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LakeHolder:
     """Which pipeline holds a lake."""
 
     capture: str
@@ -48,7 +48,7 @@ class Holder:
     pid: int
     marker_keys: tuple[str, ...]  # their names, which do not reveal the keys
 
-    def is_beside(self, other: "Holder") -> bool:
+    def is_beside(self, other: "LakeHolder") -> bool:
         """Tell if both are pipelines of one capture at two of its hosts."""
         is_same_state = (self.host, self.state) == (other.host, other.state)
         return not is_same_state and bool(set(self.marker_keys) & set(other.marker_keys))
@@ -60,7 +60,7 @@ class Holder:
         )
 
 
-_HOLDER = TypeAdapter(Holder)
+_HOLDER = TypeAdapter(LakeHolder)
 
 
 class LakeInUse(LakeTaken):
@@ -72,14 +72,14 @@ class LakeInUse(LakeTaken):
 class LakeLock:
     """The lock of one lake, held until it is closed; or, with `beside`, not held."""
 
-    def __init__(self, descriptor: int, beside: Holder | None = None) -> None:
+    def __init__(self, descriptor: int, beside: LakeHolder | None = None) -> None:
         self._descriptor = descriptor
         self.beside = beside
 
     @classmethod
     def take(cls, lake: Path, identity: Identity, state: Path, reader: str, marker_keys: Collection[str]) -> Self:
         """Take the lock of `lake`, whose folder is made if it is not there; raise `LakeInUse` where another has it."""
-        own = Holder(
+        own = LakeHolder(
             identity.capture,
             str(identity.system_identifier),
             str(state.absolute()),
@@ -148,7 +148,7 @@ def _name(user: int) -> str:
         return str(user)
 
 
-def _holder(descriptor: int) -> Holder | None:
+def _holder(descriptor: int) -> LakeHolder | None:
     """Return who holds the lock; the text is missing for the moment between taking the lock and writing it."""
     try:
         return _HOLDER.validate_json(os.pread(descriptor, _TEXT_BYTES_MAX, 0))

@@ -20,8 +20,8 @@ from tidemark.pipeline.lake.faults import (
     BREAK,
     FAULT,
     UNTOUCHED,
-    Break,
-    Target,
+    LakeEntry,
+    LogBreak,
     break_columns,
     parse_breaks,
     parse_target,
@@ -94,9 +94,9 @@ class TablePosition:
     sequence: Sequence
     position: Position
     generation: int = 0
-    log: Target = UNTOUCHED
-    replica: Target = UNTOUCHED
-    breaks: tuple[Break, ...] = ()
+    log: LakeEntry = UNTOUCHED
+    replica: LakeEntry = UNTOUCHED
+    breaks: tuple[LogBreak, ...] = ()
 
     @property
     def qualified_name(self) -> str:

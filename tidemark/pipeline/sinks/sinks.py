@@ -26,7 +26,7 @@ from tidemark.model.position import Sequence as OutboxSequence
 from tidemark.model.relation import Relation
 from tidemark.pipeline.lake.commits import has_commit
 from tidemark.pipeline.lake.failpoints import Failpoint
-from tidemark.pipeline.lake.faults import UNTOUCHED, Break, Fault, FaultKind
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LogBreak
 from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import KEEP_HOURS, LakeTable
 from tidemark.pipeline.lake.layout import Constants, Shapes
@@ -356,7 +356,7 @@ def _held(known: TablePosition | None) -> Held:
     return Held(known.sequence, known.position, known.generation) if known else NOTHING
 
 
-def _breaks(known: TablePosition | None, log: Outcome) -> tuple[Break, ...]:
+def _breaks(known: TablePosition | None, log: Outcome) -> tuple[LogBreak, ...]:
     earlier = known.breaks if known else ()
     return earlier if log.broke is None else (*earlier, log.broke)
 

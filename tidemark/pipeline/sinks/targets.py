@@ -21,7 +21,7 @@ from tidemark.model.position import Position
 from tidemark.pipeline.lake.commits import changed_columns, read_commit
 from tidemark.pipeline.lake.damage import damage_of
 from tidemark.pipeline.lake.failures import error_numbers, first_reason, says_full
-from tidemark.pipeline.lake.faults import UNTOUCHED, Break, Fault, FaultKind, Target
+from tidemark.pipeline.lake.faults import UNTOUCHED, Fault, FaultKind, LakeEntry, LogBreak
 from tidemark.pipeline.lake.held import NOTHING, Held
 from tidemark.pipeline.lake.lake import (
     REASON_MAX,
@@ -34,7 +34,7 @@ from tidemark.pipeline.lake.lake import (
     table_id,
 )
 from tidemark.pipeline.lake.lineage import NO_VERSION, Recorded, TableDiverged, TableStopped
-from tidemark.pipeline.sinks.waiting import StoredItem, Waiting
+from tidemark.pipeline.sinks.waiting import StoredItem, WaitingItems
 
 _OF_DAMAGE = {errno.ENOENT, errno.ENOTDIR}  # a file that is lost, or that has taken the place of a folder
 Applying = Callable[[Sequence[StoredItem], Recorded | None], LakeTable]
@@ -61,7 +61,7 @@ class Aim:
 
     uri: str
     app: str
-    known: Target
+    known: LakeEntry
     held: Held  # of the table that log and replica belong to, as recorded
     apply: Applying
     restart: Restart = new_copy
@@ -71,10 +71,10 @@ class Aim:
 class Outcome:
     """How a log or replica is left; `table` is None where it was not written."""
 
-    target: Target
+    target: LakeEntry
     held: Held
     table: LakeTable | None = None
-    broke: Break | None = None  # what a log does not have
+    broke: LogBreak | None = None  # what a log does not have
     beside: tuple[str, int] | None = None  # URI and version of a Delta table that was written in place of this one
 
 
@@ -101,10 +101,10 @@ def _bring_up(aim: Aim, items: Sequence[StoredItem]) -> Outcome:
     except TableDiverged as error:
         return _begin_anew(aim, items, Fault(FaultKind.DIVERGED, str(error), _last_written(aim)))
     except TableStopped as error:
-        waiting = Waiting(aim.uri, aim.app)
+        waiting = WaitingItems(aim.uri, aim.app)
         waiting.keep(items)
         stopped = Fault(FaultKind.STOPPED, str(error), _last_written(aim))
-        return Outcome(Target(aim.known.recorded, stopped), aim.held, beside=waiting.written)
+        return Outcome(LakeEntry(aim.known.recorded, stopped), aim.held, beside=waiting.written)
     return _written(aim, table)
 
 
@@ -128,9 +128,9 @@ def _parts(aim: Aim) -> list[str]:
     return [aim.uri, *(str(path) for path in beside if f".{FaultKind.DIVERGED.value}-" not in path.name)]
 
 
-def _written(aim: Aim, table: LakeTable, broke: Break | None = None) -> Outcome:
+def _written(aim: Aim, table: LakeTable, broke: LogBreak | None = None) -> Outcome:
     if table.uri == aim.uri:
-        return Outcome(Target(table.recorded), table.held, table, broke)
+        return Outcome(LakeEntry(table.recorded), table.held, table, broke)
     beside = (table.uri, table.version) if table.exists else None  # rows without a key
     return Outcome(UNTOUCHED, table.held, table, broke, beside)
 
@@ -155,7 +155,7 @@ def _apply(aim: Aim, items: Sequence[StoredItem], recorded: Recorded | None) -> 
 def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
     """Apply what waits, then `items`; raise `TableStopped` where the property is still there."""
     LakeTable(aim.uri, aim.app, aim.known.recorded)
-    waiting = Waiting(aim.uri, aim.app)
+    waiting = WaitingItems(aim.uri, aim.app)
     for portion in waiting.portions():
         _apply(aim, portion, aim.known.recorded)
     table = _apply(aim, items, aim.known.recorded)
@@ -165,7 +165,7 @@ def _catch_up(aim: Aim, items: Sequence[StoredItem]) -> LakeTable:
 
 def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     """Make a diverged table anew from the item of `items` that allows it; without one leave it alone."""
-    diverged = Outcome(Target(aim.known.recorded, fault), aim.held)
+    diverged = Outcome(LakeEntry(aim.known.recorded, fault), aim.held)
     found = aim.restart(items, aim.held, fault)
     if found is None:
         return diverged
@@ -177,9 +177,9 @@ def _begin_anew(aim: Aim, items: Sequence[StoredItem], fault: Fault) -> Outcome:
     except (TableDiverged, TableStopped) as error:
         reason = f"{error} (a new copy began at {position} and could not be written)"
         again = Fault(FaultKind.DIVERGED, reason, fault.position)
-        return Outcome(Target(aim.known.recorded, again), aim.held)
-    Waiting(aim.uri, aim.app).clear()
-    return _written(aim, table, Break(fault.reason, fault.position, position))
+        return Outcome(LakeEntry(aim.known.recorded, again), aim.held)
+    WaitingItems(aim.uri, aim.app).clear()
+    return _written(aim, table, LogBreak(fault.reason, fault.position, position))
 
 
 def _set_aside(aim: Aim, position: Position) -> None:

@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 StoredItem = tuple[OutboxSequence, GroupItem]
 
 
-class Waiting:
+class WaitingItems:
     """The items that wait for one log or replica."""
 
     def __init__(self, uri: str, app: str) -> None:

@@ -8,7 +8,7 @@ is to go on undisturbed. Where the state is confirmed to be the one that deliver
 import threading
 from concurrent.futures import Future
 
-from tidemark.engine.incarnations import Claim, Reader, Verdict, judge
+from tidemark.engine.incarnations import Claim, ReadingProcess, Verdict, judge
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import describe_error
 from tidemark.io.node.replication import NodeIdentity
@@ -79,7 +79,7 @@ class Fence:
         is_first = marker.kind is MarkerKind.START and marker.sequence == FIRST_START
         claim = Claim(marker.incarnation, marker.epoch, position, is_first)
         start_epoch = self._start.epoch if delivers and self._start is not None else None
-        reader = Reader(self._incarnation, now, began, known.is_confirmed, start_epoch)
+        reader = ReadingProcess(self._incarnation, now, began, known.is_confirmed, start_epoch)
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
             assert marker.incarnation is not None, "others claim nothing"

@@ -50,14 +50,14 @@ class NotRepairable(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Break:
+class ArchiveBreak:
     """WAL that the archiver cannot pass."""
 
     stretch: Stretch
     damage: str = ""  # what is wrong with it, and in which file; empty: it is missing
 
 
-def find_break(view: StateView, archive: ArchiveState) -> Break | None:
+def find_break(view: StateView, archive: ArchiveState) -> ArchiveBreak | None:
     """Return what the archiver would stop at; raise `NotRepairable` where it is not the one that delivers."""
     if view.stage not in REPAIRED_IN:
         raise NotRepairable(f"the capture is in stage {view.stage.value}: the archive is not what it goes on from")
@@ -65,13 +65,13 @@ def find_break(view: StateView, archive: ArchiveState) -> Break | None:
         raise NotRepairable("nothing was begun yet", hint="finish it by cdcctl init")
     damage = find_damage(archive.folder, view.identity.system_identifier, view.start.restart_lsn)
     if damage is not None:
-        return Break(Stretch(damage.start_lsn, damage.end_lsn), damage.reason)
+        return ArchiveBreak(Stretch(damage.start_lsn, damage.end_lsn), damage.reason)
     gap = archive.gap_after(view.start.restart_lsn)
-    return None if gap is None else Break(gap)
+    return None if gap is None else ArchiveBreak(gap)
 
 
 def give_up(
-    config: Config, store: StateStore, broken: Break, owner: Owner, observer: SeedObserver | None = None
+    config: Config, store: StateStore, broken: ArchiveBreak, owner: Owner, observer: SeedObserver | None = None
 ) -> Loss:
     """Go on from a new seed, and record what is lost. `owner`: who holds the archiver's lock."""
     before = store.view()

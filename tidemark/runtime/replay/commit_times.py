@@ -29,21 +29,21 @@ from tidemark.wire.state import HistoryIndex
 CLOCK_BACK_S = 600  # of a server's clock that is set right; one that is slewed never goes back
 
 
-class TransactionEnd(NamedTuple):
+class RecordedEnd(NamedTuple):
     """A commit or an abort record, and its time."""
 
     lsn: Lsn
     time: CommitTime
 
 
-def transaction_ends(block: RecordBlock) -> Iterator[TransactionEnd]:
+def transaction_ends(block: RecordBlock) -> Iterator[RecordedEnd]:
     """Give the ends of transactions among the records of `block`, in order."""
     rmgrs = block.rmgrs[: len(block)].tobytes()
     index = rmgrs.find(RM_XACT)
     while index >= 0:
         ended = xact.parse(block.record(index), block.format)
         if isinstance(ended, xact.Commit | xact.Abort):
-            yield TransactionEnd(Lsn(block.lsns[index]), CommitTime(ended.time_us))
+            yield RecordedEnd(Lsn(block.lsns[index]), CommitTime(ended.time_us))
         index = rmgrs.find(RM_XACT, index + 1)
 
 
@@ -57,7 +57,7 @@ class TimeRange:
         self.from_time = from_time
         self.to_time = to_time
         self.latest: CommitTime | None = None  # of all ends of transactions that were read
-        self.set_back: TransactionEnd | None = None  # the first by which the clock was too far behind the latest
+        self.set_back: RecordedEnd | None = None  # the first by which the clock was too far behind the latest
         self._last: CommitTime | None = None  # of the transactions that were decoded
 
     def read(self, block: RecordBlock) -> None:
@@ -159,6 +159,6 @@ def _base_before(archive: ArchiveFolder, index: HistoryIndex, time: CommitTime, 
     raise NoBase(f"no catalog base for {time}: {'the oldest' + begins if begins else 'there is none'}")
 
 
-def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[TransactionEnd]:
+def _ends_from(archive: ArchiveFolder, lsn: Lsn) -> Iterator[RecordedEnd]:
     for block in archived_blocks(archive, lsn):
         yield from transaction_ends(block)

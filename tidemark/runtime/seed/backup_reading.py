@@ -18,7 +18,7 @@ from tidemark.decode.catalog.layout import (
     PG_ATTRIBUTE,
     PG_CLASS,
     PG_DATABASE,
-    Catalog,
+    CatalogId,
     CatalogLayout,
     data_at,
     name_text,
@@ -47,7 +47,7 @@ class BackedUpDatabase:
     captured: bool  # else others are copied from it, or it may be renamed into the selection
 
 
-class CatalogFiles(NamedTuple):
+class BackupFilenodes(NamedTuple):
     """Relfilenodes: of each database's catalogs, and of pg_database."""
 
     local: Mapping[Oid, Mapping[Oid, Oid]]
@@ -72,7 +72,7 @@ class BackupSource:
 
 def open_source(
     backup: BackupFolder, archive: ArchiveFolder, selects: Callable[[str], bool], follows: Callable[[str], bool]
-) -> tuple[BackupSource, CatalogFiles]:
+) -> tuple[BackupSource, BackupFilenodes]:
     """See that both belong together, and read what the files say."""
     checkpoint = _check_archive(backup, archive)
     anywhere = backup.some_database()
@@ -92,7 +92,7 @@ def open_source(
                 raise
             del databases[oid]  # it was dropped while the backup ran
     shared = backup.relation_map(GLOBAL_TABLESPACE, INVALID_OID)[PG_DATABASE.oid]
-    return BackupSource(backup, archive, checkpoint, columns, databases), CatalogFiles(local, shared)
+    return BackupSource(backup, archive, checkpoint, columns, databases), BackupFilenodes(local, shared)
 
 
 def _check_archive(backup: BackupFolder, archive: ArchiveFolder) -> xlog.Checkpoint:
@@ -155,7 +155,7 @@ class _Reading:
                 files[catalog.oid] = reader.unpack_from(packed, data_at(packed))[1]
         return {catalog.oid: files.get(catalog.oid, INVALID_OID) for catalog in LOCAL_CATALOGS}
 
-    def _heap(self, catalog: Catalog, tablespace: Oid, database: Oid) -> CatalogHeap:
+    def _heap(self, catalog: CatalogId, tablespace: Oid, database: Oid) -> CatalogHeap:
         """Return the rows of a mapped catalog."""
         file = self._backup.relation_map(tablespace, database)[catalog.oid]
         heap = CatalogHeap(self._layouts[catalog.oid], RelFileLocator(tablespace, database, file), learning=True)

@@ -33,7 +33,7 @@ from tidemark.io.node.node import NodeFacts
 from tidemark.model.lsn import INVALID_OID, Lsn, Oid, Xid, format_lsn
 from tidemark.runtime.replay.archive_blocks import archived_blocks
 from tidemark.runtime.replay.offline import ArchiveEndsEarly, ForeignArchive
-from tidemark.runtime.seed.backup_reading import BackupSource, CatalogFiles, open_source
+from tidemark.runtime.seed.backup_reading import BackupFilenodes, BackupSource, open_source
 from tidemark.runtime.seed.seeding import (
     FollowsDatabase,
     Seed,
@@ -93,7 +93,7 @@ def seed_from_backup(
 class _Replay:
     """The WAL of the backup, followed by mirrors of which it is assumed in which files they are."""
 
-    def __init__(self, source: BackupSource, files: CatalogFiles, observer: SeedObserver) -> None:
+    def __init__(self, source: BackupSource, files: BackupFilenodes, observer: SeedObserver) -> None:
         self._source = source
         self._observer = observer
         self._backup = backup = source.backup
@@ -117,12 +117,12 @@ class _Replay:
         self._lsn = backup.label.start_lsn
         self._next_xid = source.checkpoint.next_xid
 
-    def _begin(self, files: CatalogFiles) -> Sequence[CatalogMirror]:
+    def _begin(self, files: BackupFilenodes) -> Sequence[CatalogMirror]:
         mirrors: list[CatalogMirror] = []
         for database in self._source.databases.values():
             mirror = seed.begin(
                 self._backup.format,
-                seed.Identity(database.oid, database.tablespace, database.encoding),
+                seed.DatabaseIdentity(database.oid, database.tablespace, database.encoding),
                 self._source.columns,
                 [*files.local[database.oid].items(), (PG_DATABASE.oid, files.shared)],
                 next_xid=self._older_than,
@@ -155,10 +155,10 @@ class _Replay:
                 hint="name the archive of the server that the backup is of",
             )
 
-    def files(self) -> CatalogFiles:
+    def files(self) -> BackupFilenodes:
         """Return in which files the catalogs stand at the end."""
         local = {mirror.database: page_seed.files_of(mirror, self._map(mirror.database)) for mirror in self._mirrors}
-        return CatalogFiles(local, self._map(INVALID_OID)[PG_DATABASE.oid])
+        return BackupFilenodes(local, self._map(INVALID_OID)[PG_DATABASE.oid])
 
     def check(self) -> None:
         """Raise `BackupUnusable` where a captured database's mirror cannot be right; leave the others out then."""

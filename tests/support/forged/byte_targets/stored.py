@@ -92,7 +92,7 @@ def _state_seeds() -> dict[str, bytes]:
     term = state.Term(Epoch(TimelineId(1), 2), state.Owner("sidecar", "host", "boot", 17, 99))
     history = state.HistoryIndex(
         (state.BaseEntry("base-1", TimelineId(1), Lsn(8), Lsn(8), 9),),
-        (state.JournalEntry("journal-1", TimelineId(1), Lsn(8)),),
+        (state.JournalFile("journal-1", TimelineId(1), Lsn(8)),),
     )
     copied = CopiedTable(Oid(5), Oid(16385), state.CopyProgress(state.CopyPhase.DONE, 1, row_count=7))
     manifest = Manifest(
