@@ -42,7 +42,7 @@ from tidemark.runtime.capture.interpreter import put_latency_first
 from tidemark.runtime.context import Surroundings
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT
-from tidemark.wal.segments import ReadSegment, first_page_lsn
+from tidemark.wal.segments import WalSlice, first_page_lsn
 
 TABLE = "stamps"
 DATABASE = "postgres"
@@ -191,7 +191,7 @@ def read_stream(arrivals: Arrivals, dsn: str, do: Callable[[], object] = object)
             if time.monotonic() > deadline:
                 raise SystemExit("the turn did not end")
             event = stream.read(POLL_S)
-            if not isinstance(event, ReadSegment):
+            if not isinstance(event, WalSlice):
                 continue
             do()
             arrived_ns = time.monotonic_ns()

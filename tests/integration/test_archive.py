@@ -14,7 +14,7 @@ from tests.support.servers.postgres import Cluster, new_cluster
 from tidemark.io.archive.archive import ArchiveFolder, BadSegment, Hole, NoWal
 from tidemark.io.archive.segment_file import DamagedFile
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 MB = 1 << 20
 SEGMENTS = 5
@@ -91,10 +91,10 @@ def test_a_truncated_segment_is_named_with_the_lsn_at_which_it_ends(folder: Path
     with path.open("r+b") as file:
         file.truncate(size)
     archive = ArchiveFolder(folder)
-    received: list[ReadSegment] = []
+    received: list[WalSlice] = []
     with pytest.raises(BadSegment, match=f"{path.name}.*truncated"):
         received.extend(archive.read(archive.first_lsn()))
-    assert all(isinstance(piece, ReadSegment) for piece in received)
+    assert all(isinstance(piece, WalSlice) for piece in received)
     assert sum(len(piece.data) for piece in received) == MB + (size if size >= 40 else 0)
 
 

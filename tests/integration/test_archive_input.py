@@ -22,7 +22,7 @@ from tidemark.runtime.capture.archive_input import LOOK_S, ArchiveInput
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.replay.offline import ForeignArchive
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 MB = 1 << 20
 DEADLINE_S = 120
@@ -50,7 +50,7 @@ class WatchedRing(Ring):
         super().__init__(RING_BYTES_MIN, progress.received_lsn)
         self._progress = progress
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         assert self._progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
         super().put(segment)
 

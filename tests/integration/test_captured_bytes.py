@@ -12,7 +12,7 @@ from tidemark.engine.progress import Progress
 from tidemark.io.node.replication import WalStream
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn, parse_lsn
 from tidemark.wal.page import Framer, NeedMore
-from tidemark.wal.segments import ReadSegment, first_page_lsn, segment_name
+from tidemark.wal.segments import WalSlice, first_page_lsn, segment_name
 
 MB = 1 << 20
 
@@ -27,7 +27,7 @@ class Collector:
         self.content = bytearray()
         self.progress = Progress(received_lsn=begin)
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         assert segment.start_lsn == self.write_lsn
         assert self.progress.received_lsn == segment.end_lsn, "it can be decoded from here on, so it was received"
         self.content += segment.data

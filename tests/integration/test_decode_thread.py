@@ -16,7 +16,7 @@ from tidemark.model.position import Position
 from tidemark.runtime.capture.decoding import DecodeThread, WalReader
 from tidemark.runtime.capture.handoff import Handoff
 from tidemark.runtime.capture.signal import Signal
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 
 class Stuck(WalReader):
@@ -26,7 +26,7 @@ class Stuck(WalReader):
         self.inside, self.leave = threading.Event(), threading.Event()
         self.cpu_s = 0.0
 
-    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
         self.inside.set()
         assert self.leave.wait(30)
         raise ZeroDivisionError(segment.start_lsn)
@@ -43,7 +43,7 @@ def test_a_stop_tells_whether_the_thread_may_still_write_to_the_journal() -> Non
         progress=Progress(),
         idle_pointer_s=1.0,
     )
-    ring.put(ReadSegment(Lsn(8192), bytes(100), TimelineId(1)))
+    ring.put(WalSlice(Lsn(8192), bytes(100), TimelineId(1)))
     thread.start()
     assert reader.inside.wait(30)
     assert not thread.stop(0.01)
@@ -69,7 +69,7 @@ class Numbering(WalReader):
         self._is_gathering = False
         self.made = 0
 
-    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
         self.threads.append(threading.current_thread().name)
         for _ in range(FULL_OF_SLICE):
             yield self._next()
@@ -81,7 +81,7 @@ class Numbering(WalReader):
         was_gathering, self._is_gathering = self._is_gathering, False
         return self._next() if was_gathering else None
 
-    def tend(self, segment: ReadSegment) -> None:
+    def tend(self, segment: WalSlice) -> None:
         assert segment.end_lsn == self._read_lsn
 
     @property
@@ -125,7 +125,7 @@ class Between:
 
     def receive(self) -> None:
         """Have a slice arrive, as the network thread does."""
-        segment = ReadSegment(self.ring.write_lsn, bytes(100), TimelineId(1))
+        segment = WalSlice(self.ring.write_lsn, bytes(100), TimelineId(1))
         self.progress.receive(segment.end_lsn)
         self.ring.put(segment)
         self.arrived.set()
@@ -215,7 +215,7 @@ class Halting(Numbering):
         super().__init__()
         self.inside, self.leave = threading.Event(), threading.Event()
 
-    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
         if not self.inside.is_set():
             self.inside.set()
             assert self.leave.wait(30)

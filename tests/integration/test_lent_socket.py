@@ -16,7 +16,7 @@ from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.capture.network import LENT_BYTES_MAX
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.wal.segments import ReadSegment, first_page_lsn
+from tidemark.wal.segments import WalSlice, first_page_lsn
 
 DEADLINE_S = 60.0
 TAKER, NETWORK = "taker", "network"
@@ -34,7 +34,7 @@ class Watched(Ring):
         self.putters: list[str] = []
         self.timelines: list[TimelineId] = []
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         super().put(segment)
         if segment.timeline not in self.timelines:
             self.timelines.append(segment.timeline)

@@ -24,7 +24,7 @@ from tidemark.io.node.node_errors import (
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.errors import NodeUnreachable, TidemarkError, WalGap
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, parse_lsn
-from tidemark.wal.segments import ReadSegment, segment_name
+from tidemark.wal.segments import WalSlice, segment_name
 from tidemark.wire.replication import Keepalive
 
 PAGE = 8192
@@ -39,7 +39,7 @@ def stream_until(stream: WalStream, end_lsn: int) -> bytes:
     while stream.received_lsn < end_lsn:
         assert time.monotonic() < deadline
         event = stream.read(1.0)
-        if isinstance(event, ReadSegment):
+        if isinstance(event, WalSlice):
             received += event.data
     return bytes(received)
 
@@ -155,7 +155,7 @@ def test_wal_removed_while_its_segment_is_sent_is_a_gap_too(new_cluster: NewClus
         start = stream.identify()
         node.sql(f"SELECT pg_logical_emit_message(false, 'x', repeat('x', {SEGMENT // 2}))")
         stream.start(start.flush_lsn, start.timeline)
-        next_of(stream, ReadSegment)  # the server has the segment's file open, and far more to send than it can
+        next_of(stream, WalSlice)  # the server has the segment's file open, and far more to send than it can
         for _ in range(3):
             node.sql("SELECT pg_logical_emit_message(true, 'x', 'x'), pg_switch_wal()")
             node.sql("CHECKPOINT")

@@ -16,7 +16,7 @@ from tidemark.model.lsn import Lsn, TimelineId, parse_lsn
 from tidemark.runtime.capture.inputs import SpooledInput
 from tidemark.runtime.capture.network import WalSink
 from tidemark.runtime.capture.signal import Signal
-from tidemark.wal.segments import ReadSegment, first_page_lsn
+from tidemark.wal.segments import WalSlice, first_page_lsn
 
 DEADLINE_S = 60.0
 START, FORK, END = Lsn(0x1000), Lsn(0x2000), Lsn(0x3000)
@@ -27,8 +27,8 @@ def spool_at(folder: Path) -> WalSpool:
     return WalSpool(folder, bytes_max=1 << 20, file_mode=0o600)
 
 
-def slice_at(lsn: Lsn, timeline: TimelineId, fill: bytes) -> ReadSegment:
-    return ReadSegment(lsn, fill * 0x1000, timeline)
+def slice_at(lsn: Lsn, timeline: TimelineId, fill: bytes) -> WalSlice:
+    return WalSlice(lsn, fill * 0x1000, timeline)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ class HangingSpool(WalSpool):
         self.hangs = threading.Event()
         self.goes_on = threading.Event()
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         self.hangs.set()
         assert self.goes_on.wait(DEADLINE_S)
         super().put(segment)

@@ -18,7 +18,7 @@ from collections import deque
 
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 SLICE_BYTES_MAX = 128 << 10  # of a replication message (MAX_SEND_SIZE, walsender.c)
 RING_BYTES_MIN = 4 * SLICE_BYTES_MAX
@@ -68,7 +68,7 @@ class Ring:
             return None
         return next(timeline for begin_lsn, timeline in reversed(tuple(self._timelines)) if begin_lsn <= lsn)
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         """Copy a slice in; it must begin where the last one ended. The putter sees to it that there is room."""
         data, start_lsn = segment.data, segment.start_lsn
         length, end_lsn = len(data), Lsn(start_lsn + len(data))
@@ -94,7 +94,7 @@ class Ring:
         # one of `release`, would need memory barriers.
         self._write_lsn = end_lsn
 
-    def peek(self) -> ReadSegment | None:
+    def peek(self) -> WalSlice | None:
         """Return the next slice without releasing it, None where the ring is empty."""
         length = min(self._write_lsn - self._read_lsn, SLICE_BYTES_MAX)
         if not length:
@@ -104,7 +104,7 @@ class Ring:
             length = min(length, self._timelines[1][0] - self._read_lsn)
         at = self._read_lsn % self.capacity
         end = min(at + length, self.capacity)
-        return ReadSegment(self._read_lsn, self._buffer[at:end].toreadonly(), timeline)
+        return WalSlice(self._read_lsn, self._buffer[at:end].toreadonly(), timeline)
 
     def release(self, length: int) -> None:
         """Give back the first `length` bytes: views of them are good no more."""

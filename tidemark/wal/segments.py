@@ -28,7 +28,7 @@ class BadHistory(CorruptWal):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSegment:
+class WalSlice:
     """A slice of WAL as a source hands it over: contiguous bytes of one timeline, cut anywhere."""
 
     start_lsn: Lsn

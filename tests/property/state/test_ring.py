@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tidemark.engine.ring import RING_BYTES_MIN, SLICE_BYTES_MAX, TIMELINES_MAX, Ring, RingFull
 from tidemark.model.errors import ConfigError, InternalError
 from tidemark.model.lsn import Lsn, TimelineId
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 START = Lsn((1 << 40) + 12345)
 
@@ -38,7 +38,7 @@ class RingBesideList(RuleBasedStateMachine):
     def put(self, length: int, seed: int) -> None:
         data = bytes([(seed + number) % 251 for number in range(min(length, 16))]) * (length // 16 + 1)
         data = data[:length]
-        segment = ReadSegment(Lsn(self.model.read_lsn + len(self.model.content)), data, TimelineId(self.model.timeline))
+        segment = WalSlice(Lsn(self.model.read_lsn + len(self.model.content)), data, TimelineId(self.model.timeline))
         if len(self.model.content) + length > RING_BYTES_MIN:
             with pytest.raises(RingFull):
                 self.ring.put(segment)
@@ -111,7 +111,7 @@ def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
         while at < total:
             length = min(SLICE_BYTES_MAX, total - at, 1 + at * 7 % SLICE_BYTES_MAX)
             data = pattern[at % 251 : at % 251 + length]
-            segment = ReadSegment(Lsn(START + at), data, TimelineId(1 + at // (10 * RING_BYTES_MIN)))
+            segment = WalSlice(Lsn(START + at), data, TimelineId(1 + at // (10 * RING_BYTES_MIN)))
             try:
                 ring.put(segment)
             except RingFull:
@@ -134,16 +134,16 @@ def test_two_threads_pass_more_than_the_capacity_through_in_order() -> None:
 
 def test_a_ring_takes_exactly_its_capacity() -> None:
     ring = Ring(RING_BYTES_MIN, START)
-    ring.put(ReadSegment(START, bytes(RING_BYTES_MIN), TimelineId(1)))
+    ring.put(WalSlice(START, bytes(RING_BYTES_MIN), TimelineId(1)))
     assert ring.free_bytes == 0
     with pytest.raises(RingFull):
-        ring.put(ReadSegment(ring.write_lsn, b"x", TimelineId(1)))
+        ring.put(WalSlice(ring.write_lsn, b"x", TimelineId(1)))
 
 
 def test_a_timeline_is_known_however_many_slices_it_came_in() -> None:
     ring = Ring(RING_BYTES_MIN, START)
     for number in range(TIMELINES_MAX + 1):
-        ring.put(ReadSegment(Lsn(START + number), b"x", TimelineId(7)))
+        ring.put(WalSlice(Lsn(START + number), b"x", TimelineId(7)))
     assert ring.timeline_at(START) == 7
     segment = ring.peek()
     assert segment is not None
@@ -153,12 +153,12 @@ def test_a_timeline_is_known_however_many_slices_it_came_in() -> None:
 def test_a_slice_that_does_not_follow_is_refused() -> None:
     ring = Ring(RING_BYTES_MIN, START)
     with pytest.raises(InternalError, match="is the ring's end"):
-        ring.put(ReadSegment(Lsn(START + 8), b"x", TimelineId(1)))
+        ring.put(WalSlice(Lsn(START + 8), b"x", TimelineId(1)))
 
 
 def test_more_cannot_be_released_than_is_there() -> None:
     ring = Ring(RING_BYTES_MIN, START)
-    ring.put(ReadSegment(START, b"abc", TimelineId(1)))
+    ring.put(WalSlice(START, b"abc", TimelineId(1)))
     with pytest.raises(InternalError):
         ring.release(4)
 

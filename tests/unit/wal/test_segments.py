@@ -5,8 +5,8 @@ from tidemark.wal.segments import (
     SEGMENT_BYTES_DEFAULT,
     BadHistory,
     FileKind,
-    ReadSegment,
     TimelineSpan,
+    WalSlice,
     file_kind,
     history_name,
     is_segment_size,
@@ -73,7 +73,7 @@ def test_segment_sizes_are_powers_of_two_between_1_mb_and_1_gb() -> None:
 
 
 def test_a_slice_of_wal_knows_its_end() -> None:
-    assert ReadSegment(Lsn(100), b"12345", TimelineId(1)).end_lsn == 105
+    assert WalSlice(Lsn(100), b"12345", TimelineId(1)).end_lsn == 105
 
 
 HISTORY = """1\t0/3000148\tno recovery target specified

@@ -21,8 +21,8 @@ from tidemark.model.errors import ConfigError, CorruptWal, WalGap
 from tidemark.model.lsn import Lsn, SegmentNo, SystemIdentifier, TimelineId, format_lsn
 from tidemark.wal.segments import (
     FileKind,
-    ReadSegment,
     TimelineHistory,
+    WalSlice,
     file_kind,
     history_name,
     is_segment_size,
@@ -112,7 +112,7 @@ class ArchiveFolder:
         numbers = (number for timeline, number in self._files if timeline in self.history)
         return segment_start(max(numbers) + 1, self.segment_bytes)
 
-    def read(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
+    def read(self, start_lsn: Lsn) -> Iterator[WalSlice]:
         """Yield WAL from `start_lsn` to the end of what there is; raise `Hole` or `BadSegment` where it breaks."""
         lsn = start_lsn
         for piece in self.read_what_is_there(start_lsn):
@@ -121,7 +121,7 @@ class ArchiveFolder:
         if lsn == start_lsn:
             raise Hole(f"WAL from {format_lsn(lsn)} on is not in {self.folder}")
 
-    def read_what_is_there(self, start_lsn: Lsn) -> Iterator[ReadSegment]:
+    def read_what_is_there(self, start_lsn: Lsn) -> Iterator[WalSlice]:
         """Yield WAL from `start_lsn` on, perhaps none; raise `Hole` where there is more behind what is missing."""
         lsn = start_lsn
         while (found := self._file_at(lsn)) is not None:
@@ -176,7 +176,7 @@ class ArchiveFolder:
                     return self.folder / name, span.timeline
         return None
 
-    def _read_file(self, path: Path, timeline: TimelineId, lsn: Lsn) -> Iterator[ReadSegment]:
+    def _read_file(self, path: Path, timeline: TimelineId, lsn: Lsn) -> Iterator[WalSlice]:
         """Yield a segment from `lsn` on, up to where `timeline` was left."""
         start_lsn = segment_start(segment_of(lsn, self.segment_bytes), self.segment_bytes)
         end_lsn = min(Lsn(start_lsn + self.segment_bytes), self.history.switch_lsn(timeline) or Lsn(1 << 64))
@@ -202,7 +202,7 @@ class ArchiveFolder:
                         f"{path.name} is truncated: {lsn - start_lsn} of {self.segment_bytes} bytes, "
                         f"WAL ends at {format_lsn(lsn)}"
                     )
-                yield ReadSegment(lsn, data, at_timeline)
+                yield WalSlice(lsn, data, at_timeline)
                 lsn = Lsn(lsn + len(data))
 
     def _is_real(self, path: Path, head: bytes, start_lsn: Lsn) -> bool:

@@ -20,7 +20,7 @@ from tidemark.io.node.dsn import complete_dsn, describe_dsn
 from tidemark.io.node.node_errors import TimelineUnknown, WrongNode, connection_error, replication_error
 from tidemark.model.errors import CorruptWal, NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId, format_lsn, parse_lsn
-from tidemark.wal.segments import ReadSegment, TimelineHistory, parse_history
+from tidemark.wal.segments import TimelineHistory, WalSlice, parse_history
 from tidemark.wal.versions import WalFormat, wal_format
 from tidemark.wire.replication import (
     Keepalive,
@@ -55,7 +55,7 @@ class TimelineEnd:
     next_start_lsn: Lsn
 
 
-WalEvent = ReadSegment | Keepalive
+WalEvent = WalSlice | Keepalive
 StreamEvent = WalEvent | TimelineEnd
 
 
@@ -187,12 +187,12 @@ class WalStream:
                 _wait(self._conn.socket, select.POLLIN | select.POLLOUT, deadline)
                 self._conn.consume_input()  # the server may wait for us to read before it reads
 
-    def _wal(self, message: WalData) -> ReadSegment:
+    def _wal(self, message: WalData) -> WalSlice:
         if message.start_lsn != self._received_lsn:
             raise CorruptWal(
                 f"{self.where} sent WAL from {format_lsn(message.start_lsn)}, {format_lsn(self._received_lsn)} was due"
             )
-        segment = ReadSegment(message.start_lsn, message.payload, self._timeline)
+        segment = WalSlice(message.start_lsn, message.payload, self._timeline)
         self._received_lsn = Lsn(message.start_lsn + len(message.payload))
         return segment
 

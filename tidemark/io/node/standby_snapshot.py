@@ -18,7 +18,7 @@ from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.rmgr import RM_XACT, xact
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
 READ_S = 1.0
@@ -64,7 +64,7 @@ def _blocks(stream: WalStream, framer: Framer, end_lsn: Lsn) -> Iterator[RecordB
     """Give the records that are whole by `end_lsn`."""
     while stream.received_lsn < end_lsn:
         event = stream.read(READ_S)
-        if isinstance(event, ReadSegment):
+        if isinstance(event, WalSlice):
             framer.feed(event.start_lsn, event.data)
             while not isinstance(block := framer.next_block(), NeedMore):
                 if isinstance(block, Invalid):

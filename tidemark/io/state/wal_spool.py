@@ -17,7 +17,7 @@ from tidemark.io.host.clock import boot_id
 from tidemark.io.host.disk import write_whole, writing
 from tidemark.model.errors import InternalError, StateError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 FILE_BYTES = 64 << 20
 _PREFIX = "wal-"
@@ -79,7 +79,7 @@ class WalSpool:
         self.drop_below(None)
         self._begin_file(lsn, timeline)
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         """Append a slice; it must begin where the last one ended."""
         last = self._files[-1]
         if segment.start_lsn != last.end_lsn:
@@ -95,12 +95,12 @@ class WalSpool:
         # NB: last, since the reader goes by it.
         last.end_lsn = segment.end_lsn
 
-    def read(self, lsn: Lsn) -> ReadSegment | None:
+    def read(self, lsn: Lsn) -> WalSlice | None:
         """Return the slice at `lsn`, at most one message long; None at the spool's end."""
         for file in tuple(self._files):
             if file.start_lsn <= lsn < file.end_lsn:
                 length = min(SLICE_BYTES_MAX, file.end_lsn - lsn)
-                return ReadSegment(lsn, self._pread(file.path, length, lsn - file.start_lsn), file.timeline)
+                return WalSlice(lsn, self._pread(file.path, length, lsn - file.start_lsn), file.timeline)
         return None
 
     def drop_below(self, lsn: Lsn | None) -> None:

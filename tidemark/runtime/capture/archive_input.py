@@ -23,7 +23,7 @@ from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.runtime.replay.offline import check_same_cluster
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 LOOK_S = 0.2  # how often the folder is looked at; a segment is 16 MB
 ROOM_S = 0.02
@@ -127,7 +127,7 @@ class ArchiveInput(SourceThread):
             self._told = latest
             self._log.info("archive has a later timeline", timeline=self._timeline, next_timeline=latest)
 
-    def _put(self, piece: ReadSegment) -> bool:
+    def _put(self, piece: WalSlice) -> bool:
         """Put a piece into the ring, slice by slice, as there is room; tell if all of it went in."""
         data = memoryview(piece.data)
         for at in range(0, len(data), SLICE_BYTES_MAX):
@@ -135,7 +135,7 @@ class ArchiveInput(SourceThread):
                 if self._stopping.wait(ROOM_S):
                     return False
             part = data[at : at + SLICE_BYTES_MAX]
-            segment = ReadSegment(Lsn(piece.start_lsn + at), part, piece.timeline)
+            segment = WalSlice(Lsn(piece.start_lsn + at), part, piece.timeline)
             self._progress.receive(segment.end_lsn)  # NB: before the decode thread, which is quick, can have it
             self._ring.put(segment)
             self._metrics.wal_bytes.inc(len(part))

@@ -35,7 +35,7 @@ from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.replay.decode_run import InvalidWal, WalDecoding
 from tidemark.wal.page import Framer
 from tidemark.wal.record import Record
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 QUIET_S = 0.2  # how soon a stop is noticed, and how often a quiet stream looks at its clock
 STOP_S = 10.0
@@ -90,7 +90,7 @@ class WalReader:
         self._looks_logged = 0
         self._left_out: set[str] = set()
 
-    def feed(self, segment: ReadSegment) -> Iterator[ChangeGroup]:
+    def feed(self, segment: WalSlice) -> Iterator[ChangeGroup]:
         """Take the next slice; give out the groups that became full."""
         for decoded in self._decoding.feed_runs(segment):
             if isinstance(decoded, CommittedRun):
@@ -191,7 +191,7 @@ class WalReader:
         """Where the last decoded record begins; invalid before the first."""
         return self.decoder.last_lsn
 
-    def tend(self, segment: ReadSegment) -> None:
+    def tend(self, segment: WalSlice) -> None:
         """Do what is due after a slice, and no change has to wait for: tell how things are, and save a base."""
         if self._looks_logged != self._mirrors.looks:
             self._log_databases()
@@ -351,7 +351,7 @@ class DecodeThread:
             yield from self._what_precedes()
             raise
 
-    def _let_go(self, segment: ReadSegment) -> None:
+    def _let_go(self, segment: WalSlice) -> None:
         """Give a slice back, all of whose groups were taken."""
         self._slices.release(len(segment.data))
         if self.reader.last_record_lsn:

@@ -26,7 +26,7 @@ from tidemark.runtime.capture.inputs import SpooledInput, WalInput
 from tidemark.runtime.capture.network import MayOverflow, NetworkThread, WalSink, always
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.context import Surroundings
-from tidemark.wal.segments import ReadSegment, first_page_lsn
+from tidemark.wal.segments import WalSlice, first_page_lsn
 
 FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send says so at once
 
@@ -34,7 +34,7 @@ FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send says so at once
 class Slices(Protocol):
     """What the decode thread takes: slices of WAL, in order."""
 
-    def peek(self) -> ReadSegment | None:
+    def peek(self) -> WalSlice | None:
         """Return the next slice, None where there is none yet."""
 
     def release(self, length: int) -> None:
@@ -210,7 +210,7 @@ class Later:
         self._ring = ring
         self._start_lsn = start_lsn
 
-    def peek(self) -> ReadSegment | None:
+    def peek(self) -> WalSlice | None:
         """Return the next slice."""
         passed_over = min(self._start_lsn - self._ring.read_lsn, self._ring.used_bytes)
         if passed_over > 0:
@@ -225,13 +225,13 @@ class Later:
 class CatchUp:
     """WAL from before the ring's beginning first, then the ring; read by the decode thread itself, piece by piece."""
 
-    def __init__(self, earlier: Iterator[ReadSegment], ring: Ring) -> None:
+    def __init__(self, earlier: Iterator[WalSlice], ring: Ring) -> None:
         self._earlier = earlier
         self._ring = ring
-        self._piece: ReadSegment | None = None
+        self._piece: WalSlice | None = None
         self._is_over = False
 
-    def peek(self) -> ReadSegment | None:
+    def peek(self) -> WalSlice | None:
         """Return the next slice."""
         if not self._is_over and self._piece is None:
             self._piece = next(self._earlier, None)
@@ -248,13 +248,13 @@ class CatchUp:
             self._piece = None
 
 
-def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[ReadSegment]:
+def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifier) -> Iterator[WalSlice]:
     """Yield the WAL of [start_lsn, end_lsn) from an archive, in slices; raise `Hole` where it is not whole."""
     lsn = start_lsn
     for piece in ArchiveFolder(folder, whole_only=True, of=of).read(start_lsn):
         data = memoryview(piece.data)[: end_lsn - piece.start_lsn]
         for at in range(0, len(data), SLICE_BYTES_MAX):
-            yield ReadSegment(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
+            yield WalSlice(Lsn(piece.start_lsn + at), data[at : at + SLICE_BYTES_MAX], piece.timeline)
         lsn = Lsn(piece.start_lsn + len(data))
         if lsn == end_lsn:
             return

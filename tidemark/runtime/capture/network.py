@@ -29,7 +29,7 @@ from tidemark.model.position import Position
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
 from tidemark.runtime.replay.diverged import WalDiverged
-from tidemark.wal.segments import ReadSegment, TimelineHistory
+from tidemark.wal.segments import TimelineHistory, WalSlice
 from tidemark.wire.replication import Keepalive
 
 READ_S = 0.2  # how soon a stop is noticed in a quiet stream; far below the wal_sender_timeout that we set
@@ -85,7 +85,7 @@ class WalSink(Protocol):
     def free_bytes(self) -> int:
         """Room for more."""
 
-    def put(self, segment: ReadSegment) -> None:
+    def put(self, segment: WalSlice) -> None:
         """Take a slice."""
 
 
@@ -272,7 +272,7 @@ class NetworkThread(SourceThread):
         if ended is not None:
             self._follow(ended)
 
-    def _take_event(self, event: ReadSegment | Keepalive) -> int:
+    def _take_event(self, event: WalSlice | Keepalive) -> int:
         """Take WAL, or the word how far the node is; return how many bytes of WAL."""
         if isinstance(event, Keepalive):
             self._progress.flush_lsn = event.server_end_lsn

@@ -21,7 +21,7 @@ from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.runtime.replay.offline import check_same_cluster
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
-from tidemark.wal.segments import ReadSegment, segment_of, segment_start
+from tidemark.wal.segments import WalSlice, segment_of, segment_start
 
 LOOK_S = 0.5
 _INTEREST = frozenset({RM_LOGICALMSG})
@@ -86,7 +86,7 @@ class MarkerScan(SourceThread):
         """Up to where WAL was looked at."""
         return self._framer.fed_lsn or INVALID_LSN
 
-    def _take(self, piece: ReadSegment) -> None:
+    def _take(self, piece: WalSlice) -> None:
         if piece.timeline != self._timeline:
             self._framer.follow(piece.timeline)
             self._timeline = piece.timeline

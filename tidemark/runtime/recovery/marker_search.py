@@ -23,13 +23,13 @@ from tidemark.model.position import Pointer
 from tidemark.runtime.capture.inflow import read_between
 from tidemark.wal.page import Framer, Invalid, NeedMore
 from tidemark.wal.rmgr import RM_LOGICALMSG, message
-from tidemark.wal.segments import ReadSegment, TimelineHistory, segment_of, segment_start
+from tidemark.wal.segments import TimelineHistory, WalSlice, segment_of, segment_start
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
 
 SEGMENTS_MAX = 64  # a GiB of WAL, where segments have their usual size
 SILENCES_MAX = 30
 SILENCE_S = 1.0
-ReadWal = Callable[[Lsn, Lsn], Iterator[ReadSegment]]  # of a range; raises `WalGap` where it is gone
+ReadWal = Callable[[Lsn, Lsn], Iterator[WalSlice]]  # of a range; raises `WalGap` where it is gone
 _INTEREST = frozenset({RM_LOGICALMSG})
 
 
@@ -62,13 +62,13 @@ def sources_of(config: Config, store: StateStore, stage: Stage, history: Timelin
     return [partial(_from_node, config, store, history), *archive] if stage is Stage.REALTIME else archive
 
 
-def _from_archive(config: Config, store: StateStore, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[ReadSegment]:
+def _from_archive(config: Config, store: StateStore, start_lsn: Lsn, end_lsn: Lsn) -> Iterator[WalSlice]:
     return read_between(Path(config.archive.folder), start_lsn, end_lsn, store.identity.system_identifier)
 
 
 def _from_node(
     config: Config, store: StateStore, history: TimelineHistory, start_lsn: Lsn, end_lsn: Lsn
-) -> Iterator[ReadSegment]:
+) -> Iterator[WalSlice]:
     with closing(WalStream(config.capture.dsn)) as stream:
         stream.identify(store.identity.system_identifier)
         stream.start(start_lsn, history.timeline_at(start_lsn))
@@ -78,7 +78,7 @@ def _from_node(
             silences += event is None
             if silences > SILENCES_MAX:
                 raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(stream.received_lsn)} on")
-            if isinstance(event, ReadSegment):
+            if isinstance(event, WalSlice):
                 yield replace(event, data=memoryview(event.data)[: end_lsn - event.start_lsn])
 
 
@@ -89,7 +89,7 @@ def _told(marker: Marker | Ignored, history: TimelineHistory, branch: DeadBranch
     return marker.pointer if precedes(history, marker.pointer.position, branch) else None
 
 
-def _contents(framer: Framer, pieces: Iterator[ReadSegment]) -> Iterator[bytes]:
+def _contents(framer: Framer, pieces: Iterator[WalSlice]) -> Iterator[bytes]:
     """Give the contents of all messages under our prefix; what is no WAL ends it."""
     for piece in pieces:
         framer.follow(piece.timeline)

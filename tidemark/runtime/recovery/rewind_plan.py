@@ -20,7 +20,7 @@ from tidemark.model.position import Pointer, Sequence
 from tidemark.runtime.recovery.dead_wal import DeadWalMissing, touched_tables
 from tidemark.runtime.recovery.marker_search import newest_marked, sources_of
 from tidemark.runtime.seed.copy_plan import TableKey
-from tidemark.wal.segments import ReadSegment, TimelineHistory, first_page_lsn
+from tidemark.wal.segments import TimelineHistory, WalSlice, first_page_lsn
 
 REWOUND_IN = (Stage.REALTIME, Stage.ARCHIVE, Stage.HELD)
 PROBE_S = 1.0  # a time: a node that has the WAL sends some at once
@@ -162,7 +162,7 @@ def _probe(config: Config, view: StateView, history: TimelineHistory, restart_ls
         stream.identify(view.identity.system_identifier)
         stream.start(page_lsn, history.timeline_at(page_lsn))
         for _ in range(PROBES_MAX):
-            if isinstance(stream.read(PROBE_S), ReadSegment | TimelineEnd):
+            if isinstance(stream.read(PROBE_S), WalSlice | TimelineEnd):
                 return
         raise NodeUnreachable(f"{stream.where} sends no WAL from {format_lsn(page_lsn)} on")
 

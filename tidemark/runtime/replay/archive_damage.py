@@ -8,7 +8,7 @@ from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, SystemIdentifier
 from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.wal.page import Framer, Invalid, NeedMore
-from tidemark.wal.segments import ReadSegment, first_page_lsn, segment_of, segment_start
+from tidemark.wal.segments import WalSlice, first_page_lsn, segment_of, segment_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def find_damage(folder: Path, of: SystemIdentifier, restart_lsn: Lsn) -> Damage 
     return None
 
 
-def _frame(framer: Framer, piece: ReadSegment) -> Invalid | None:
+def _frame(framer: Framer, piece: WalSlice) -> Invalid | None:
     framer.follow(piece.timeline)
     framer.feed(piece.start_lsn, piece.data)
     while not isinstance(outcome := framer.next_block(), NeedMore):

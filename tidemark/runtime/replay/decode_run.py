@@ -11,7 +11,7 @@ from tidemark.model.errors import CorruptWal
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 
 MEMORY_BYTES_DEFAULT = 256 << 20  # decode.memory_bytes
 OnFork = Callable[[Lsn, TimelineId], None]  # where a timeline was left, and for which
@@ -53,11 +53,11 @@ class WalDecoding:
         self._journal = journal
         self._on_fork = on_fork
 
-    def feed(self, segment: ReadSegment) -> Iterator[Decoded]:
+    def feed(self, segment: WalSlice) -> Iterator[Decoded]:
         """Take a slice; yield what it completes, one by one. All of it must be drawn before the next slice comes."""
         return singly(self.feed_runs(segment))
 
-    def feed_runs(self, segment: ReadSegment) -> Iterator[DecodedRun]:
+    def feed_runs(self, segment: WalSlice) -> Iterator[DecodedRun]:
         """Do the same, and yield small transactions many together."""
         if segment.timeline != self.timeline:
             self._follow(segment)
@@ -77,7 +77,7 @@ class WalDecoding:
             if self.decoder.is_halted:
                 return
 
-    def _follow(self, segment: ReadSegment) -> None:
+    def _follow(self, segment: WalSlice) -> None:
         """Go on along another timeline; where it left the last one, a record may have been sent by half."""
         framer = self.framer
         if framer.fed_lsn is None or framer.fed_lsn <= segment.start_lsn:

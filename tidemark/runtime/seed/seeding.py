@@ -45,7 +45,7 @@ from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, Tidema
 from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId, Xid
 from tidemark.model.snapshot import ReplayedSnapshot, Snapshot, Visibility
 from tidemark.wal.page import Framer, Invalid, NeedMore, RecordBlock
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES, WalFormat, wal_format
 
 ATTEMPTS_MAX = 5  # at a seed that is overtaken by a rewrite of a catalog or by a standby's replay
@@ -380,13 +380,13 @@ class _Replay:
         if isinstance(event, TimelineEnd):
             self._switch(event)
             self._start(self._stream)
-        if isinstance(event, ReadSegment):
+        if isinstance(event, WalSlice):
             self._follow(event, stop_lsn)
             self._end_lsn = max(self._end_lsn, event.end_lsn)
             self._observer.replaying(self._start_lsn, event.end_lsn, self._end_lsn)
         return event is not None
 
-    def _follow(self, segment: ReadSegment, stop_lsn: Lsn | None) -> None:
+    def _follow(self, segment: WalSlice, stop_lsn: Lsn | None) -> None:
         self._framer.feed(segment.start_lsn, segment.data)
         self._next_lsn = segment.end_lsn
         while not isinstance(block := self._framer.next_block(), NeedMore):

@@ -13,7 +13,7 @@ from typing import Self
 from tidemark.io.node.replication import StreamEvent, TimelineEnd, WalStream
 from tidemark.model.errors import NodeUnreachable
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
-from tidemark.wal.segments import ReadSegment
+from tidemark.wal.segments import WalSlice
 from tidemark.wal.versions import PAGE_BYTES
 
 RECONNECT_S_MAX = 60.0  # how long a node that is away is borne
@@ -59,14 +59,14 @@ class SteadyStream:
             self._stream.close()
             self._stream = None
 
-    def read(self, wait_s: float) -> ReadSegment | None:
+    def read(self, wait_s: float) -> WalSlice | None:
         """Return the next slice; None if none comes within `wait_s`."""
         event = self._event(wait_s)
         if isinstance(event, TimelineEnd):
             self.close()
             # NB: the old one may have been sent beyond its end, into a record that was never whole.
             self._timeline, self._next_lsn = event.next_timeline, event.next_start_lsn
-        elif isinstance(event, ReadSegment):
+        elif isinstance(event, WalSlice):
             self._next_lsn = event.end_lsn
             return event
         return None
