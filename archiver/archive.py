@@ -31,7 +31,7 @@ from tidemark.runtime.daemon.effects import Perform
 from tidemark.runtime.daemon.hastening import Hastening
 from tidemark.runtime.daemon.marker_scan import MarkerScan
 from tidemark.runtime.daemon.moving import Mover
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.recovery.taking_over import is_waited_for
 from tidemark.wire.control import Json
@@ -50,25 +50,25 @@ class ArchiveNotConfigured(ConfigError):
 class Archive:
     """The archiver's part of the mode table."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, daemon: DaemonContext) -> None:
         """Raise `ArchiveNotConfigured` where there is none."""
-        around = means.around
-        if not around.config.has_archive:
+        context = daemon.context
+        if not context.config.has_archive:
             raise ArchiveNotConfigured("archive.folder is empty: there is nothing for an archiver to read")
-        self._around = around
-        self._store = around.store
-        self._owner = means.owner
-        self._errands = means.errands
-        self._markers = means.markers
-        self._fence = means.fence
-        self._turn = Turn(around, Slot.ARCHIVER)
+        self._context = context
+        self._store = context.store
+        self._owner = daemon.owner
+        self._errands = daemon.errands
+        self._markers = daemon.markers
+        self._fence = daemon.fence
+        self._turn = Turn(context, Slot.ARCHIVER)
         self._scan: MarkerScan | None = None
         self._attempt = 0  # the sidecar's, by the last try-start marker met
-        self._backoff = Backoff(around.config.retry.first_s, around.config.retry.max_s)
-        self._watch = Watch.configured(around.store.environment, Role.SIDECAR, around.config.watchdog)
-        self._upkeep = Upkeep(around, means.errands)
-        self._mover = Mover(around, _nothing_to_do)
-        self._hastening = Hastening(means.errands, around.config.archive.switch_s)
+        self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
+        self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
+        self._upkeep = Upkeep(context, daemon.errands)
+        self._mover = Mover(context, _nothing_to_do)
+        self._hastening = Hastening(daemon.errands, context.config.archive.switch_s)
 
     def start(self) -> None:
         """Begin."""
@@ -76,10 +76,10 @@ class Archive:
     def step(self) -> None:
         """Do what the stage asks for."""
         marks = self._store.marks()
-        self._around.metrics.mode.set(marks.stage.number)
+        self._context.metrics.mode.set(marks.stage.number)
         self._fence.step(marks, self._turn.capture)
         is_active = marks.stage.deliverer is Role.ARCHIVER and not is_waited_for(marks)
-        self._around.metrics.archiver_active.set(is_active)
+        self._context.metrics.archiver_active.set(is_active)
         if is_active:
             self._end_scan()
             self._deliver(marks)
@@ -130,7 +130,7 @@ class Archive:
             if self._turn.capture is None:
                 if self._backoff.wait_s(time.monotonic()) > 0:
                     return
-                self._turn.begin(self._store.take_epoch(self._owner), partial(from_archive, self._around), self._halts)
+                self._turn.begin(self._store.take_epoch(self._owner), partial(from_archive, self._context), self._halts)
             assert self._turn.capture is not None, "it was begun"
             error = self._turn.capture.poll()
             if error is not None:
@@ -139,7 +139,7 @@ class Archive:
             self._turn.let_go()
             if self._store.marks().is_fenced_by_own(Role.ARCHIVER):
                 raise
-            self._around.log.warning("somebody else delivers now", **describe_error(fenced))
+            self._context.log.warning("somebody else delivers now", **describe_error(fenced))
             return
         except TidemarkError as failed:
             if self._turn.goes_back(failed):
@@ -147,9 +147,9 @@ class Archive:
             self._turn.let_go()
             if failed.disposition is not Disposition.RETRY:
                 raise
-            self._around.metrics.errors.inc()
+            self._context.metrics.errors.inc()
             delay_s = self._backoff.failed(time.monotonic())
-            self._around.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
+            self._context.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
             return
         halted_at = self._turn.capture.halted_at
         if halted_at is None:
@@ -183,7 +183,7 @@ class Archive:
     def _scan_markers(self, marks: StateMarks) -> None:
         if self._scan is None:
             start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
-            self._scan = MarkerScan(self._around, start, self._watch_marker)
+            self._scan = MarkerScan(self._context, start, self._watch_marker)
             self._scan.start()
         if self._scan.error is not None:
             raise self._scan.error
@@ -206,7 +206,7 @@ class Archive:
             return
         if not self._watch.kill_remains() and self._watch.look(boot_ns()) is Condition.ALIVE:
             return  # it gave a sign of life at the last moment
-        self._around.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
+        self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
         epoch = marks.term.epoch if marks.term is not None else None
         # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
         taking = None if marks.stage is Stage.RETURNING else self._owner

@@ -5,7 +5,7 @@ import time
 from tidemark.io.host.logs import describe_error
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.errands import NodeErrands
@@ -17,10 +17,10 @@ TEND_S = 10.0
 class Upkeep:
     """Looks after one archive folder."""
 
-    def __init__(self, around: Surroundings, errands: NodeErrands) -> None:
-        self._around = around
-        self._report = ArchiveReport(around, ArchivingWatch(around, errands))
-        self._tender = SpoolTender(around.config, around.store)
+    def __init__(self, context: CaptureContext, errands: NodeErrands) -> None:
+        self._context = context
+        self._report = ArchiveReport(context, ArchivingWatch(context, errands))
+        self._tender = SpoolTender(context.config, context.store)
         self._not_before_s = 0.0
         self._is_told = False
 
@@ -35,16 +35,16 @@ class Upkeep:
             tended = self._tender.tend(read_lsn)
         except TidemarkError as error:
             if not self._is_told:  # once: of a disk that stays full it would be said for hours
-                self._around.log.warning("the spool cannot be tended", **describe_error(error))
+                self._context.log.warning("the spool cannot be tended", **describe_error(error))
             self._is_told = True
             return
         if self._is_told:
             self._is_told = False
-            self._around.log.info("the spool is tended again")
+            self._context.log.info("the spool is tended again")
         if tended is None or tended.horizon is None or not tended.trimmed.file_count:
             return
-        self._around.metrics.archive_trimmed.inc(tended.trimmed.file_count)
-        self._around.log.info(
+        self._context.metrics.archive_trimmed.inc(tended.trimmed.file_count)
+        self._context.log.info(
             "segments cleared",
             before_lsn=tended.horizon.lsn,
             timeline=tended.horizon.timeline,

@@ -30,7 +30,7 @@ from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn, TimelineId, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
@@ -79,8 +79,8 @@ class _Written(NamedTuple):
 class EndToEndCheck:
     """One check."""
 
-    def __init__(self, around: Surroundings, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
-        self._around = around
+    def __init__(self, context: CaptureContext, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
+        self._context = context
         self._errands = errands
         self._deadline_s = deadline_s
         self._archiving = Asking(errands.ask_archiving)
@@ -105,7 +105,7 @@ class EndToEndCheck:
         return self._legs
 
     def _see(self) -> Seen:
-        return see(self._around.store, self._around.config)
+        return see(self._context.store, self._context.config)
 
     def _pending(self) -> LegName | None:
         """Return the first leg that may still pass."""
@@ -177,7 +177,7 @@ class EndToEndCheck:
         met = self._met(Role.SIDECAR, written)
         if met is not None:
             return met
-        answer = ask(self._around.store.folder, Role.SIDECAR, "status") or {}
+        answer = ask(self._context.store.folder, Role.SIDECAR, "status") or {}
         if answer.get("copying"):
             return Leg(LegEnd.PENDING, "the first copy runs, and decoding begins behind it", "wait, and check again")
         link = answer.get("link")
@@ -190,7 +190,7 @@ class EndToEndCheck:
             return Leg(LegEnd.RESTS, "no archive is configured")
         node = self._archiving.latest()
         user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
-        kept_out = seen.kept_out or spool_obstacle(self._around.config, user)
+        kept_out = seen.kept_out or spool_obstacle(self._context.config, user)
         if kept_out is not None:
             return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
         if not seen.archiver.is_running or seen.archiver.hangs:
@@ -209,7 +209,7 @@ class EndToEndCheck:
         """Tell if the server is to fill our spool, does not archive, and nothing else has put a segment there."""
         if not isinstance(node, NodeArchiving) or archive.runs:
             return False
-        return is_filled_by_nothing(node, archive, self._around.config.archive.filled_by)
+        return is_filled_by_nothing(node, archive, self._context.config.archive.filled_by)
 
     def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
         """Say why the archiver has not met the marker so far."""
@@ -256,7 +256,7 @@ class EndToEndCheck:
 
     def _met(self, role: Role, written: _Written) -> Leg | None:
         """Return that a process met the marker, and when."""
-        answer = ask(self._around.store.folder, role, "check")
+        answer = ask(self._context.store.folder, role, "check")
         if answer is None or answer.get("sequence") != written.sequence:
             return None
         return Leg(LegEnd.PASSED, f"met at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))

@@ -29,7 +29,7 @@ from tidemark.io.state.switching import Switched, switch
 from tidemark.model.errors import ConfigError, Fenced, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wire.marker import MarkerKind
 
@@ -51,11 +51,11 @@ class SidecarHangs(Fenced):
 class RealtimeSwitch:
     """One switch by an operator."""
 
-    def __init__(self, around: Surroundings, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
-        config = around.config
-        self._around = around
+    def __init__(self, context: CaptureContext, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
+        config = context.config
+        self._context = context
         self._config = config
-        self._store = around.store
+        self._store = context.store
         self._errands = errands
         self._say = say
         self._told = Told(say)
@@ -74,7 +74,7 @@ class RealtimeSwitch:
         if self._marks().stage is not Stage.HELD:
             move(self._marks().stage, Event.OPERATOR_OFF)
             self._check_archive("nobody could go on")
-            if nothing_archives(self._around, self._errands):
+            if nothing_archives(self._context, self._errands):
                 self._say(NOTHING_ARCHIVES)
         while self._marks().stage is not Stage.HELD:
             self._check_time("off", "the sidecar has not stopped")
@@ -167,7 +167,7 @@ class RealtimeSwitch:
         missing = self._missing_text()
         if not self._look(Role.SIDECAR).is_running:
             raise CannotSwitch(f"{told}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
-        obstacle = why_not_from_node(self._around, self._errands)
+        obstacle = why_not_from_node(self._context, self._errands)
         if obstacle is not None:
             hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
             raise CannotSwitch(f"{told}; {obstacle}{missing}", hint=hint)
@@ -252,7 +252,7 @@ class RealtimeSwitch:
                 switched = switch(
                     self._store,
                     event,
-                    log=self._around.log,
+                    log=self._context.log,
                     now_us=self._clock.wall_us(),
                     taking=replace(lock.owner, role="cdcctl") if fences else None,
                     only_from=stage,

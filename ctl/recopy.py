@@ -23,7 +23,7 @@ from tidemark.model.lsn import Lsn, Oid, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.table_name import TableName
 from tidemark.runtime.capture.capture import NotInitialised
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import request_recopies
 from tidemark.runtime.seed.copy_plan import TableKey, database_names
 from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
@@ -50,13 +50,13 @@ class _Refusal:
 class TableFinder:
     """Finds tables of the captured databases by name; refuses all that cannot be copied at once."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._dsn = around.config.capture.dsn
-        self._identity = around.store.identity
-        self._selection = around.config.select.selection()
-        beginning = around.store.view().beginning
+    def __init__(self, context: CaptureContext) -> None:
+        self._dsn = context.config.capture.dsn
+        self._identity = context.store.identity
+        self._selection = context.config.select.selection()
+        beginning = context.store.view().beginning
         if beginning is None:
-            raise NotInitialised(f"{around.store.folder.root} has no beginning")
+            raise NotInitialised(f"{context.store.folder.root} has no beginning")
         with Node(self._dsn) as node:
             node.check_same_node(self._identity.system_identifier)
             self._databases = database_names(node, beginning.databases)
@@ -125,9 +125,9 @@ def _refusals(name: TableName, relation: NamedRelation, selection: Selection) ->
         yield _Refusal("has row-level security that hides rows from the capture's role", hint, is_denied=True)
 
 
-def present_lsn(around: Surroundings) -> Lsn:
+def present_lsn(context: CaptureContext) -> Lsn:
     """Return an LSN behind all that has committed by now, and see that a record follows there."""
-    with Node(around.config.capture.dsn) as node:
+    with Node(context.config.capture.dsn) as node:
         lsn = node.insert_lsn()
         node.flush_all()
     return lsn
@@ -136,9 +136,9 @@ def present_lsn(around: Surroundings) -> Lsn:
 class TableRecopy:
     """One request by an operator."""
 
-    def __init__(self, around: Surroundings, wanted: Sequence[Wanted], *, deadline_s: float, say: Say) -> None:
-        self._around = around
-        self._store = around.store
+    def __init__(self, context: CaptureContext, wanted: Sequence[Wanted], *, deadline_s: float, say: Say) -> None:
+        self._context = context
+        self._store = context.store
         self._wanted = wanted
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
@@ -148,10 +148,10 @@ class TableRecopy:
 
     def request(self) -> None:
         """Make the request durable."""
-        after_lsn = present_lsn(self._around)
+        after_lsn = present_lsn(self._context)
         content = encode_request(self._wanted, after_lsn)
         while not self._generations:
-            if not look_at(self._store, Role.SIDECAR, self._around.config).is_running:
+            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
                 self._request_under_lock(after_lsn)
                 continue
             answer = ask(self._store.folder, Role.SIDECAR, "recopy", content)
@@ -180,7 +180,7 @@ class TableRecopy:
         while left := self._left():
             marks = self._store.marks()
             about, missing = self._missing(marks, left)
-            if not look_at(self._store, Role.SIDECAR, self._around.config).is_running:
+            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
                 raise NotComplete(
                     f"{len(left)} tables are not copied yet, and the sidecar does not run",
                     hint=f"the request is kept; {start_hint(Role.SIDECAR)}",

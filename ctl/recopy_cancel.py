@@ -13,7 +13,7 @@ from tidemark.io.state.locks import AlreadyRunning, RoleLock
 from tidemark.model.errors import ConfigError
 from tidemark.model.mode import Role
 from tidemark.model.table_name import TableName
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.recopying import cancel_recopies
 from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
 
@@ -27,9 +27,9 @@ class NothingToCancel(ConfigError):
 class RecopyCancellation:
     """One cancellation by an operator."""
 
-    def __init__(self, around: Surroundings, names: Sequence[TableName], *, deadline_s: float, say: Say) -> None:
-        self._around = around
-        self._store = around.store
+    def __init__(self, context: CaptureContext, names: Sequence[TableName], *, deadline_s: float, say: Say) -> None:
+        self._context = context
+        self._store = context.store
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._say = say
@@ -57,7 +57,7 @@ class RecopyCancellation:
         self._say("cancelled")
 
     def _ask(self, keys: Sequence[TableKey]) -> None:
-        if look_at(self._store, Role.SIDECAR, self._around.config).is_running:
+        if look_at(self._store, Role.SIDECAR, self._context.config).is_running:
             ask(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
             return
         try:

@@ -7,7 +7,7 @@ from tidemark.io.archive.archive_look import ArchiveLook
 from tidemark.io.archive.archive_progress import is_filled_by_nothing
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import format_lsn
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 
 ANSWER_S = 10.0
@@ -18,20 +18,20 @@ NOTHING_ARCHIVES = (
 )
 
 
-def nothing_archives(around: Surroundings, errands: NodeErrands) -> bool:
+def nothing_archives(context: CaptureContext, errands: NodeErrands) -> bool:
     """Tell if the server is to fill the spool and does not archive; false where that cannot be learnt."""
-    config = around.config.archive
+    config = context.config.archive
     try:
         node = errands.ask_archiving().result(ANSWER_S)
-        found = ArchiveLook(Path(config.folder), around.store.identity.segment_bytes).result(ANSWER_S)
+        found = ArchiveLook(Path(config.folder), context.store.identity.segment_bytes).result(ANSWER_S)
     except (TidemarkError, NotInTime):
         return False
     return is_filled_by_nothing(node, found, config.filled_by)
 
 
-def why_not_from_node(around: Surroundings, errands: NodeErrands) -> str | None:
+def why_not_from_node(context: CaptureContext, errands: NodeErrands) -> str | None:
     """Return what keeps the sidecar from going on by the node's WAL alone; None: nothing does."""
-    start = around.store.marks().start
+    start = context.store.marks().start
     if start is None:
         return "nothing was ever delivered"
     try:

@@ -20,7 +20,7 @@ from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.following import Met
 from tidemark.runtime.capture.inflow import followed_from_node
 from tidemark.runtime.daemon.moving import Mover
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.recovery.taking_over import check_start
 from tidemark.wire.control import Json
@@ -38,19 +38,19 @@ class FollowsNobody(ConfigError):
 class Following:
     """What is done while the node is a standby, and the looks that tell whether it is one."""
 
-    def __init__(self, means: Means, mover: Mover) -> None:
-        self._means = means
-        self._around = means.around
-        self._store = means.around.store
+    def __init__(self, daemon: DaemonContext, mover: Mover) -> None:
+        self._daemon = daemon
+        self._context = daemon.context
+        self._store = daemon.context.store
         self._mover = mover
         self._clock = SystemClock()
-        self._turn = Turn(means.around, Slot.SIDECAR)
+        self._turn = Turn(daemon.context, Slot.SIDECAR)
         self._met: Met | None = None  # by the decode thread
         self._told_strange = False
         self._asked: Future[TimelineId | None] | None = None
         self._asked_s = 0.0
         self._told_silent = False
-        self._is_enabled = means.around.config.standby.follow
+        self._is_enabled = daemon.context.config.standby.follow
         self._writes_on: TimelineId | None = None  # where the node writes, by its last word
         self._is_standby = False
 
@@ -73,7 +73,7 @@ class Following:
             asked, self._asked = self._asked, None
             self._hear(asked)
         elif self._asked is None and now_s - self._asked_s >= LOOK_S:
-            self._asked, self._asked_s = self._means.errands.ask_timeline(), now_s
+            self._asked, self._asked_s = self._daemon.errands.ask_timeline(), now_s
         if self._is_standby and (stage := self._store.marks().stage) is not Stage.FOLLOWER:
             self._mover.try_move(Event.DEMOTED, only_from=stage)
 
@@ -117,8 +117,8 @@ class Following:
 
     def _begin(self) -> None:
         self._met = None
-        epoch = self._store.take_epoch(self._means.owner)
-        self._turn.begin(epoch, partial(followed_from_node, self._around), self._meet, lambda: self._met)
+        epoch = self._store.take_epoch(self._daemon.owner)
+        self._turn.begin(epoch, partial(followed_from_node, self._context), self._meet, lambda: self._met)
 
     def _hear(self, asked: Future[TimelineId | None]) -> None:
         error = asked.exception()
@@ -127,7 +127,7 @@ class Following:
             self._writes_on, self._is_standby = None, False
             if not self._told_silent:
                 self._told_silent = True
-                self._around.log.warning("the node does not say if it is a standby", **describe_error(error))
+                self._context.log.warning("the node does not say if it is a standby", **describe_error(error))
             return
         self._told_silent = False
         self._writes_on = asked.result()
@@ -135,7 +135,7 @@ class Following:
 
     def _meet(self, lsn: Lsn, content: bytes) -> bool:
         """Read a marker and go on; called by the decode thread."""
-        marker = self._means.markers.read(lsn, content)
+        marker = self._daemon.markers.read(lsn, content)
         capture = self._turn.capture
         if marker is None or marker.pointer is None or marker.kind is MarkerKind.CHECK or capture is None:
             return False  # of a check it is told where it was asked for, which may be at a follower
@@ -145,7 +145,7 @@ class Following:
             self._met = Met(marker, marker.pointer, lsn)
         elif not self._told_strange:
             self._told_strange = True
-            self._around.log.warning(
+            self._context.log.warning(
                 "a marker tells of another timeline than it stands on, and is passed over",
                 at_lsn=lsn,
                 timeline=capture.timeline,

@@ -37,7 +37,7 @@ from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.effects import Perform
 from tidemark.runtime.daemon.moving import Mover
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
@@ -53,25 +53,25 @@ STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the
 class Realtime:
     """The sidecar's part of the mode table."""
 
-    def __init__(self, means: Means) -> None:
-        around = means.around
-        config, identity = around.config, around.store.identity
-        self._around = around
-        self._store = around.store
-        self._owner = means.owner
-        self._errands = means.errands
-        self._markers = means.markers
-        self._fence = means.fence
+    def __init__(self, daemon: DaemonContext) -> None:
+        context = daemon.context
+        config, identity = context.config, context.store.identity
+        self._context = context
+        self._store = context.store
+        self._owner = daemon.owner
+        self._errands = daemon.errands
+        self._markers = daemon.markers
+        self._fence = daemon.fence
         self._clock = SystemClock()
-        self._turn = Turn(around, Slot.SIDECAR)
+        self._turn = Turn(context, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
-        self._mover = Mover(around, self._effects)
-        self._stalled = StalledArchive(means)
-        self._way_back = WayBack(means, self._mover, self._stalled)
-        self._following = Following(means, self._mover)
-        self._report = ArchiveReport(around, ArchivingWatch(around, means.errands))
+        self._mover = Mover(context, self._effects)
+        self._stalled = StalledArchive(daemon)
+        self._way_back = WayBack(daemon, self._mover, self._stalled)
+        self._following = Following(daemon, self._mover)
+        self._report = ArchiveReport(context, ArchivingWatch(context, daemon.errands))
         self._reach = Reach(config.realtime.away_s)
-        self._recopies = RecopyRestart(means)
+        self._recopies = RecopyRestart(daemon)
         bytes_min = config.markers.min_bytes or identity.segment_bytes
         self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
 
@@ -91,7 +91,7 @@ class Realtime:
         self._turn.check()
         self._following.look()
         marks = self._store.marks()
-        self._around.metrics.mode.set(marks.stage.number)
+        self._context.metrics.mode.set(marks.stage.number)
         self._fence.step(marks, self._turn.capture)
         if marks.stage is not Stage.REALTIME:
             self._turn.let_go()
@@ -199,7 +199,7 @@ class Realtime:
             self._fail_over(error)
         elif self._turn.copies_now() or self._restarted_to_recopy(self._turn.capture):
             return
-        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._around.config.realtime.return_first_s:
+        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._context.config.realtime.return_first_s:
             self._way_back.succeeded()
 
     def _restarted_to_recopy(self, capture: Capture) -> bool:
@@ -207,15 +207,15 @@ class Realtime:
         assert self._turn.epoch is not None, "a capture has an epoch"
         if not self._recopies.is_due(capture, self._turn.epoch):
             return False
-        self._around.log.info("restarting capture to copy the tables that were requested")
+        self._context.log.info("restarting capture to copy the tables that were requested")
         self._turn.let_go()
         return True
 
     def _find_start(self, marks: StateMarks) -> None:
         """Find where a promoted follower begins, unless that is done; it takes as long as the lake does to answer."""
         if is_waited_for(marks):
-            self._around.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
-            find_start(self._around, self._owner)
+            self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
+            find_start(self._context, self._owner)
 
     def _began(self) -> bool:
         """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
@@ -223,9 +223,9 @@ class Realtime:
             epoch = self._store.take_epoch(self._owner)
             self._recopies.queue(epoch)
         except Fenced as error:
-            self._around.log.warning("somebody else delivers now", **describe_error(error))
+            self._context.log.warning("somebody else delivers now", **describe_error(error))
             return False
-        self._begin(epoch, partial(from_node, self._around))
+        self._begin(epoch, partial(from_node, self._context))
         return True
 
     def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
@@ -240,10 +240,10 @@ class Realtime:
         if self._turn.goes_back(error):
             return
         if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
-            self._around.log.warning("somebody else delivers now", **describe_error(error))
+            self._context.log.warning("somebody else delivers now", **describe_error(error))
             self._turn.let_go()
             return
-        event = event_of(error) if self._around.config.has_archive else None
+        event = event_of(error) if self._context.config.has_archive else None
         if event is None:
             raise error
         self._way_back.failed()
@@ -271,7 +271,7 @@ class Realtime:
         self._way_back.drop()
         self._stalled.went_on()
         try:
-            self._begin(switched.epoch, partial(from_node, self._around, may_overflow=self._stalled.archive_goes_on))
+            self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
         except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
             self._fail_over(error)
 

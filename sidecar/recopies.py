@@ -15,7 +15,7 @@ from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, format_lsn
 from tidemark.model.position import Epoch
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.daemon.errands import OlderOpen
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.first_copy.recopying import Due, Recopying
 
 LOOK_S = 5.0  # how often the node is asked for its WAL again
@@ -40,10 +40,10 @@ class NoWalForRestart(NodeUnreachable):
 class RecopyRestart:
     """Tells when a running capture is to be stopped, so that the next one copies what is requested."""
 
-    def __init__(self, means: Means) -> None:
-        self._recopying = Recopying(means.around.store)
-        self._errands = means.errands
-        self._log = means.around.log
+    def __init__(self, daemon: DaemonContext) -> None:
+        self._recopying = Recopying(daemon.context.store)
+        self._errands = daemon.errands
+        self._log = daemon.context.log
         self._clock = SystemClock()
         self._asked: Asked | None = None
         self._asked_lsn: Lsn = INVALID_LSN

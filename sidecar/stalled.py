@@ -11,19 +11,19 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 
 
 class StalledArchive:
     """Watches for how long nothing has moved, then asks the node for the WAL."""
 
-    def __init__(self, means: Means) -> None:
-        around = means.around
-        self._log = around.log
-        self._heartbeat = around.store.environment.heartbeat
-        self._watchdog_s = around.config.watchdog.watchdog_s
-        self._errands = means.errands
-        self._wait = ArchiveWait(around.config.realtime.archive_wait_s, around.store.identity.segment_bytes)
+    def __init__(self, daemon: DaemonContext) -> None:
+        context = daemon.context
+        self._log = context.log
+        self._heartbeat = context.store.environment.heartbeat
+        self._watchdog_s = context.config.watchdog.watchdog_s
+        self._errands = daemon.errands
+        self._wait = ArchiveWait(context.config.realtime.archive_wait_s, context.store.identity.segment_bytes)
         self._asked: Future[bool] | None = None
         self._archived_lsn: Lsn | None = None  # by the last look at the archive
         self._stalled_lsn: Lsn | None = None  # where it ended when the sidecar went on without it

@@ -18,7 +18,7 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.capture.inflow import LiveBuffer
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.daemon.moving import Mover
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.daemon.stops import event_of
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.wire.marker import MarkerKind
@@ -31,12 +31,12 @@ MARKER_LOST_S = 60.0  # what a primary wrote last may be lost with it: the archi
 class WayBack:
     """One attempt after the other."""
 
-    def __init__(self, means: Means, mover: Mover, stalled: StalledArchive) -> None:
-        around = means.around
-        self._around = around
-        self._store = around.store
+    def __init__(self, daemon: DaemonContext, mover: Mover, stalled: StalledArchive) -> None:
+        context = daemon.context
+        self._context = context
+        self._store = context.store
         self._stalled = stalled
-        self._errands = means.errands
+        self._errands = daemon.errands
         self._mover = mover
         self._clock = SystemClock()
         self._buffer: LiveBuffer | None = None
@@ -47,8 +47,8 @@ class WayBack:
         self._wants_soon = False
         self._told_keys = False
         self._is_too_far = False  # the archiver from the node, when that was asked last
-        self._backoff = Backoff(around.config.realtime.return_first_s, around.config.realtime.return_max_s)
-        self._lag_bytes_max = around.config.return_lag_bytes_max(around.store.identity.segment_bytes)
+        self._backoff = Backoff(context.config.realtime.return_first_s, context.config.realtime.return_max_s)
+        self._lag_bytes_max = context.config.return_lag_bytes_max(context.store.identity.segment_bytes)
 
     def failed(self) -> None:
         """Note that realtime, or an attempt, has failed: the next one waits longer."""
@@ -116,20 +116,20 @@ class WayBack:
         if not self._store.marker_keys().are_one:
             if not self._told_keys:
                 self._told_keys = True
-                self._around.log.warning("cannot return", **describe_error(KeysDiffer()))
+                self._context.log.warning("cannot return", **describe_error(KeysDiffer()))
             return False
         self._told_keys = False
         return self._is_due(now_s)
 
     def _is_due(self, now_s: float) -> bool:
-        is_time = self._around.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
+        is_time = self._context.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
         return self._wants_soon or is_time
 
     def _consider(self, marks: StateMarks, asked: Future[NodeIdentity]) -> None:
         """Begin to buffer, if the node answers and the archiver is near."""
         error = asked.exception()
         if error is not None:
-            self._around.log.warning("cannot return yet", **describe_error(error))
+            self._context.log.warning("cannot return yet", **describe_error(error))
             self.failed()
             return
         here = asked.result()
@@ -137,7 +137,7 @@ class WayBack:
         behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
         self._is_too_far = behind > self._lag_bytes_max
         if not self._is_too_far:
-            self._buffer = LiveBuffer(self._around, here, delivered)
+            self._buffer = LiveBuffer(self._context, here, delivered)
             self._buffer.start()
 
     def _ask(self, buffer: LiveBuffer) -> None:
@@ -154,10 +154,10 @@ class WayBack:
         now_s = self._clock.monotonic_s()
         if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
             self._not_before_s = now_s + LOOK_S
-            self._around.log.warning("the try-start marker was not written", **describe_error(error))
+            self._context.log.warning("the try-start marker was not written", **describe_error(error))
             self.write_marker()
         elif self._marker is not None and self._marker.done() and now_s - self._marker_asked_s >= MARKER_LOST_S:
-            self._around.log.warning("the try-start marker was not met: it is written again", after_s=MARKER_LOST_S)
+            self._context.log.warning("the try-start marker was not met: it is written again", after_s=MARKER_LOST_S)
             self.write_marker()
             self._errands.switch_segment()
 
@@ -185,7 +185,7 @@ class WayBack:
         event = _given_up_by(error)
         if event is None:
             raise error
-        self._around.log.warning("the return is given up", **describe_error(error))
+        self._context.log.warning("the return is given up", **describe_error(error))
         if marks.stage is not Stage.ARCHIVE:
             self._mover.try_move(event, only_from=marks.stage, reason=str(error))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from ctl.end_to_end import EndToEndCheck, Leg, LegEnd, LegName, legs_tree
+from ctl.opened_capture import opened_capture
 from ctl.options import config_option, json_option, state_option
 from ctl.realtime_tree import see, stage_tree
 from ctl.render import show
-from ctl.surroundings import surrounded
 from tidemark.model.errors import TidemarkError
 
 DEADLINE_S_DEFAULT = 60.0
@@ -37,9 +37,9 @@ def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool)
     Exit code 0: it arrived everywhere. 1: the message names the legs that are broken, the hint what to do about the
     first of them. Works in every mode; the archive's leg asks for a segment switch, where that is granted.
     """
-    with surrounded(state, config) as (around, errands):
-        legs = EndToEndCheck(around, errands, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
-        seen = see(around.store, around.config)
+    with opened_capture(state, config) as (context, errands):
+        legs = EndToEndCheck(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
+        seen = see(context.store, context.config)
     broken = _broken(legs)
     tree = {
         "arrived": not broken,

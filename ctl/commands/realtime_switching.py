@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from ctl.opened_capture import opened_capture
 from ctl.options import config_option, json_option, state_option
 from ctl.realtime_switch import RealtimeSwitch
 from ctl.realtime_tree import see, stage_tree
 from ctl.render import show
-from ctl.surroundings import surrounded
 from ctl.waiting import NotComplete
 
 DEADLINE_S_DEFAULT = 120.0
@@ -55,10 +55,10 @@ def _switching(
     state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
 ) -> Iterator[RealtimeSwitch]:
     """Give a switch; print the state that it left, also one that is not what was asked for."""
-    with surrounded(state, config, kills=kills) as (around, errands):
+    with opened_capture(state, config, kills=kills) as (context, errands):
         try:
-            yield RealtimeSwitch(around, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))
+            yield RealtimeSwitch(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))
         except NotComplete:
-            show(stage_tree(see(around.store, around.config)), as_json=as_json)
+            show(stage_tree(see(context.store, context.config)), as_json=as_json)
             raise
-        show(stage_tree(see(around.store, around.config)), as_json=as_json)
+        show(stage_tree(see(context.store, context.config)), as_json=as_json)

@@ -7,11 +7,11 @@ import click
 
 from ctl.confirming import confirm_losses
 from ctl.lake_tree import diverged_logs
+from ctl.opened_capture import opened_capture
 from ctl.options import config_option, json_option, state_option
 from ctl.recopy import TableFinder, TableRecopy
 from ctl.recopy_cancel import RecopyCancellation
 from ctl.render import show
-from ctl.surroundings import surrounded
 from tidemark.model.table_name import TableName
 
 DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
@@ -55,13 +55,13 @@ def recopy(
     With --cancel requests that are open or have failed are removed; one whose copy has begun is refused.
     """
     names = list(dict.fromkeys(TableName.parse(text) for text in tables))
-    with surrounded(state, config) as (around, _errands):
+    with opened_capture(state, config) as (context, _errands):
         if cancel:
-            RecopyCancellation(around, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
+            RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
             return
-        wanted = TableFinder(around).find(names)
+        wanted = TableFinder(context).find(names)
         confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
-        request = TableRecopy(around, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        request = TableRecopy(context, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
         request.request()
         try:
             if not no_wait:

@@ -39,7 +39,7 @@ from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.inflow import from_node
 from tidemark.runtime.capture.interpreter import put_latency_first
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.wal.page import Framer, RecordBlock
 from tidemark.wal.rmgr import RM_HEAP, RM_XACT
 from tidemark.wal.segments import WalSlice, first_page_lsn
@@ -139,8 +139,8 @@ def read_ours(arrivals: Arrivals, dsn: str, state: Path) -> None:
         epoch = store.take_epoch(lock.owner)
         metrics = Metrics(store.identity.capture)
         consumer = ArrivalConsumer(arrivals)
-        around = Surroundings(config_of(dsn), store, metrics, get_log("bench"))
-        capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
+        context = CaptureContext(config_of(dsn), store, metrics, get_log("bench"))
+        capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
         capture.start()
         put_latency_first()
         deadline = time.monotonic() + TURN_S_MAX

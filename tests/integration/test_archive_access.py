@@ -33,7 +33,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.errors import ExitCode
 from tidemark.model.lsn import SystemIdentifier
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.seed.initialise import initialise
@@ -246,7 +246,7 @@ class Watched:
 
     def seen(self) -> None:
         """Ask the node, and then look at the folder."""
-        self.watch = ArchivingWatch(self.watch.around, self.errands)
+        self.watch = ArchivingWatch(self.watch.context, self.errands)
 
         def is_answered() -> bool:
             self.watch.ask()
@@ -268,11 +268,11 @@ def watched(node: Cluster, root: Path) -> Iterator[Watched]:
     initialise(config, folder)
     make_marker_key(config, folder)
     with StateStore.open(folder) as store:
-        around = Surroundings(config, store, Metrics("main"), get_log("test"))
-        errands = NodeErrands(around, load_marker_key(config, folder))
+        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        errands = NodeErrands(context, load_marker_key(config, folder))
         try:
             archiving = Archiving(node, Spool(Path(config.archive.folder)))
-            yield Watched(archiving, store, errands, ArchivingWatch(around, errands))
+            yield Watched(archiving, store, errands, ArchivingWatch(context, errands))
         finally:
             errands.close()
 

@@ -21,7 +21,7 @@ from tidemark.model.change import ChangeBatch, ChangeGroup
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.inflow import from_node
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wal.kernel import COMPILED
 
@@ -85,8 +85,8 @@ def test_a_commit_on_its_own_is_received_decoded_and_delivered_by_one_thread_and
     initialise(config, folder)
     consumer = OneByOne()
     with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
-        around = Surroundings(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(around, store.take_epoch(lock.owner), partial(from_node, around), consumer=consumer)
+        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        capture = Capture(context, store.take_epoch(lock.owner), partial(from_node, context), consumer=consumer)
         capture.start()
         try:
             with cluster.connect(database) as session:

@@ -43,7 +43,7 @@ from tidemark.model.position import Epoch, Partition
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.inflow import from_node
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import Owner
 
@@ -219,8 +219,8 @@ def captured(config: Config, folder: StateFolder, consumer: NullConsumer) -> Ite
     initialise(config, folder)
     with StateStore.open(folder) as store:
         epoch = store.take_epoch(Owner("sidecar", host_name(), this_boot(), os.getpid(), own_start_ticks()))
-        around = Surroundings(config, store, Metrics("main"), get_log("test"))
-        yield store, Capture(around, epoch, partial(from_node, around), consumer=consumer)
+        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        yield store, Capture(context, epoch, partial(from_node, context), consumer=consumer)
 
 
 def wait_for(capture: Capture, condition: Callable[[], bool]) -> None:

@@ -21,7 +21,7 @@ from tidemark.model.change import ChangeGroup, CopyBoundary, GroupItem
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.consumers import NullConsumer
 from tidemark.runtime.capture.inflow import from_node
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.state import CopyPhase, CopyProgress
 
@@ -55,8 +55,8 @@ def captured(config: Config, folder: StateFolder, consumer: Keeper) -> Iterator[
         store = stack.enter_context(StateStore.open(folder))
         lock = stack.enter_context(RoleLock.take(folder, "sidecar"))
         epoch = store.take_epoch(lock.owner)
-        around = Surroundings(config, store, Metrics("main"), get_log("test"))
-        capture = Capture(around, epoch, partial(from_node, around), consumer=consumer)
+        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+        capture = Capture(context, epoch, partial(from_node, context), consumer=consumer)
         capture.start()
         stack.callback(capture.stop)
 

@@ -12,7 +12,7 @@ from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.seed.initialise import initialise
 
@@ -42,8 +42,8 @@ def test_what_commits_just_behind_a_switch_forces_the_next_one_and_then_nothing_
         folder = StateFolder(tmp_path / "state")
         initialise(config, folder)
         with StateStore.open(folder) as store:
-            around = Surroundings(config, store, Metrics("main"), get_log("test"))
-            errands = NodeErrands(around, load_marker_key(config, folder))
+            context = CaptureContext(config, store, Metrics("main"), get_log("test"))
+            errands = NodeErrands(context, load_marker_key(config, folder))
             try:
                 mark = errands.switch_if_moved(None).result(DEADLINE_S)
                 files = [segment_in_hand(node.node)]

@@ -18,7 +18,7 @@ from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position, Sequence
 from tidemark.runtime.capture.following import FollowTarget, Met
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.whole_tables import WholeTables
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import (
@@ -60,12 +60,12 @@ class Following:
             moving.put(DELIVERED, Watermark(begin, NO_SEQUENCE))
             moving.put(FOLLOWED, Followed(begin, pointer(FLOOR, 600), has_start=False))
         config = Config(standby=StandbyConfig(unmarked_bytes_max=UNMARKED_BYTES_MAX))
-        around = Surroundings(config, self.store, Metrics("main"), get_log("test"))
+        context = CaptureContext(config, self.store, Metrics("main"), get_log("test"))
         self.met: Met | None = None
-        whole = WholeTables(Selection(), copying=False, log=around.log)
+        whole = WholeTables(Selection(), copying=False, log=context.log)
         epoch = self.store.take_epoch(OWNER)
         self._target = FollowTarget(
-            around, epoch, lambda: self.met, history=empty_history(self.store), whole=whole, progress=Progress()
+            context, epoch, lambda: self.met, history=empty_history(self.store), whole=whole, progress=Progress()
         )
 
     def pass_by(self, commit_lsn: int) -> Followed:

@@ -13,7 +13,7 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.position import Epoch, Sequence
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.marker_reading import MarkerReader
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, write_marker
 from tidemark.wire.state import Identity
@@ -28,15 +28,15 @@ def content(kind: MarkerKind, sequence: int = 1, key: bytes = KEY) -> bytes:
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> Iterator[Surroundings]:
+def context(tmp_path: Path) -> Iterator[CaptureContext]:
     identity = Identity("main", SYSTEM, "0a0b", 15, 16 << 20, 4 << 20)
     with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
-        yield Surroundings(Config(), store, Metrics("main"), get_log("test"))
+        yield CaptureContext(Config(), store, Metrics("main"), get_log("test"))
 
 
-def counted(around: Surroundings, name: str) -> dict[str, float]:
+def counted(context: CaptureContext, name: str) -> dict[str, float]:
     """Return the counters of that name that have moved, by their kind."""
-    samples = [sample for family in around.metrics.registry.collect() for sample in family.samples]
+    samples = [sample for family in context.metrics.registry.collect() for sample in family.samples]
     return {
         next(value for label, value in sample.labels.items() if label != "capture"): sample.value
         for sample in samples
@@ -45,8 +45,8 @@ def counted(around: Surroundings, name: str) -> dict[str, float]:
 
 
 @pytest.mark.feature("I10")
-def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(around: Surroundings) -> None:
-    reader = MarkerReader(around, KEY)
+def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(context: CaptureContext) -> None:
+    reader = MarkerReader(context, KEY)
     with capture_logs() as told:
         found = reader.read(Lsn(100), content(MarkerKind.STOP))
         assert found is not None
@@ -55,21 +55,21 @@ def test_markers_of_ours_are_read_and_counted_by_kind_and_a_check_is_kept(around
         assert reader.read(Lsn(300), content(MarkerKind.STOP)) is not None
     assert reader.met_check is not None
     assert (reader.met_check.sequence, reader.met_check.lsn) == (9, 200)
-    read = counted(around, "tidemark_markers_read_total")
+    read = counted(context, "tidemark_markers_read_total")
     assert read == {MarkerKind.STOP.value: 2, MarkerKind.CHECK.value: 1}
-    assert (counted(around, "tidemark_markers_ignored_total"), told) == ({}, [])
+    assert (counted(context, "tidemark_markers_ignored_total"), told) == ({}, [])
 
 
 @pytest.mark.feature("I10")
-def test_what_is_no_marker_of_ours_is_counted_and_told_once_for_each_reason(around: Surroundings) -> None:
-    reader = MarkerReader(around, KEY)
+def test_what_is_no_marker_of_ours_is_counted_and_told_once_for_each_reason(context: CaptureContext) -> None:
+    reader = MarkerReader(context, KEY)
     with capture_logs() as told:
         for lsn in (100, 200):
             assert reader.read(Lsn(lsn), content(MarkerKind.STOP, key=OTHER_KEY)) is None
             assert reader.read(Lsn(lsn), b"rubbish") is None
             assert reader.read(Lsn(lsn), b"") is None, "a flush of our own"
-    assert counted(around, "tidemark_markers_ignored_total") == {"FORGED": 2, "MALFORMED": 2}
-    assert counted(around, "tidemark_markers_read_total") == {}
+    assert counted(context, "tidemark_markers_ignored_total") == {"FORGED": 2, "MALFORMED": 2}
+    assert counted(context, "tidemark_markers_read_total") == {}
     assert [(line["at_lsn"], line["reason"]) for line in told] == [
         (100, Ignored.FORGED.value),
         (100, Ignored.MALFORMED.value),

@@ -24,7 +24,7 @@ from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import Lsn, SystemIdentifier, TimelineId
 from tidemark.model.mode import Role
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.seed.initialise import initialise_from_backup
@@ -203,9 +203,9 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
         rival = Overtaken(Incarnation("f"), Epoch(first, 7), first, Lsn(900), Incarnation("a"), None)
         note_overtaken(store, rival)
         incarnation = begin_incarnation(store, Role.SIDECAR, log, moved=True)
-        around = Surroundings(load_config(None, {}), store, Metrics("main"), log)
-        with closing(NodeErrands(around, b"k" * 16, incarnation)) as errands:
-            fence = Fence(around, incarnation, errands)
+        context = CaptureContext(load_config(None, {}), store, Metrics("main"), log)
+        with closing(NodeErrands(context, b"k" * 16, incarnation)) as errands:
+            fence = Fence(context, incarnation, errands)
             instance, epoch = Instance(identity.system_identifier, "main"), Epoch(first, 8)
             start = Marker(MarkerKind.START, instance, epoch, NO_SEQUENCE, None, incarnation=incarnation)
             assert fence.meet(Lsn(1000), first, start)
@@ -227,15 +227,15 @@ def test_a_state_from_a_backup_is_not_fenced_by_markers_of_the_state_that_it_rep
     assert initialise_from_backup(config, folder, seed)
     with StateStore.open(folder) as store:
         incarnation = begin_incarnation(store, Role.SIDECAR, log)
-        around = Surroundings(config, store, Metrics("main"), log)
+        context = CaptureContext(config, store, Metrics("main"), log)
         instance = Instance(store.identity.system_identifier, "main")
         ahead = Lsn(seed.lsn + 1000)
         pointer = Pointer(Position(seed.timeline, ahead, 0), ahead)
         lost = Marker(
             MarkerKind.START, instance, Epoch(seed.timeline, 70), NO_SEQUENCE, pointer, incarnation=Incarnation("z")
         )
-        with closing(NodeErrands(around, b"k" * 16, incarnation)) as errands:
-            fence = Fence(around, incarnation, errands)
+        with closing(NodeErrands(context, b"k" * 16, incarnation)) as errands:
+            fence = Fence(context, incarnation, errands)
             store.take_epoch(Owner("sidecar", "host", "boot", 1, 1))
             assert not fence.meet(Lsn(ahead + 8), seed.timeline, lost)
             assert store.marks().overtaken is None

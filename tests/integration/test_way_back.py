@@ -32,11 +32,11 @@ from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Epoch, Pointer
 from tidemark.runtime.capture.capture import Capture, DecodingStuck
 from tidemark.runtime.capture.inflow import where_the_node_is
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
-from tidemark.runtime.daemon.service import Means
+from tidemark.runtime.daemon.service import DaemonContext
 from tidemark.runtime.seed.initialise import initialise
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import HandOver
@@ -48,10 +48,10 @@ SMALL_RING_BYTES = 2 << 20
 class SlowErrands(NodeErrands):
     """Tells where the node was a while ago."""
 
-    def __init__(self, around: Surroundings, key: bytes) -> None:
-        super().__init__(around, key)
-        self.around = around
-        self.was_at = where_the_node_is(around)
+    def __init__(self, context: CaptureContext, key: bytes) -> None:
+        super().__init__(context, key)
+        self.context = context
+        self.was_at = where_the_node_is(context)
         self.asked = 0
         self.written: list[MarkerKind] = []
 
@@ -85,12 +85,12 @@ def made(
     folder = StateFolder(root / "state")
     initialise(config, folder)
     with StateStore.open(folder) as store, RoleLock.take(folder, "sidecar") as lock:
-        around = Surroundings(config, store, Metrics("main"), get_log("test"))
+        context = CaptureContext(config, store, Metrics("main"), get_log("test"))
         key = load_marker_key(config, folder)
-        incarnation = begin_incarnation(store, Role.SIDECAR, around.log)
-        errands = SlowErrands(around, key)
-        fence = Fence(around, incarnation, errands)
-        realtime = Realtime(Means(around, lock.owner, errands, MarkerReader(around, key), fence))
+        incarnation = begin_incarnation(store, Role.SIDECAR, context.log)
+        errands = SlowErrands(context, key)
+        fence = Fence(context, incarnation, errands)
+        realtime = Realtime(DaemonContext(context, lock.owner, errands, MarkerReader(context, key), fence))
         try:
             yield realtime, store, errands
         finally:
@@ -166,7 +166,7 @@ def test_realtime_goes_on_only_from_the_timeline_on_which_the_archiver_met_the_m
     with made(node, tmp_path) as (realtime, store, errands):
         realtime.step()
         fail_over(store)
-        errands.was_at = where_the_node_is(errands.around)
+        errands.was_at = where_the_node_is(errands.context)
         step_until(realtime, store, lambda: store.marks().stage is Stage.RETURNING)
         view = store.view()
         timeline = errands.was_at.timeline if is_same else TimelineId(errands.was_at.timeline + 1)
@@ -191,7 +191,7 @@ def test_a_marker_that_nobody_meets_is_written_again(
     with made(node, tmp_path) as (realtime, store, errands):
         realtime.step()
         fail_over(store)
-        errands.was_at = where_the_node_is(errands.around)
+        errands.was_at = where_the_node_is(errands.context)
         step_until(realtime, store, lambda: errands.written.count(MarkerKind.TRY_START) > 1)
         assert store.marks().stage is Stage.RETURNING
         assert store.view().hand_over.attempt == 1

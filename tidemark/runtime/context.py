@@ -9,7 +9,7 @@ from tidemark.io.state.state import StateStore
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CaptureContext:
     """What every capture of one process is made with."""
 
     config: Config

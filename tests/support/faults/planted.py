@@ -67,7 +67,7 @@ def marker_before_state() -> None:
         store = realtime._store
         before = store.marks().stage
         perform(move(before, event).effects, realtime._effects(event.value))
-        after = switch(store, event, log=realtime._around.log, now_us=SystemClock().wall_us()).after
+        after = switch(store, event, log=realtime._context.log, now_us=SystemClock().wall_us()).after
         return {"before": before.value, "stage": after.value}
 
     setattr(NodeErrands, "write", write_now)  # noqa: B010 - assigning it is no type

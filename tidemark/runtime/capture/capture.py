@@ -38,7 +38,7 @@ from tidemark.runtime.capture.inflow import MakeInflow
 from tidemark.runtime.capture.role_holding import RoleHolding
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.capture.targets import TargetMaker
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.copies import Copies
 from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.replay.archive_damage import in_archive
@@ -85,7 +85,7 @@ class Capture:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: CaptureContext,
         epoch: Epoch,
         make_inflow: MakeInflow,
         *,
@@ -102,7 +102,7 @@ class Capture:
         `on_marker`, called by the decode thread, may halt the capture: it delivers what commits before, and no more.
         `ask_leader`: it delivers nothing, and asks where the deliverer is.
         """
-        config, store = around.config, around.store
+        config, store = context.config, context.store
         view = store.view()
         beginning, start = view.beginning, view.start
         if beginning is None or start is None:
@@ -111,8 +111,8 @@ class Capture:
         self._role = None if in_daemon else RoleHolding(store, epoch, config.watchdog.watchdog_s)
         self._store = store
         self._epoch = epoch
-        self._log = around.log
-        self._metrics = around.metrics
+        self._log = context.log
+        self._metrics = context.metrics
         self._on_marker = on_marker
         self._stop_s = config.deliver.stop_s
         self._keep_bytes = config.archive.keep_bytes
@@ -145,7 +145,7 @@ class Capture:
         self._make_decoding = partial(self._new_decoding, config, base, beginning, start)
         self._decoding: DecodeThread | None = None
         names = base.mirrors.remember(beginning.databases)
-        maker = TargetMaker(around, epoch, self._history, self.progress, self._stopping)
+        maker = TargetMaker(context, epoch, self._history, self.progress, self._stopping)
         target, self._liveness = (
             maker.deliver(consumer, names) if ask_leader is None else (maker.follow(ask_leader), None)
         )

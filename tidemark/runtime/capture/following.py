@@ -18,7 +18,7 @@ from tidemark.model.errors import InternalError
 from tidemark.model.lsn import INVALID_LSN, Lsn
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer
 from tidemark.runtime.capture.delivery import CopyKeep
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.whole_tables import WholeTables
 from tidemark.wire.marker import Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, FOLLOWED, Followed, Leader, Watermark
@@ -51,7 +51,7 @@ class FollowTarget:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: CaptureContext,
         epoch: Epoch,
         ask_leader: AskLeader,
         *,
@@ -59,15 +59,15 @@ class FollowTarget:
         whole: WholeTables,
         progress: Progress,
     ) -> None:
-        self._store = around.store
+        self._store = context.store
         self._epoch = epoch
         self._ask_leader = ask_leader
         self._history = history
         self._whole = whole
         self._progress = progress
-        self._metrics = around.metrics
-        self._log = around.log
-        self._unmarked_bytes_max = around.config.standby.unmarked_bytes_max
+        self._metrics = context.metrics
+        self._log = context.log
+        self._unmarked_bytes_max = context.config.standby.unmarked_bytes_max
 
     def begin(self) -> None:
         """Do nothing: there is nobody to make ready."""

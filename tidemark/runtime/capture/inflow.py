@@ -25,7 +25,7 @@ from tidemark.runtime.capture.archive_input import ArchiveInput
 from tidemark.runtime.capture.inputs import SpooledInput, WalInput
 from tidemark.runtime.capture.network import MayOverflow, NetworkThread, WalSink, always
 from tidemark.runtime.capture.signal import Signal
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import WalSlice, first_page_lsn
 
 FIRST_MESSAGE_S = 10.0  # a walsender that has nothing to send says so at once
@@ -63,15 +63,15 @@ class MakeInflow(Protocol):
         """Make it."""
 
 
-def new_ring(around: Surroundings, page_lsn: Lsn) -> Ring:
+def new_ring(context: CaptureContext, page_lsn: Lsn) -> Ring:
     """Return a ring of the configured size that begins at `page_lsn`."""
-    ring = Ring(around.config.ring_bytes(around.store.identity.segment_bytes), page_lsn)
-    around.metrics.ring_capacity.set(ring.capacity)
+    ring = Ring(context.config.ring_bytes(context.store.identity.segment_bytes), page_lsn)
+    context.metrics.ring_capacity.set(ring.capacity)
     return ring
 
 
 def from_node(
-    around: Surroundings,
+    context: CaptureContext,
     page_lsn: Lsn,
     timeline: TimelineId,
     delivered: Position,
@@ -80,69 +80,71 @@ def from_node(
     may_overflow: MayOverflow = always,
 ) -> Inflow:
     """Stream from the node; the spool has to be read where a copy is due, or was not caught up with."""
-    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
-    spool = WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode)
+    ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    spool = WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode)
     if not spool.is_empty and not spool.start_lsn <= page_lsn <= spool.write_lsn:
         spool.drop_below(None)
     if not copying and spool.is_empty:
-        network = _network(around, ring, timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
+        network = _network(context, ring, timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
         return Inflow(ring, ring, arrived, progress, network)
     if spool.is_empty:
         spool.begin(page_lsn, timeline)
     progress.receive(spool.write_lsn)
 
     def into(sink: WalSink) -> NetworkThread:
-        return _network(around, sink, spool.timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow)
+        return _network(
+            context, sink, spool.timeline, progress, arrived, delivered=delivered, may_overflow=may_overflow
+        )
 
-    return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, around.log))
+    return Inflow(ring, ring, arrived, progress, SpooledInput(spool, ring, arrived, into, context.log))
 
 
 def followed_from_node(
-    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+    context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
 ) -> Inflow:
     """Stream from a standby for nobody: no copy is made, and a full ring is no reason to leave it to an archiver."""
     del copying
-    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
-    network = _network(around, ring, timeline, progress, arrived, delivered=delivered, follows=True)
+    ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    network = _network(context, ring, timeline, progress, arrived, delivered=delivered, follows=True)
     return Inflow(ring, ring, arrived, progress, network)
 
 
-def cut_spool(around: Surroundings, lsn: Lsn) -> None:
+def cut_spool(context: CaptureContext, lsn: Lsn) -> None:
     """Let go of what was spooled behind `lsn`, where the node's timeline turned out to have ended."""
-    WalSpool(around.store.folder.copy, around.config.copy.spool_bytes, around.store.folder.file_mode).cut_behind(lsn)
+    WalSpool(context.store.folder.copy, context.config.copy.spool_bytes, context.store.folder.file_mode).cut_behind(lsn)
 
 
 def from_archive(
-    around: Surroundings, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
+    context: CaptureContext, page_lsn: Lsn, timeline: TimelineId, delivered: Position, *, copying: bool
 ) -> Inflow:
     """Read the archive; around a first copy it simply waits: nothing of it goes away."""
     del copying
-    ring, arrived, progress = new_ring(around, page_lsn), Signal(), Progress(received_lsn=page_lsn)
+    ring, arrived, progress = new_ring(context, page_lsn), Signal(), Progress(received_lsn=page_lsn)
     source = ArchiveInput(
-        Path(around.config.archive.folder),
+        Path(context.config.archive.folder),
         ring,
-        system_identifier=around.store.identity.system_identifier,
+        system_identifier=context.store.identity.system_identifier,
         timeline=timeline,
         progress=progress,
         arrived=arrived,
-        metrics=around.metrics,
-        log=around.log,
+        metrics=context.metrics,
+        log=context.log,
         delivered=delivered,
     )
-    return Inflow(ring, ring, arrived, progress, source, Path(around.config.archive.folder))
+    return Inflow(ring, ring, arrived, progress, source, Path(context.config.archive.folder))
 
 
-def where_the_node_is(around: Surroundings) -> NodeIdentity:
+def where_the_node_is(context: CaptureContext) -> NodeIdentity:
     """Ask the node where its WAL ends; waits for it, and raises where it does not answer."""
-    with closing(WalStream(around.config.capture.dsn)) as stream:
-        return stream.identify(around.store.identity.system_identifier)
+    with closing(WalStream(context.config.capture.dsn)) as stream:
+        return stream.identify(context.store.identity.system_identifier)
 
 
-def streams_from(around: Surroundings, lsn: Lsn) -> bool:
+def streams_from(context: CaptureContext, lsn: Lsn) -> bool:
     """Tell if the node sends its WAL from `lsn` on; false where it has removed that."""
     start_lsn = first_page_lsn(lsn)
-    with closing(WalStream(around.config.capture.dsn)) as stream:
-        here = stream.identify(around.store.identity.system_identifier)
+    with closing(WalStream(context.config.capture.dsn)) as stream:
+        here = stream.identify(context.store.identity.system_identifier)
         history = stream.timeline_history(here.timeline)
         try:
             if stream.start(start_lsn, history.timeline_at(start_lsn)) is not None:
@@ -158,15 +160,15 @@ def streams_from(around: Surroundings, lsn: Lsn) -> bool:
 class LiveBuffer:
     """The node's stream from now on, in a ring that nobody takes from yet (I15)."""
 
-    def __init__(self, around: Surroundings, here: NodeIdentity, delivered: Position | None) -> None:
+    def __init__(self, context: CaptureContext, here: NodeIdentity, delivered: Position | None) -> None:
         """Make a buffer that begins at `here`, where the node's WAL ends now; a node without `delivered` ends it."""
-        self._around = around
+        self._context = context
         self.start_lsn = first_page_lsn(here.flush_lsn)
-        self._ring, self._arrived = new_ring(around, self.start_lsn), Signal()
+        self._ring, self._arrived = new_ring(context, self.start_lsn), Signal()
         self._progress = Progress(received_lsn=self.start_lsn, flush_lsn=here.flush_lsn)
         # NB: nobody takes from it yet: what is written while the connection is made can fill it, too.
         self._network = _network(
-            around,
+            context,
             self._ring,
             here.timeline,
             self._progress,
@@ -198,8 +200,8 @@ class LiveBuffer:
         del copying, timeline, delivered
         if page_lsn >= self.start_lsn:
             return Inflow(self._ring, Later(self._ring, page_lsn), self._arrived, self._progress, self._network)
-        archive = Path(self._around.config.archive.folder)
-        earlier = read_between(archive, page_lsn, self.start_lsn, self._around.store.identity.system_identifier)
+        archive = Path(self._context.config.archive.folder)
+        earlier = read_between(archive, page_lsn, self.start_lsn, self._context.store.identity.system_identifier)
         return Inflow(self._ring, CatchUp(earlier, self._ring), self._arrived, self._progress, self._network, archive)
 
 
@@ -262,7 +264,7 @@ def read_between(folder: Path, start_lsn: Lsn, end_lsn: Lsn, of: SystemIdentifie
 
 
 def _network(
-    around: Surroundings,
+    context: CaptureContext,
     sink: WalSink,
     timeline: TimelineId,
     progress: Progress,
@@ -274,16 +276,16 @@ def _network(
     may_overflow: MayOverflow = always,
 ) -> NetworkThread:
     """`follows`: nothing of it is delivered."""
-    config = around.config
+    config = context.config
     return NetworkThread(
         config.capture.dsn,
         sink,
-        system_identifier=around.store.identity.system_identifier,
+        system_identifier=context.store.identity.system_identifier,
         timeline=timeline,
         progress=progress,
         arrived=arrived,
-        metrics=around.metrics,
-        log=around.log,
+        metrics=context.metrics,
+        log=context.log,
         backoff=Backoff(config.retry.first_s, config.retry.max_s),
         reconnect_share=config.ring.reconnect_free_share,
         overflows=config.has_archive and not follows,

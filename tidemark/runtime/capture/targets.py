@@ -15,7 +15,7 @@ from tidemark.runtime.capture.consumers import JsonlConsumer, NullConsumer
 from tidemark.runtime.capture.delivery import OutboxTarget, Target
 from tidemark.runtime.capture.following import AskLeader, FollowTarget
 from tidemark.runtime.capture.liveness import Liveness
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.first_copy.whole_tables import WholeTables
 
 
@@ -23,7 +23,7 @@ from tidemark.runtime.first_copy.whole_tables import WholeTables
 class TargetMaker:
     """What every target of a capture is made of."""
 
-    around: Surroundings
+    context: CaptureContext
     epoch: Epoch
     history: HistoryWriter
     progress: Progress
@@ -32,7 +32,7 @@ class TargetMaker:
     def follow(self, ask_leader: AskLeader) -> Target:
         """Return the target that gives out nothing."""
         return FollowTarget(
-            self.around,
+            self.context,
             self.epoch,
             ask_leader,
             history=self.history,
@@ -45,17 +45,17 @@ class TargetMaker:
 
         `names`: of the databases, for people.
         """
-        around, config = self.around, self.around.config
+        context, config = self.context, self.context.config
         if consumer is None and config.deliver.consumer == "outbox":
-            around.metrics.outbox_capacity.set(around.store.identity.outbox_bytes_max)
+            context.metrics.outbox_capacity.set(context.store.identity.outbox_bytes_max)
             outbox = OutboxTarget(
-                around.store,
+                context.store,
                 self.epoch,
                 history=self.history,
                 whole=self._whole(),
                 progress=self.progress,
-                metrics=around.metrics,
-                log=around.log,
+                metrics=context.metrics,
+                log=context.log,
                 stopping=self.stopping,
             )
             return outbox, None
@@ -65,7 +65,7 @@ class TargetMaker:
         liveness = Liveness(consumer, alive_s=config.deliver.alive_s, hang_s=config.deliver.hang_s)
         own = ConsumerTarget(
             consumer,
-            around.store,
+            context.store,
             self.epoch,
             liveness=liveness,
             history=self.history,
@@ -74,11 +74,11 @@ class TargetMaker:
             progress=self.progress,
             stopping=self.stopping,
             retry=RetryPolicy(config.deliver.retries_max, Backoff(config.retry.first_s, config.retry.max_s)),
-            metrics=around.metrics,
-            log=around.log,
+            metrics=context.metrics,
+            log=context.log,
         )
         return own, liveness
 
     def _whole(self) -> WholeTables:
-        config = self.around.config
-        return WholeTables(config.select.selection(), copying=config.copy.enabled, log=self.around.log)
+        config = self.context.config
+        return WholeTables(config.select.selection(), copying=config.copy.enabled, log=self.context.log)

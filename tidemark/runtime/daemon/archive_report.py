@@ -12,7 +12,7 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.node.node import NodeArchiving
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import Lsn
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
 
 LOOK_S = 5.0
@@ -23,7 +23,7 @@ SILENT_S = 30.0  # a hundred thousand files take seconds, over a network more
 class ArchiveReport:
     """Looks, and sets the gauges."""
 
-    around: Surroundings
+    context: CaptureContext
     watch: ArchivingWatch
     _answer: NodeArchiving | None = None  # what the node had said before the look began
     _begun_s: float = -LOOK_S
@@ -32,11 +32,11 @@ class ArchiveReport:
 
     def step(self, now_s: float, received_lsn: Lsn | None = None) -> ArchiveState | None:
         """Look, if it is time; `received_lsn`: what the ring has come to, where there is one."""
-        config = self.around.config
+        config = self.context.config
         if config.has_archive:
             self.watch.ask()
         if config.has_archive and self._look is None and now_s - self._begun_s >= LOOK_S:
-            self._look = ArchiveLook(Path(config.archive.folder), self.around.store.identity.segment_bytes)
+            self._look = ArchiveLook(Path(config.archive.folder), self.context.store.identity.segment_bytes)
             self._begun_s = now_s
             self._answer = self.watch.answer
         look = self._look
@@ -48,7 +48,7 @@ class ArchiveReport:
             found = look.result(0)
         except TidemarkError as error:
             if not self._is_told:
-                self.around.log.warning("the archive cannot be looked at", **describe_error(error))
+                self.context.log.warning("the archive cannot be looked at", **describe_error(error))
             self._is_told = True
             return None
         self._is_told = False
@@ -56,7 +56,7 @@ class ArchiveReport:
         return found
 
     def _tell(self, found: ArchiveState, received_lsn: Lsn | None) -> None:
-        metrics = self.around.metrics
+        metrics = self.context.metrics
         metrics.archive_bytes.set(found.byte_count)
         metrics.archive_free.set(found.free_bytes)
         self.watch.compare(self._answer, found)
@@ -69,5 +69,5 @@ class ArchiveReport:
 
     def _begin_lsn(self) -> Lsn | None:
         """Return where the capture began: nothing behind it was ever archived, which is to be seen as a lag, too."""
-        beginning = self.around.store.view().beginning
+        beginning = self.context.store.view().beginning
         return beginning.lsn if beginning is not None else None

@@ -32,7 +32,7 @@ from tidemark.io.node.node import NodeArchiving
 from tidemark.io.state.state import StateStore
 from tidemark.model.errors import TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.state import Archiving
@@ -47,7 +47,7 @@ ResultT = TypeVar("ResultT")
 class ArchivingWatch:
     """Asks the node now and then; what comes of it goes into the state and the metrics."""
 
-    around: Surroundings
+    context: CaptureContext
     errands: NodeErrands
     _asked: Future[NodeArchiving] | None = None
     _asked_s: float = -ASK_S
@@ -74,7 +74,7 @@ class ArchivingWatch:
 
     def compare(self, answer: NodeArchiving | None, found: ArchiveState) -> Archiving:
         """Hold what the node said beside what is in the folder; write it down if it is news."""
-        store, config = self.around.store, self.around.config
+        store, config = self.context.store, self.context.config
         before = store.archiving()
         beginning = store.view().beginning
         if answer is None or beginning is None:
@@ -113,14 +113,14 @@ class ArchivingWatch:
         if answer.insert_lsn == INVALID_LSN:
             return before.off_lsn, before.on_lsn  # a standby does not say
         begin_lsn = segment_start(segment_of(answer.insert_lsn, found.segment_bytes), found.segment_bytes)
-        if is_filled_by_nothing(answer, found, self.around.config.archive.filled_by):
+        if is_filled_by_nothing(answer, found, self.context.config.archive.filled_by):
             return begin_lsn, INVALID_LSN
         if not answer.is_on or begin_lsn < before.off_lsn:  # others fill it; or the node went back in its WAL
             return INVALID_LSN, INVALID_LSN
         return before.off_lsn, before.on_lsn or begin_lsn if before.off_lsn else INVALID_LSN
 
     def _missing(self, found: ArchiveState, off_lsn: Lsn) -> Missing:
-        start = self.around.store.marks().start
+        start = self.context.store.marks().start
         if start is None:
             return Missing()
         return missing(found, start.position.timeline, start.restart_lsn, off_lsn)
@@ -128,7 +128,7 @@ class ArchivingWatch:
     def _show(self, seen: Archiving) -> None:
         since_us = seen.waiting_since_us
         waited_s = max(0.0, (self._clock.wall_us() - since_us) / US_PER_S) if since_us else 0.0
-        self.around.metrics.archive_waiting_seconds.set(waited_s)
+        self.context.metrics.archive_waiting_seconds.set(waited_s)
 
     def _tell(self, lost: Unrecorded, kept_out: str | None) -> None:
         """Say what is wrong, once as long as it stays the same."""
@@ -140,16 +140,16 @@ class ArchivingWatch:
                 f"{lost.count} segments from {lost.first} on never arrived, which the server archived by its own word"
             )
         if told is not None and told != self._told:
-            self.around.log.warning("the archive is broken", reason=told, hint=ServerCannotArchive.hint)
+            self.context.log.warning("the archive is broken", reason=told, hint=ServerCannotArchive.hint)
         self._told = told
 
 
-def check_archiving(around: Surroundings, errands: NodeErrands) -> None:
+def check_archiving(context: CaptureContext, errands: NodeErrands) -> None:
     """Raise `ServerCannotArchive` before a daemon begins where the server's user cannot fill the spool.
 
     A node that is down, and a folder that gives no answer, are no reason not to begin: `ArchivingWatch` looks again.
     """
-    config, store = around.config, around.store
+    config, store = context.config, context.store
     if not config.has_archive:
         return
     try:

@@ -27,7 +27,7 @@ from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, TimelineId, parse_lsn
 from tidemark.model.position import Epoch, Pointer, Sequence
 from tidemark.runtime.capture.inflow import streams_from, where_the_node_is
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.wal.segments import segment_of, segment_start
 from tidemark.wire.marker import Instance, Marker, MarkerKind, write_marker
 
@@ -64,10 +64,10 @@ class OlderOpen(NamedTuple):
 class NodeErrands:
     """Runs errands until it is closed."""
 
-    def __init__(self, around: Surroundings, key: bytes, incarnation: Incarnation | None = None) -> None:
+    def __init__(self, context: CaptureContext, key: bytes, incarnation: Incarnation | None = None) -> None:
         """`key`: what markers are signed by; `incarnation`: of the daemon that has them written, if it is one."""
-        self._around = around
-        self._dsn = around.config.markers.dsn or around.config.capture.dsn
+        self._context = context
+        self._dsn = context.config.markers.dsn or context.config.capture.dsn
         self._key = key
         self._incarnation = incarnation
         self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
@@ -87,11 +87,11 @@ class NodeErrands:
 
     def find_node(self) -> Future[NodeIdentity]:
         """Ask where the node's WAL ends, over the connection that would stream it."""
-        return self._ask(lambda: where_the_node_is(self._around))
+        return self._ask(lambda: where_the_node_is(self._context))
 
     def has_wal(self, lsn: Lsn) -> Future[bool]:
         """Ask if the node has the WAL from `lsn` on, by beginning to stream it."""
-        return self._ask(lambda: streams_from(self._around, lsn))
+        return self._ask(lambda: streams_from(self._context, lsn))
 
     def find_older(self, below: FullXid | None) -> Future[OlderOpen]:
         """Ask which transactions older than `below` are open; None: older than the next one."""
@@ -109,7 +109,7 @@ class NodeErrands:
         self, kind: MarkerKind, epoch: Epoch, pointer: Pointer | None, *, sequence: int = 0, reason: str = ""
     ) -> Future[Lsn]:
         """Write a marker; tells where its record ends."""
-        identity = self._around.store.identity
+        identity = self._context.store.identity
         instance = Instance(identity.system_identifier, identity.capture)
         marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason, self._incarnation)
         return self._ask(lambda: self._write(marker))
@@ -156,7 +156,7 @@ class NodeErrands:
         if dsn not in self._nodes:
             node = Node(dsn)
             try:
-                node.check_same_node(self._around.store.identity.system_identifier)
+                node.check_same_node(self._context.store.identity.system_identifier)
                 node.query("SET synchronous_commit = 'local'")  # no hang behind a synchronous standby that is away
             except BaseException:
                 node.close()
@@ -165,7 +165,7 @@ class NodeErrands:
         return self._nodes[dsn]
 
     def _older(self, below: FullXid | None) -> OlderOpen:
-        node = self._session(self._around.config.capture.dsn)
+        node = self._session(self._context.config.capture.dsn)
         snapshot = node.snapshot()
         below = snapshot.xmax if below is None else below
         if snapshot.xmin >= below:
@@ -174,9 +174,9 @@ class NodeErrands:
         return OlderOpen(below, names or "none that this role can see")
 
     def _timeline(self) -> TimelineId | None:
-        if self._session(self._around.config.capture.dsn).is_in_recovery():
+        if self._session(self._context.config.capture.dsn).is_in_recovery():
             return None
-        return where_the_node_is(self._around).timeline
+        return where_the_node_is(self._context).timeline
 
     def _primary(self) -> Node:
         node = self._session()
@@ -199,15 +199,15 @@ class NodeErrands:
             self._tell_left_out(error)
             raise
         except Exception:
-            self._around.metrics.markers_failed.inc()
+            self._context.metrics.markers_failed.inc()
             raise
-        self._around.metrics.markers_written.inc(marker.kind.value)
+        self._context.metrics.markers_written.inc(marker.kind.value)
         return parse_lsn(str(end_lsn))
 
     def _tell_left_out(self, error: MarkersLeftOut) -> None:
         if not self._told_left_out:
             self._told_left_out = True
-            self._around.log.warning("markers are left out", **describe_error(error))
+            self._context.log.warning("markers are left out", **describe_error(error))
 
     def _mark(self) -> WalMark:
         ((record_bytes, snapshot),) = self._session().query(
@@ -236,12 +236,12 @@ class NodeErrands:
             self._session().query("SELECT pg_switch_wal()")
         except PermissionMissing as error:
             self._may_switch = False
-            self._around.log.warning(
+            self._context.log.warning(
                 "segment switches are not granted: in archive mode changes arrive when the server switches by itself",
                 **describe_error(error),
             )
             return False
-        self._around.metrics.segment_switches.inc()
+        self._context.metrics.segment_switches.inc()
         return True
 
     def _switch_late(self) -> None:
@@ -259,7 +259,7 @@ class NodeErrands:
             self._forget_nodes()
 
     def _segment_begin(self, lsn: Lsn) -> Lsn:
-        segment_bytes = self._around.store.identity.segment_bytes
+        segment_bytes = self._context.store.identity.segment_bytes
         return segment_start(segment_of(lsn, segment_bytes), segment_bytes)
 
     def _have_arrived_before(self, insert_lsn: Lsn) -> bool:
@@ -267,7 +267,7 @@ class NodeErrands:
 
         Where archiving is broken each switch would only add a segment to what the node keeps.
         """
-        config, store = self._around.config, self._around.store
+        config, store = self._context.config, self._context.store
         if not config.has_archive:
             return True
         begin_lsn, start = self._segment_begin(insert_lsn), store.marks().start
@@ -285,5 +285,5 @@ class NodeErrands:
         """Tell if the grant that was missing is there; asked as often as a switch is wanted (`archive.switch_s`)."""
         self._may_switch = self._session().archiving().may_switch
         if self._may_switch:
-            self._around.log.info("segment switches are granted by now")
+            self._context.log.info("segment switches are granted by now")
         return self._may_switch

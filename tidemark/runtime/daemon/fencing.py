@@ -19,7 +19,7 @@ from tidemark.model.incarnation import Incarnation
 from tidemark.model.lsn import NO_TIMELINE, Lsn, TimelineId
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import MarkersLeftOut, NodeErrands
 from tidemark.runtime.recovery.taking_over import is_waited_for
 from tidemark.wal.versions import PAGE_BYTES
@@ -34,9 +34,9 @@ ANSWERED_MAX = 16  # rivals; each costs one marker
 class Fence:
     """Of one process. `meet` and `watch` are called by the thread that reads the WAL, the rest by the daemon's loop."""
 
-    def __init__(self, around: Surroundings, incarnation: Incarnation, errands: NodeErrands) -> None:
-        self._around = around
-        self._store = around.store
+    def __init__(self, context: CaptureContext, incarnation: Incarnation, errands: NodeErrands) -> None:
+        self._context = context
+        self._store = context.store
         self._incarnation = incarnation
         self._errands = errands
         self._clock = SystemClock()
@@ -98,7 +98,7 @@ class Fence:
                 return
             self._answered.add(marker.incarnation)
             self._unanswered = True
-        self._around.log.warning(
+        self._context.log.warning(
             "a marker of another copy of this state was met: it is answered by a start marker, which stops that copy",
             at_lsn=lsn,
             rival=marker.incarnation,
@@ -153,7 +153,7 @@ class Fence:
         if isinstance(error, MarkersLeftOut):
             self._is_left_out = True
         elif error is not None:
-            self._around.log.warning("the start marker was not written", **describe_error(error))
+            self._context.log.warning("the start marker was not written", **describe_error(error))
             self._written, self._not_before_s = None, now_s + TRY_AGAIN_S
         elif self._unanswered:
             self._write(marks)

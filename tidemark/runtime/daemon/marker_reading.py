@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidemark.io.host.clock import boot_ns
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Sequence
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.wire.marker import Ignored, Instance, Marker, MarkerKind, read_marker
 
 
@@ -25,12 +25,12 @@ class MetCheck:
 class MarkerReader:
     """Reads the markers of one capture."""
 
-    def __init__(self, around: Surroundings, key: bytes) -> None:
-        identity = around.store.identity
+    def __init__(self, context: CaptureContext, key: bytes) -> None:
+        identity = context.store.identity
         self._instance = Instance(identity.system_identifier, identity.capture)
         self._key = key
-        self._metrics = around.metrics
-        self._log = around.log
+        self._metrics = context.metrics
+        self._log = context.log
         self._told: set[Ignored] = set()
         self.met_check: MetCheck | None = None  # the last one; read by any thread
 

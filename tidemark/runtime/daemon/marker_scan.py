@@ -15,7 +15,7 @@ from tidemark.model.errors import CorruptWal, TidemarkError, WalGap
 from tidemark.model.lsn import INVALID_LSN, Lsn, TimelineId
 from tidemark.runtime.capture.signal import Signal
 from tidemark.runtime.capture.source_thread import Link, SourceThread
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.archive_damage import in_archive
 from tidemark.runtime.replay.decode_run import InvalidWal
 from tidemark.runtime.replay.offline import check_same_cluster
@@ -31,12 +31,12 @@ OnContent = Callable[[Lsn, bytes], object]
 class MarkerScan(SourceThread):
     """Follows an archive, and tells of each message under our prefix."""
 
-    def __init__(self, around: Surroundings, start_lsn: Lsn, on_content: OnContent) -> None:
+    def __init__(self, context: CaptureContext, start_lsn: Lsn, on_content: OnContent) -> None:
         """Begin with the segment that holds `start_lsn`; what stands before that was met already."""
         super().__init__("marker-scan", Signal())
-        self._around = around
-        self._segment_bytes = around.store.identity.segment_bytes
-        self._folder = Path(around.config.archive.folder)
+        self._context = context
+        self._segment_bytes = context.store.identity.segment_bytes
+        self._folder = Path(context.config.archive.folder)
         self._on_content = on_content
         self._start_lsn = start_lsn
         self.read_lsn = segment_start(segment_of(start_lsn, self._segment_bytes), self._segment_bytes)
@@ -54,10 +54,10 @@ class MarkerScan(SourceThread):
 
     def _read_on(self) -> None:
         try:
-            archive = ArchiveFolder(self._folder, whole_only=True, of=self._around.store.identity.system_identifier)
+            archive = ArchiveFolder(self._folder, whole_only=True, of=self._context.store.identity.system_identifier)
         except NoWal:
             return  # not yet
-        check_same_cluster(archive, self._around.store.identity.system_identifier)
+        check_same_cluster(archive, self._context.store.identity.system_identifier)
         try:
             for piece in archive.read_what_is_there(self.read_lsn):
                 self._take(piece)
@@ -65,15 +65,15 @@ class MarkerScan(SourceThread):
                     return
         except (WalGap, CorruptWal) as error:
             self.broken = self._placed(error)
-            self._around.metrics.errors.inc()
-            self._around.log.warning("the archive is broken here", **describe_error(self.broken))
+            self._context.metrics.errors.inc()
+            self._context.log.warning("the archive is broken here", **describe_error(self.broken))
             self._pass(archive)
 
     def _placed(self, error: TidemarkError) -> TidemarkError:
         """Return an error with the file that it is in."""
         if not isinstance(error, InvalidWal):
             return error
-        identity = self._around.store.identity
+        identity = self._context.store.identity
         return in_archive(self._folder, identity.system_identifier, error, error.invalid.lsn, self.fed_lsn)
 
     @property
@@ -114,5 +114,5 @@ class MarkerScan(SourceThread):
             self._changes.forget()
 
     def _new_framer(self) -> Framer:
-        identity = self._around.store.identity
+        identity = self._context.store.identity
         return Framer(system_identifier=identity.system_identifier, segment_bytes=self._segment_bytes)

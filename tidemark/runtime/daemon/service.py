@@ -34,7 +34,7 @@ from tidemark.io.state.write_guard import WriteGuard
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role
 from tidemark.runtime.capture.capture import kernels_are_compiled
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import check_archiving
 from tidemark.runtime.daemon.daemon import Daemon, Work
 from tidemark.runtime.daemon.effects import HandoverPoint
@@ -49,17 +49,17 @@ MOVED_HELP = "This state was moved here, or overtaken by a copy of itself, and i
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class DaemonContext:
     """What a daemon's work is made of."""
 
-    around: Surroundings
+    context: CaptureContext
     owner: Owner
     errands: NodeErrands
     markers: MarkerReader
     fence: Fence
 
 
-MakeWork = Callable[[Means], Work]
+MakeWork = Callable[[DaemonContext], Work]
 
 
 def daemon_command(role: Role, told: str, make_work: MakeWork) -> click.Command:
@@ -111,12 +111,12 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         beat = store.environment.heartbeat
         beat.beat(slot)
         stack.callback(beat.clear, slot)
-        around, key = Surroundings(config, store, metrics, log), load_marker_key(config, folder)
+        context, key = CaptureContext(config, store, metrics, log), load_marker_key(config, folder)
         patiently(partial(store.note_marker_key, role.value, key_name(key)), folder.root, log)
-        markers = MarkerReader(around, key)
-        errands = NodeErrands(around, key, incarnation)
-        check_archiving(around, errands)
-        work = make_work(Means(around, lock.owner, errands, markers, Fence(around, incarnation, errands)))
+        markers = MarkerReader(context, key)
+        errands = NodeErrands(context, key, incarnation)
+        check_archiving(context, errands)
+        work = make_work(DaemonContext(context, lock.owner, errands, markers, Fence(context, incarnation, errands)))
         daemon = Daemon(
             work, beat, slot, metrics=metrics, log=log, room=Room([folder.root], metrics.disk_full_seconds, log)
         )

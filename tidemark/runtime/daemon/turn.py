@@ -10,17 +10,17 @@ from tidemark.runtime.capture.capture import Capture, DecodingStuck
 from tidemark.runtime.capture.following import AskLeader
 from tidemark.runtime.capture.inflow import MakeInflow, cut_spool
 from tidemark.runtime.capture.interpreter import put_latency_first
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.replay.diverged import WalDiverged
 
 
 class Turn:
     """Holds a process's capture while it has one; says ahead to the watchdog what takes long."""
 
-    def __init__(self, around: Surroundings, slot: Slot) -> None:
+    def __init__(self, context: CaptureContext, slot: Slot) -> None:
         self.capture: Capture | None = None
         self.epoch: Epoch | None = None  # the last that was this process's
-        self._around = around
+        self._context = context
         self._slot = slot
         self._stuck: DecodingStuck | None = None
 
@@ -28,11 +28,11 @@ class Turn:
         self, epoch: Epoch, make_inflow: MakeInflow, on_marker: OnMarker, ask_leader: AskLeader | None = None
     ) -> None:
         """Make a capture under `epoch`, and start it; with `ask_leader` it follows, and delivers nothing."""
-        self._around.log.info("epoch taken", epoch=str(epoch))
-        self._around.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
+        self._context.log.info("epoch taken", epoch=str(epoch))
+        self._context.store.environment.heartbeat.beat(self._slot, ahead_s=START_S_MAX)
         self.epoch = epoch
         self.capture = Capture(
-            self._around, epoch, make_inflow, on_marker=on_marker, ask_leader=ask_leader, in_daemon=True
+            self._context, epoch, make_inflow, on_marker=on_marker, ask_leader=ask_leader, in_daemon=True
         )
         self.capture.start()
         put_latency_first()
@@ -42,14 +42,14 @@ class Turn:
         capture, self.capture = self.capture, None
         if capture is None:
             return
-        self._around.store.environment.heartbeat.beat(self._slot, ahead_s=STOP_S_MAX)
+        self._context.store.environment.heartbeat.beat(self._slot, ahead_s=STOP_S_MAX)
         try:
             capture.stop()
         except DecodingStuck as stuck:
             self._stuck = stuck
             raise
         except Exception as error:  # noqa: BLE001 - it is over, and the mode says who goes on
-            self._around.log.warning("the capture did not stop in order", **describe_error(error))
+            self._context.log.warning("the capture did not stop in order", **describe_error(error))
         del capture
         gc.unfreeze()
         gc.collect()  # its parts refer to each other, and to views of the ring's memory, which is to be free now
@@ -58,7 +58,7 @@ class Turn:
         """Let go of a capture that has delivered what tables to be copied wait for: the next one copies them first."""
         if self.capture is None or not self.capture.is_to_begin_anew:
             return False
-        self._around.log.info("restarting capture to copy the tables that the rewind queued")
+        self._context.log.info("restarting capture to copy the tables that the rewind queued")
         self.let_go()
         return True
 
@@ -73,8 +73,8 @@ class Turn:
         self.let_go()
         if capture.may_have_given_out(error.fork_lsn):
             return False
-        cut_spool(self._around, error.fork_lsn)
-        self._around.log.warning(
+        cut_spool(self._context, error.fork_lsn)
+        self._context.log.warning(
             "WAL is let go of that was not delivered: the timeline ended before it",
             at_lsn=error.fork_lsn,
             received_lsn=capture.progress.received_lsn,

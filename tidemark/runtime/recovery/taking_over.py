@@ -20,7 +20,7 @@ from tidemark.io.state.state_views import StateMarks, StateView
 from tidemark.model.errors import StateError
 from tidemark.model.lsn import INVALID_LSN, format_lsn
 from tidemark.runtime.capture.network import Reached, check_delivered
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.recovery.lake_stock import lake_stock
 from tidemark.runtime.recovery.rebuild import EPOCHS_MAX, LakeStock, numbers_behind
 from tidemark.runtime.replay.diverged import WalDiverged
@@ -66,15 +66,15 @@ def check_start(view: StateView) -> None:
         raise NoStart(f"delivery would begin from {delivered.pointer.position}: {error}") from error
 
 
-def find_start(around: Surroundings, owner: Owner) -> None:
+def find_start(context: CaptureContext, owner: Owner) -> None:
     """Make a promoted follower's state that of a deliverer; nothing is done where that was done already."""
-    store, config = around.store, around.config
+    store, config = context.store, context.config
     view = store.view()
     if view.followed is None:
         return
     lake = lake_stock(Path(config.standby.lake), view.identity) if config.standby.lake else None
     if lake is not None and lake.position is not None:
-        _check_branch(around, lake)
+        _check_branch(context, lake)
     with store.transaction(None) as moving:
         followed = moving.followed()
         if followed is None:
@@ -90,8 +90,8 @@ def find_start(around: Surroundings, owner: Owner) -> None:
                 moving.put_copy(*key, progress)
         moving.drop(FOLLOWED)
         delivered = moving.delivered()
-    around.metrics.leader_lsn.set(INVALID_LSN)
-    around.log.info(
+    context.metrics.leader_lsn.set(INVALID_LSN)
+    context.log.info(
         "start found",
         delivered=str(delivered.pointer.position) if delivered else None,
         restart_lsn=delivered.pointer.restart_lsn if delivered else None,
@@ -105,10 +105,10 @@ def is_waited_for(marks: StateMarks) -> bool:
     return marks.followed is not None
 
 
-def _check_branch(around: Surroundings, lake: LakeStock) -> None:
+def _check_branch(context: CaptureContext, lake: LakeStock) -> None:
     """Raise `WalDiverged` where the lake holds what never happened on this node."""
-    with closing(WalStream(around.config.capture.dsn)) as stream:
-        here = stream.identify(around.store.identity.system_identifier)
+    with closing(WalStream(context.config.capture.dsn)) as stream:
+        here = stream.identify(context.store.identity.system_identifier)
         history = stream.timeline_history(here.timeline)
     try:
         check_delivered(history, Reached.by_delivering(lake.position))

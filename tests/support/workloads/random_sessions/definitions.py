@@ -128,7 +128,7 @@ def type_(draw: Draw) -> Step:
     )
 
 
-def around(draw: Draw) -> Step:
+def context(draw: Draw) -> Step:
     """Change what stands around tables: indexes, grants, comments, sequences, large objects."""
     table, name = draw.table(), draw.column()
     return Step(
@@ -182,7 +182,7 @@ DEFINITIONS: Mapping[Callable[[Draw], Step], float] = {
     rewrite: 2,
     partition: 1,
     type_: 1.5,
-    around: 2,
+    context: 2,
     behaviour: 2,
 }
 

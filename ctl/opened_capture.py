@@ -14,13 +14,15 @@ from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
-from tidemark.runtime.context import Surroundings
+from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.effects import HandoverPoint
 from tidemark.runtime.daemon.errands import NodeErrands
 
 
 @contextmanager
-def surrounded(state: Path, config: Path | None, *, kills: bool = False) -> Iterator[tuple[Surroundings, NodeErrands]]:
+def opened_capture(
+    state: Path, config: Path | None, *, kills: bool = False
+) -> Iterator[tuple[CaptureContext, NodeErrands]]:
     """Open the state; its counters are for nobody, its log is for the terminal.
 
     A process that is stuck inside a write transaction is told there, since whoever writes waits for it; `kills`: or
@@ -33,9 +35,9 @@ def surrounded(state: Path, config: Path | None, *, kills: bool = False) -> Iter
     log = get_log("cdcctl")
     guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
     with StateStore.open(folder, guarded=guard) as store:
-        around = Surroundings(chosen, store, Metrics(store.identity.capture), log)
-        errands = NodeErrands(around, load_marker_key(chosen, folder))
+        context = CaptureContext(chosen, store, Metrics(store.identity.capture), log)
+        errands = NodeErrands(context, load_marker_key(chosen, folder))
         try:
-            yield around, errands
+            yield context, errands
         finally:
             errands.close()
