@@ -197,7 +197,7 @@ class TableRecopy:
             )
         if ended:
             raise NotComplete(
-                f"not copied, as they were dropped or left the selection meanwhile: {', '.join(ended)}",
+                f"not copied, as they were dropped, left the selection, or were cancelled: {', '.join(ended)}",
                 hint="see that they are there and selected, then request them again",
             )
 

@@ -47,6 +47,7 @@ from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
 
+NOTHING_CONFIRMED = Confirmed(0, 0, 0)
 STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
 
 
@@ -78,7 +79,10 @@ class Realtime:
     def start(self) -> None:
         """Begin; what an earlier process had under way is gone with its buffer."""
         marks = self._store.marks()
-        self._confirm(marks)  # the first look, before anything is delivered
+        if marks.horizon is not None:
+            self._confirm(marks)  # the first look, before anything is delivered
+        else:
+            self._pacing.is_due(NOTHING_CONFIRMED, self._clock.monotonic_s())
         stage = marks.stage
         if stage in (Stage.RETURNING, Stage.RETURNED):
             self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was started anew on its way back")
@@ -268,7 +272,7 @@ class Realtime:
         switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
         if switched is None or switched.epoch is None:
             return
-        self._way_back.drop()
+        self._way_back.is_needless()
         self._stalled.went_on()
         try:
             self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))

@@ -63,6 +63,11 @@ class WayBack:
         self._wants_soon = True
         self._not_before_s = 0.0
 
+    def is_needless(self) -> None:
+        """Let go of what is buffered, and of the operator's wish: realtime has come back by another way."""
+        self._wants_soon = False
+        self.drop()
+
     def drop(self) -> None:
         """Let go of what is buffered."""
         buffer, self._buffer, self._marker = self._buffer, None, None

@@ -342,3 +342,24 @@ def test_a_request_that_cannot_be_served_is_put_off_or_fails_by_name_and_the_str
         assert generations(items)[-1] == (2, False)
         assert generations(items, "other") == [(1, True), (1, False)]
         assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
+
+
+@pytest.mark.feature("I30")
+def test_a_request_for_a_table_that_the_node_cannot_read_fails_by_name_and_the_stream_goes_on(
+    cluster: Cluster, database: str, tmp_path: Path
+) -> None:
+    fill(cluster, database, rows=10)
+    cluster.sql("CREATE TYPE mood AS ENUM ('good'); CREATE TABLE broken (id int PRIMARY KEY, mood mood)", database)
+    cluster.sql("INSERT INTO broken VALUES (1, 'good')", database)
+    options = {"TIDEMARK_RETRY__FIRST_S": "0.01", "TIDEMARK_RETRY__MAX_S": "0.01"}
+    with running(cluster, database, tmp_path, copy=True, **options) as sidecar:
+        sidecar.catch_up()
+        cluster.sql("DELETE FROM pg_enum WHERE enumtypid = 'mood'::regtype", database)  # its row has no text any more
+        done = recopy(sidecar, "broken")
+        assert done.code == ExitCode.UNEXPECTED
+        assert "readings of a table failed" in done.err
+        assert steps(done) == {f"{database}.public.broken": "failed"}
+        cluster.sql("INSERT INTO account VALUES (101, 'beside it')", database)
+        items = sidecar.catch_up()
+        assert generations(items, "broken") == [(1, True), (1, False)]
+        assert 101 in replayed(change_log(items, "account"))

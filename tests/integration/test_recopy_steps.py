@@ -11,12 +11,15 @@ from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
 from tidemark.runtime.first_copy.recopying import (
+    DOUBLED_MAX,
+    OLDER_WAIT_S,
     PUT_OFF_S,
     Due,
     Recopying,
     cancel_recopies,
     fail,
     not_begun,
+    older_wait_s,
     put_off,
     request_recopies,
 )
@@ -81,6 +84,19 @@ def test_a_copy_that_is_put_off_is_as_it_was_and_is_tried_again_later(store: Sta
     assert recopying.step(progress(store, 0), epoch, 100.0 + PUT_OFF_S - 1) is Due.LATER
     assert "tried again" in recopying.waits_for
     assert recopying.step(progress(store, 0), epoch, 100.0 + PUT_OFF_S) is Due.NOW
+
+
+@pytest.mark.feature("I30")
+def test_each_time_that_a_copy_is_put_off_doubles_its_wait_and_the_pause_up_to_a_bound(store: StateStore) -> None:
+    recopying, epoch = Recopying(store), taken(store)
+    request(store)
+    for times in range(DOUBLED_MAX + 3):
+        recopying.queue(epoch, 0.0)
+        assert older_wait_s(store) == OLDER_WAIT_S * 2 ** min(times, DOUBLED_MAX)
+        put_off(store, epoch, [TABLE])
+        pause_s = PUT_OFF_S * 2 ** min(times, DOUBLED_MAX)
+        assert recopying.step(progress(store, 0), epoch, pause_s - 1) is Due.LATER
+        assert recopying.step(progress(store, 0), epoch, pause_s) is Due.NOW
 
 
 @pytest.mark.feature("I30")

@@ -23,6 +23,7 @@ from tidemark.pipeline.lake.failures import first_reason
 LOG_FOLDER = "_delta_log"
 REASON_MAX = 200  # characters of a foreign message
 _CHUNK_BYTES = 1 << 20
+BATCH_ROWS = 1024  # read at once: rows may be wide
 
 
 def damage_of(uri: str) -> str:
@@ -35,9 +36,12 @@ def damage_of(uri: str) -> str:
             table = DeltaTable(uri)
         except TableNotFoundError:
             return ""  # it was removed, or it is the lake's folder that is gone
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError):
             _read_bytes(*log.iterdir())
-            return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
+            try:  # once more: what was an error of the disk or of memory may have passed
+                table = DeltaTable(uri)
+            except DeltaError as error:
+                return f"the commit log of {uri} cannot be read: {first_reason(str(error))[:REASON_MAX]}"
         found = next(_damaged_files(uri, table), "")
         # NB: a file may have been removed by maintenance that was committed meanwhile.
         return "" if has_commit(uri, table.version() + 1) else found
@@ -61,8 +65,10 @@ def _damaged_files(uri: str, table: DeltaTable) -> Iterator[str]:
             continue
         try:
             with pq.ParquetFile(path) as file:
-                for _ in file.iter_batches():
+                for _ in file.iter_batches(batch_size=BATCH_ROWS):
                     pass
+        except (pa.ArrowNotImplementedError, MemoryError):
+            continue  # too large to be read like this, which says nothing of the file
         except (pa.ArrowException, OSError) as error:
             _read_bytes(path)
             yield f"data file {path} is damaged: {first_reason(str(error))[:REASON_MAX]}"

@@ -44,7 +44,7 @@ from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
-from tidemark.runtime.first_copy.recopying import OLDER_WAIT_S, fail, not_begun, put_off
+from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, put_off
 from tidemark.runtime.seed.copy_plan import CopyTask, TableKey, database_names, plan_copies, selection_told
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
@@ -105,7 +105,10 @@ class FirstCopy:
             tasks = self._trying(self._plan)
             self._metrics.copy_tables_left.set(len(tasks))
             while tasks:
-                self._trying(lambda: self._run(tasks))
+                try:
+                    self._trying(lambda: self._run(tasks))
+                except (CopyConflicts, TableUnreadable) as error:
+                    self._give_up(tasks, error)
         self._log.info("first copy done")
 
     def _trying(self, attempt: Callable[[], Result]) -> Result:
@@ -170,14 +173,23 @@ class FirstCopy:
             try:
                 self._copy(self._sessions.source(task.database, names[task.database]), task, timeline, lx)
             except NodeUnfit as error:
-                key = (task.database, task.relation)
-                if key not in not_begun(self._store):
-                    raise
-                self._sessions.close()
-                self._fail({key: str(error)})
-            tasks.pop(0)
-            self._conflicts = self._failures = 0
-            self._metrics.copy_tables_left.set(len(tasks))
+                self._give_up(tasks, error)
+            else:
+                self._done_with(tasks)
+
+    def _give_up(self, tasks: list[CopyTask], error: NodeUnfit) -> None:
+        """Fail the request for the table in hand; raise `error` where it is none, or where its copy has begun."""
+        key = (tasks[0].database, tasks[0].relation)
+        if key not in not_begun(self._store):
+            raise error
+        self._sessions.close()
+        self._fail({key: str(error)})
+        self._done_with(tasks)
+
+    def _done_with(self, tasks: list[CopyTask]) -> None:
+        tasks.pop(0)
+        self._conflicts = self._failures = 0
+        self._metrics.copy_tables_left.set(len(tasks))
 
     def _leave_databases(self, node: Node, tasks: list[CopyTask]) -> dict[Oid, str]:
         """Return the databases' present names; take tables of those that are gone, or not selected, out of `tasks`."""
@@ -207,7 +219,7 @@ class FirstCopy:
         requested = not_begun(self._store)
         may_wait = all((task.database, task.relation) in requested for task in tasks)
         try:
-            self._wait_for(node, node.snapshot().xmax, min(wait_s, OLDER_WAIT_S) if may_wait else wait_s)
+            self._wait_for(node, node.snapshot().xmax, min(wait_s, older_wait_s(self._store)) if may_wait else wait_s)
         except OlderTransactions as error:
             if not may_wait:
                 raise

@@ -10,7 +10,9 @@ A request is a durable value of the state. It passes through these steps, each o
 
 The copy waits for transactions that are older than it. `sidecar.recopies` looks for them before it stops a capture, but
 one may begin between that look and the copy, and a start of the sidecar does not look. So the copy waits for
-`OLDER_WAIT_S` at most. Then its requests are put off: the copies are as they were, and the stream goes on.
+`OLDER_WAIT_S` at most. Then its requests are put off: the copies are as they were, and the stream goes on. Each time
+that a request is put off doubles both times: under a load in which a longer transaction is always open, it is copied
+all the same.
 
 Only the sidecar queues, in stage REALTIME: the archiver's node may be down. A running capture is restarted for it, once
 the node is known to have the WAL for that (`sidecar.recopies`), and the stream has delivered what was written before
@@ -34,6 +36,7 @@ from tidemark.wire.state import CopyPhase, CopyProgress, Recopy
 
 OLDER_WAIT_S = 5.0  # of a requested copy for older transactions; nothing is delivered meanwhile
 PUT_OFF_S = 30.0  # between the starts of a copy that was put off: each one stops the stream for so long
+DOUBLED_MAX = 6  # times: then the copy waits for 320 s, and is tried again after half an hour
 
 
 class FollowerCopiesNothing(ConfigError):
@@ -98,10 +101,12 @@ class Recopying:
                 f"when it is at most {segment_bytes} bytes behind"
             )
             return Due.LATER
-        if all(request.put_off for request in due) and now_s < self._queued_s + PUT_OFF_S:
+        least = min(request.put_off for request in due)
+        put_off_s = _doubled(PUT_OFF_S, least - 1)
+        if least and now_s < self._queued_s + put_off_s:
             self.waits_for = (
-                f"older transactions were open for more than {OLDER_WAIT_S:g} s when the copy was to begin: it is "
-                f"tried again {PUT_OFF_S:g} s later"
+                f"older transactions were open for more than {_doubled(OLDER_WAIT_S, least - 1):g} s when the copy was "
+                f"to begin: it is tried again {put_off_s:g} s later"
             )
             return Due.LATER
         return Due.NOW
@@ -124,6 +129,16 @@ class Recopying:
                     moving.put_copy(*key, replace(copy, phase=CopyPhase.WAITING))
             moving.put_recopies(recopies_of(requests | queued))
         return len(due)
+
+
+def older_wait_s(store: StateStore) -> float:
+    """Return for how long requested copies wait for older transactions before they are put off."""
+    requests = recopies_by_table(store.recopies()).values()
+    return _doubled(OLDER_WAIT_S, max((request.put_off for request in requests if request.is_queued), default=0))
+
+
+def _doubled(seconds: float, times: int) -> float:
+    return seconds * 2.0 ** min(times, DOUBLED_MAX)
 
 
 def not_begun(store: StateStore) -> frozenset[TableKey]:
