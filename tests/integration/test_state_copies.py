@@ -35,6 +35,7 @@ from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Wa
 PROGRAM = ("-m", "sidecar")
 MOVED = (*PROGRAM, "--moved")
 CONFIRM_S = "0.1"
+DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -214,6 +215,37 @@ def test_a_confirmed_state_stays_confirmed_until_it_has_delivered_what_precedes_
             deliver_to(store, 1100)
             fence.step(store.marks(), None)
             assert not store.incarnations()[0].is_confirmed
+
+
+class KeptErrands(NodeErrands):
+    """Keeps the markers that the node would be given."""
+
+    kept: list[Marker]
+
+    def _write(self, marker: Marker) -> Lsn:
+        self.kept.append(marker)
+        return Lsn(1000)
+
+
+@pytest.mark.feature("I21")
+def test_markers_name_their_writer_only_once_it_has_read_its_own_start_marker(tmp_path: Path) -> None:
+    """A named one before that could stop a clone whose start marker comes first; then both clones stop."""
+    identity = Identity("main", SystemIdentifier(77), "0a0b", 15, 16 << 20, 4 << 20)
+    epoch, others = Epoch(TimelineId(1), 8), (MarkerKind.CONFIRM, MarkerKind.STOP, MarkerKind.TRY_START)
+    with StateStore.create(StateFolder(tmp_path / "state"), identity) as store:
+        incarnation = begin_incarnation(store, Role.SIDECAR, get_log("test"))
+        context = CaptureContext(load_config(None, {}), store, Metrics("main"), get_log("test"))
+        with closing(KeptErrands(context, b"k" * 16, incarnation)) as errands:
+            errands.kept = []
+            fence = Fence(context, incarnation, errands)
+            for kind in (*others, MarkerKind.START):
+                errands.write(kind, epoch, None).result(DEADLINE_S)
+            assert [marker.incarnation for marker in errands.kept] == [None, None, None, incarnation]
+            fence.meet(Lsn(1000), TimelineId(1), errands.kept.pop())
+            errands.kept.clear()
+            for kind in others:
+                errands.write(kind, epoch, None).result(DEADLINE_S)
+            assert [marker.incarnation for marker in errands.kept] == [incarnation] * 3
 
 
 @pytest.mark.feature("I21")

@@ -19,6 +19,13 @@ answers a rival that is behind by another marker, since the rival may not have r
 Of copies that start at one moment, with equal epochs, the one goes on whose start marker comes first in the WAL. The
 others read that marker before their own, and stop. So it does not compare incarnations with their first start markers:
 by that all of them could stop. A start marker of a state that is confirmed does not count as one of these.
+
+For the same reason a process names its incarnation in its other markers only once it has read its own start marker
+(`names_writer`). A named marker before that could stop a copy whose start marker comes first, and so all copies.
+Without a name a marker fences nobody, and its pointer is as good as any.
+
+A process that reads markers but does not deliver (an archiver beside its sidecar) compares epochs only. Of equal
+epochs the process decides that delivers from the same state: it reads the same marker.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,6 +72,12 @@ class ReadingProcess:
     began: Extent | None  # what its state had when it began to deliver; None: its own start marker precedes
     is_confirmed: bool = False  # by an operator, or made anew or promoted: rivals' positions may be ahead
     start_epoch: Epoch | None = None  # of its own start marker, once that was read
+    delivers: bool = True
+
+
+def names_writer(*, is_start: bool, has_read_start: bool) -> bool:
+    """Tell if a marker carries its writer's incarnation; `has_read_start`: the writer has read its own start marker."""
+    return is_start or has_read_start
 
 
 def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: ReadingProcess) -> Verdict:
@@ -79,7 +92,8 @@ def judge(claim: Claim, history: Iterable[KnownIncarnation], reader: ReadingProc
     now = reader.now.epoch
     if claim.is_first and reader.began is None and claim.epoch == now == reader.start_epoch:
         return Verdict.BEHIND
-    if now is None or (claim.epoch, claim.incarnation) > (now, reader.incarnation):
+    is_greater = claim.epoch == now and reader.delivers and claim.incarnation > reader.incarnation
+    if now is None or claim.epoch > now or is_greater:
         return Verdict.OVERTAKEN
     return Verdict.BEHIND if reader.began is None else Verdict.PASSED
 

@@ -16,6 +16,7 @@ from tidemark.engine.incarnations import (
     Verdict,
     ended,
     judge,
+    names_writer,
     with_one_more,
 )
 from tidemark.model.incarnation import Extent, Incarnation, KnownIncarnation
@@ -56,6 +57,7 @@ class State:
     is_confirmed: bool = False
     overtaken: Claim | None = None
     process: Process | None = None
+    watched: int = 0  # up to which record its archiver, which delivers nothing, has read
 
     @property
     def extent(self) -> Extent:
@@ -87,11 +89,12 @@ class World:
         state.epoch += 1
         state.process = Process(name, began, max(0, state.delivered + 1 - back), len(self.wal))
 
-    def mark(self, state: State, *, is_first: bool = False) -> None:
-        """Write down how far it is confirmed."""
+    def mark(self, state: State, *, is_start: bool = False, is_first: bool = False) -> None:
+        """Write down how far it is confirmed; `is_start`: as a start marker."""
         if state.process is not None:
             epoch, reached = Epoch(FIRST, state.epoch), position(state.delivered + 1)
-            self.wal.append(Claim(state.process.incarnation, epoch, reached, is_first))
+            is_named = names_writer(is_start=is_start, has_read_start=state.process.start is not None)
+            self.wal.append(Claim(state.process.incarnation if is_named else None, epoch, reached, is_first))
 
     def read(self, state: State, times: int) -> None:
         """Read on, deliver what commits, judge what is a marker; write the start marker when it is due."""
@@ -111,7 +114,7 @@ class World:
         if process.is_written or state.is_confirmed or process.next >= process.flush:
             is_first = not process.is_written and not process.wants_to_answer and not state.is_confirmed
             process.is_written, process.wants_to_answer = True, False
-            self.mark(state, is_first=is_first)
+            self.mark(state, is_start=True, is_first=is_first)
 
     def _meet(self, state: State, process: Process, at: int, claim: Claim) -> None:
         if claim.incarnation == process.incarnation and process.is_written and process.start is None:
@@ -127,11 +130,23 @@ class World:
                 process.answered.add(claim.incarnation)
                 process.wants_to_answer = True
 
+    def watch(self, state: State, times: int) -> None:
+        """Let the state's archiver read on, which delivers nothing."""
+        archiver = Incarnation(f"{self.names[-1]:04}-archiver-{self.states.index(state)}")
+        until = min(state.watched + times, len(self.wal))
+        for record in self.wal[state.watched : until]:
+            if record is not None and state.overtaken is None:
+                reader = ReadingProcess(archiver, state.extent, None, state.is_confirmed, delivers=False)
+                if judge(record, state.history, reader) is Verdict.OVERTAKEN:
+                    state.overtaken, state.process = record, None
+        state.watched = until
+
     def settle(self) -> None:
         """Let everybody read all that there is, and write what is due."""
         for _ in range(ROUNDS):
             for state in self.states:
                 self.read(state, len(self.wal))
+                self.watch(state, len(self.wal))
                 assert len(self.wal) < 10_000, "markers answer markers without end"
 
     @property
@@ -142,11 +157,12 @@ class World:
 
 NAMES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["commit", "mark", "read", "start", "kill", "epoch"]), st.integers(0, 5)), max_size=40
+    st.tuples(st.sampled_from(["commit", "mark", "read", "watch", "start", "kill", "epoch"]), st.integers(0, 5)),
+    max_size=40,
 )
 MOVES = st.lists(
     st.tuples(
-        st.sampled_from(["commit", "mark", "read", "start", "kill", "epoch", "copy", "moved"]),
+        st.sampled_from(["commit", "mark", "read", "watch", "start", "kill", "epoch", "copy", "moved"]),
         st.integers(0, 2),
         st.integers(0, 5),
     ),
@@ -162,6 +178,8 @@ def step(world: World, state: State, what: str, size: int) -> None:
             world.mark(state)
         case "read":
             world.read(state, 3 * size + 1)
+        case "watch":
+            world.watch(state, 3 * size + 1)
         case "start" | "moved":
             world.start(state, back=3 * size, moved=what == "moved")
         case "kill":
@@ -222,10 +240,15 @@ def test_of_two_copies_of_which_the_second_is_confirmed_exactly_one_goes_on(
 @pytest.mark.feature("I21")
 @settings(max_examples=300)
 @given(
-    names=NAMES, before=STEPS, count=st.integers(2, 3), reads=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)))
+    names=NAMES,
+    before=STEPS,
+    count=st.integers(2, 3),
+    after=st.lists(
+        st.tuples(st.sampled_from(["read", "mark", "watch", "commit"]), st.integers(0, 2), st.integers(0, 9))
+    ),
 )
 def test_of_copies_that_start_at_one_moment_exactly_one_goes_on(
-    names: list[int], before: list[tuple[str, int]], count: int, reads: list[tuple[int, int]]
+    names: list[int], before: list[tuple[str, int]], count: int, after: list[tuple[str, int, int]]
 ) -> None:
     world = World(names)
     (state,) = world.states
@@ -235,9 +258,10 @@ def test_of_copies_that_start_at_one_moment_exactly_one_goes_on(
     while len(world.states) < count:
         step(world, state, "copy", 0)
     for each in world.states:
+        each.watched = max(0, each.delivered + 1)  # from where its archiver reads that starts now
         world.start(each)
-    for which, size in reads:
-        world.read(world.states[which % count], size)
+    for what, which, size in after:
+        step(world, world.states[which % count], what, size)
     world.settle()
     assert len(world.running) == 1
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, Full, Queue
 from typing import NamedTuple, TypeVar
 
+from tidemark.engine.incarnations import names_writer
 from tidemark.engine.marking import WalMark
 from tidemark.io.archive.archive_look import ArchiveLook
 from tidemark.io.archive.archive_progress import reached_lsn
@@ -70,6 +71,7 @@ class NodeErrands:
         self._dsn = context.config.markers.dsn or context.config.capture.dsn
         self._key = key
         self._incarnation = incarnation
+        self.has_read_start = False  # the daemon, its own start marker (`tidemark.engine.incarnations.names_writer`)
         self._nodes: dict[str, Node] = {}  # by DSN: the node that markers go to, and the one that is captured
         self._may_switch = True
         self._late_lsn = INVALID_LSN  # of a switch that waits for the last one to arrive: what it is to complete
@@ -111,7 +113,9 @@ class NodeErrands:
         """Write a marker; tells where its record ends."""
         identity = self._context.store.identity
         instance = Instance(identity.system_identifier, identity.capture)
-        marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason, self._incarnation)
+        is_named = names_writer(is_start=kind is MarkerKind.START, has_read_start=self.has_read_start)
+        writer = self._incarnation if is_named else None
+        marker = Marker(kind, instance, epoch, Sequence(sequence), pointer, reason, writer)
         return self._ask(lambda: self._write(marker))
 
     def ask_archiving(self) -> Future[NodeArchiving]:

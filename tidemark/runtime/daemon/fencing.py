@@ -60,6 +60,7 @@ class Fence:
             return False
         if marker.kind is MarkerKind.START and marker.incarnation == self._incarnation and self._start_lsn is None:
             self._start_lsn, self._start = lsn, marker
+            self._errands.has_read_start = True
             return True
         has_started = self._start_lsn is not None and lsn > self._start_lsn
         return self._judge(lsn, timeline, marker, delivers=True, has_started=has_started)
@@ -79,7 +80,7 @@ class Fence:
         is_first = marker.kind is MarkerKind.START and marker.sequence == FIRST_START
         claim = Claim(marker.incarnation, marker.epoch, position, is_first)
         start_epoch = self._start.epoch if delivers and self._start is not None else None
-        reader = ReadingProcess(self._incarnation, now, began, known.is_confirmed, start_epoch)
+        reader = ReadingProcess(self._incarnation, now, began, known.is_confirmed, start_epoch, delivers=delivers)
         verdict = judge(claim, known.kept, reader)
         if verdict is Verdict.OVERTAKEN:
             assert marker.incarnation is not None, "others claim nothing"
