@@ -94,3 +94,20 @@ def test_a_stop_ends_the_wait_of_a_pipeline_that_starts_on_a_full_disk(tmp_path:
             spark.end_all()
     with StateStore.open(StateFolder(tmp_path / "state")) as store:
         assert store.processes().ends["pipeline-spark"].exit_code == 0
+
+
+@pytest.mark.feature("I40")
+def test_a_pipeline_waits_for_room_in_sparks_local_folders_before_spark_starts(tmp_path: Path) -> None:
+    make_state(tmp_path / "state")
+    with small_disk(tmp_path / "disk", MB, files_max=3) as disk:
+        for name in ("a", "b"):
+            (disk.root / name).touch()
+        spark = SparkProcess(tmp_path / "state", tmp_path / "lake", tmp_path / "log", batch_bytes=MB)
+        spark.start(SPARK_LOCAL_DIRS=str(disk.root))
+        try:
+            wait_for(lambda: WAITS in spark.log(), "waiting", spark.log)
+            disk.resize(MB * 64, files_max=1000)
+            wait_for(lambda: "query starts" in spark.log(), "Spark", spark.log)
+            spark.stop()
+        finally:
+            spark.end_all()

@@ -24,9 +24,9 @@ class SmallDisk:
         self.root = root
         self._ballast = root / "ballast"
 
-    def resize(self, size_bytes: int) -> None:
+    def resize(self, size_bytes: int, *, files_max: int = 0) -> None:
         """Make it larger or smaller."""
-        _run("mount", "-o", f"remount,size={size_bytes}", str(self.root))
+        _run("mount", "-o", f"remount,size={size_bytes},nr_inodes={files_max}", str(self.root))
 
     def set_writable(self, *, writable: bool) -> None:
         """Make it read-only, as a system does with a disk that has errors, or writable again; nobody may write."""
@@ -50,10 +50,11 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(root: Path, size_bytes: int) -> Iterator[SmallDisk]:
-    """Mount a disk at `root`; it is gone at the end."""
+def small_disk(root: Path, size_bytes: int, *, files_max: int = 0) -> Iterator[SmallDisk]:
+    """Mount a disk at `root`; it is gone at the end. `files_max` are its inodes; 0: no limit."""
     root.mkdir()
-    _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "tmpfs", str(root))
+    options = f"size={size_bytes},mode=0700,nr_inodes={files_max}"
+    _run("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(root))
     try:
         yield SmallDisk(root)
     finally:

@@ -5,7 +5,9 @@ comes up to the loop of the daemon, or of the pipeline. That goes on to turn: si
 then it looks if there is room, and only then begins to work again. One line is logged when waiting begins, and one
 when it ends.
 
-A disk that has room and still takes nothing is no full disk: after `REFUSALS_MAX` such attempts the error is raised.
+A disk that refuses writes although it has room for them is broken, not full: after `REFUSALS_MAX` such attempts the
+error is raised. `FullDisks` defines which error counts; one that waiting can resolve (a quota, inodes, less room than
+the work may need) never does.
 """
 
 import errno
@@ -14,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import uuid4
@@ -27,7 +29,8 @@ from tidemark.model.errors import ExitCode
 
 LOOK_S, LOOK_S_MAX = 0.5, 5.0  # between two looks; doubled by each that finds no room, or what does not last
 LASTS_S = 5.0  # work of a daemon that goes on for so long has had room
-REFUSALS_MAX = 20  # attempts that fail although the file system has `FREE_BYTES_MIN` free
+REFUSALS_MAX = 20  # attempts that fail although every disk has room (`FullDisks.is_refusal`)
+FREE_FILES_MIN = 1000  # free inodes with which a disk has room: a batch makes some files for each of its tables
 PROBE_BYTES = 1 << 20
 ResultT = TypeVar("ResultT")
 
@@ -39,20 +42,48 @@ class Gauge(Protocol):
         """Show `value`."""
 
 
+@dataclass(frozen=True, slots=True)
+class FullDisks:
+    """The disks of the folders that a process writes to, and how much room its work may need on them."""
+
+    folders: Sequence[Path]
+    work_bytes: int = 0  # that one attempt may write
+    rewrites: bool = False  # and it may write all that is stored there once more, as a merge into a table does
+
+    def have_room_for_a_file(self) -> bool:
+        """Return whether a file of 1 MiB can be created now in every folder."""
+        return all(map(_has_room, self.folders))
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether a write failed with `error` although every disk has room for the work."""
+        return not _is_quota(error) and all(map(self._has_enough, self.folders))
+
+    def _has_enough(self, folder: Path) -> bool:
+        try:
+            found = os.statvfs(folder)
+        except OSError:
+            return False
+        if found.f_files and found.f_favail < FREE_FILES_MIN:  # NB: 0 files where the file system has no such limit
+            return False
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize if self.rewrites else 0
+        return found.f_bavail * found.f_frsize >= FREE_BYTES_MIN + self.work_bytes + used
+
+
 @dataclass(slots=True)
 class Room:
     """Whether there is room in all folders that a process writes to, as far as work has met it."""
 
-    folders: Sequence[Path]
+    disks: FullDisks
     seconds: Gauge
     log: Log
     lasts_s: float = LASTS_S  # work that goes on for so long has had room
-    reason: str = ""  # why it waits; empty: it does not
-    _since_s: float = 0.0
-    _look_s: float = 0.0
-    _not_before_s: float = 0.0
-    _worked_s: float = 0.0
-    _refusals: int = 0
+    clock: Callable[[], float] = time.monotonic
+    reason: str = field(default="", init=False)  # why it waits; empty: it does not
+    _since_s: float = field(default=0.0, init=False)
+    _look_s: float = field(default=0.0, init=False)
+    _not_before_s: float = field(default=0.0, init=False)
+    _worked_s: float = field(default=0.0, init=False)
+    _refusals: int = field(default=0, init=False)
 
     @property
     def is_waiting(self) -> bool:
@@ -61,10 +92,10 @@ class Room:
 
     def met_full(self, error: BaseException) -> None:
         """Begin to wait; raise `error` where no waiting will help."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         if now_s - self._worked_s >= self.lasts_s:
             self._look_s, self._refusals = 0.0, 0
-        if min(map(_free_bytes, self.folders)) >= FREE_BYTES_MIN:
+        if self.disks.is_refusal(error):
             self._refusals += 1
             if self._refusals > REFUSALS_MAX:
                 raise error
@@ -80,7 +111,7 @@ class Room:
         """Tell if work may go on: it need not wait, or waits no more."""
         if not self.is_waiting:
             return True
-        now_s = time.monotonic()
+        now_s = self.clock()
         self._show(now_s)
         if now_s < self._not_before_s:
             return False
@@ -95,7 +126,7 @@ class Room:
 
     def is_there(self) -> bool:
         """Tell if every folder takes a file of some size now."""
-        return all(map(_has_room, self.folders))
+        return self.disks.have_room_for_a_file()
 
     def _show(self, now_s: float) -> None:
         # NB: never 0 while it waits: an alert asks for more than 0.
@@ -114,30 +145,41 @@ def wait_or_stop(wait_s: float) -> None:
 
 
 def patiently(
-    attempt: Callable[[], ResultT], folder: Path, log: Log, *, wait: Callable[[float], None] = wait_or_stop
+    attempt: Callable[[], ResultT],
+    place: Path | FullDisks,
+    log: Log,
+    *,
+    wait: Callable[[float], None] = wait_or_stop,
+    clock: Callable[[], float] = time.monotonic,
 ) -> ResultT:
-    """Return what `attempt` returns, as soon as the disk has room for it; what is done before the loop turns.
+    """Return what `attempt` returns, as soon as the disk has room for it; for work before the loop of the process.
 
     `wait` waits for some seconds, and ends the process if it is told to stop meanwhile.
     """
-    began_s, look_s, refusals, is_told = time.monotonic(), LOOK_S, 0, False
+    disks = place if isinstance(place, FullDisks) else FullDisks([existing_folder(place)])
+    room = Room(disks, _NoGauge(), log, clock=clock)
     while True:
-        try:
-            done = attempt()
-        except (StateFull, OSError) as error:
-            refusals += _free_bytes(folder) >= FREE_BYTES_MIN
-            if not is_full(error) or refusals > REFUSALS_MAX:
-                raise
-            if not is_told:
-                is_told = True
-                log.warning("the disk is full: waiting for room", **describe_error(_translated(error)))
-        else:
-            if is_told:
-                log.info("there is room on the disk again", waited_s=round(time.monotonic() - began_s, 1))
-            return done
+        if room.has_come():
+            try:
+                return attempt()
+            except (StateFull, OSError) as error:
+                if not is_full(error):
+                    raise
+                room.met_full(error)
         notify(f"{MORE_TIME}{int(2e6 * LOOK_S_MAX)}")
-        wait(look_s)
-        look_s = min(LOOK_S_MAX, 2 * look_s)
+        wait(LOOK_S)
+
+
+def existing_folder(folder: Path) -> Path:
+    """Return the folder, or the one above it in which it will be created."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+
+
+class _NoGauge:
+    """The metric of a process that has none yet."""
+
+    def set(self, value: float) -> None:
+        """Show nothing."""
 
 
 def _has_room(folder: Path) -> bool:
@@ -157,12 +199,15 @@ def _has_room(folder: Path) -> bool:
     return True
 
 
-def _free_bytes(folder: Path) -> int:
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
+def _is_quota(error: BaseException) -> bool:
+    """Return whether `error`, or what caused it, is a used-up quota, which `statvfs` does not show."""
+    reason = os.strerror(errno.EDQUOT)
+    cause: BaseException | None = error
+    while cause is not None:
+        if reason in str(cause) or (isinstance(cause, OSError) and cause.errno == errno.EDQUOT):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 def _translated(error: BaseException) -> BaseException:

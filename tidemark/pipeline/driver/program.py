@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from pyspark.sql import SparkSession
+
+from tidemark.io.host.disk import StateFull
 from tidemark.io.host.failpoints import arm_from_environment
 from tidemark.io.host.local_path import local_path
 from tidemark.io.host.logs import Log, configure_logs, describe_error, get_log
@@ -18,7 +21,7 @@ from tidemark.io.host.systemd import ALIVE, READY, notify
 from tidemark.io.process.ending import tell_ending
 from tidemark.io.process.metrics import MetricsServer
 from tidemark.io.process.ports import assigned_ports
-from tidemark.io.process.room import patiently
+from tidemark.io.process.room import FullDisks, patiently
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.locks import RoleLock
@@ -30,7 +33,7 @@ from tidemark.model.errors import ExitCode
 from tidemark.pipeline.driver.executors import wait_for_master
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.progress import PipelineProgress
-from tidemark.pipeline.driver.runner import BATCH_BYTES, Pipeline, Settings
+from tidemark.pipeline.driver.runner import BATCH_BYTES, FULL_HINT, Pipeline, Settings, full_disks
 from tidemark.pipeline.driver.session import SparkGone, SparkRefused, end_session, make_session
 from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.lake_lock import LakeLock
@@ -114,10 +117,11 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             return
         local = given.master.startswith("local") and "://" not in checkpoint
         try:
+            disks = full_disks(settings)
             make = partial(
                 make_session, given.master, folder, driver_memory=given.driver_memory, local_checkpoint=local
             )
-            spark = patiently(make, folder.root, log, wait=wait)
+            spark = patiently(partial(_started, make, disks), disks, log, wait=wait)
             try:
                 pipeline.run(spark, stop)
             finally:
@@ -126,6 +130,16 @@ def _run(given: argparse.Namespace, stop: threading.Event, log: Log) -> None:
             if not stop.wait(SIGNAL_S):
                 raise
         run.reason = _reason(stop)
+
+
+def _started(make: Callable[[], SparkSession], disks: FullDisks) -> SparkSession:
+    """Start Spark; a disk without room is named as the reason why it does not start: its JVM just ends."""
+    try:
+        return make()
+    except (SparkGone, SparkRefused) as error:
+        if disks.have_room_for_a_file():
+            raise
+        raise StateFull(f"a disk of the pipeline is full: {error}", hint=FULL_HINT) from error
 
 
 def _reason(stop: threading.Event) -> str:

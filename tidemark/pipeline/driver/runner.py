@@ -5,6 +5,7 @@ lies before it is never asked for again; as it ends, the tables hold it. Both ar
 checkpoint, a repeated batch and a killed helper process change nothing but the time it takes.
 """
 
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from tidemark.io.host.disk import StateFull, is_full
 from tidemark.io.host.failpoints import passed
 from tidemark.io.host.logs import Log, describe_error
 from tidemark.io.host.systemd import ALIVE, READY, STOPPING, notify
-from tidemark.io.process.room import Room
+from tidemark.io.process.room import FullDisks, Room, existing_folder
 from tidemark.io.state.accepted_breaks import accepted_breaks
 from tidemark.io.state.outbox import OutboxReader, OutboxTrimmed
 from tidemark.io.state.state_folder import StateFolder
@@ -33,7 +34,7 @@ from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.pipeline.driver.portions import feeds
 from tidemark.pipeline.driver.progress import PipelineProgress
 from tidemark.pipeline.driver.reporting import faults_of, report_changes
-from tidemark.pipeline.driver.session import SparkGone
+from tidemark.pipeline.driver.session import SparkGone, local_dir_of, scratch_folders
 from tidemark.pipeline.driver.source import FORMAT, OutboxReplaced, OutboxSource
 from tidemark.pipeline.lake.failpoints import Failpoint
 from tidemark.pipeline.lake.failures import first_reason, named_failure, says_full
@@ -94,12 +95,13 @@ class Pipeline:
         self._outbox_id = outbox.outbox_id  # as the query began
         self._failure: BaseException | None = None  # of the last batch, which Spark only tells as text
         self._in_batch = threading.Lock()
-        self._room = Room(_folders(settings), metrics.disk_full_seconds, log, LASTS_S)
+        self._room = Room(full_disks(settings), metrics.disk_full_seconds, log, LASTS_S)
         self._executors = ExecutorWatch(settings.master, metrics, log)
 
     def run(self, spark: SparkSession, stop: threading.Event) -> None:
         """Run until `stop` is set, or with `once` until the outbox is empty; raise what ends it."""
         failed = 0
+        self._room.disks = full_disks(self._settings, local_dir_of(spark))
         while not stop.is_set():
             if not self._has_room():
                 stop.wait(POLL_S)
@@ -113,13 +115,15 @@ class Pipeline:
                 if stop.is_set():  # NB: a service manager may stop Spark's JVM at the same moment as us
                     self._finish_batch(error)
                     return
+                if not is_alive(spark):  # first: what a dead JVM leaves behind may look like any failure
+                    raise SparkGone("Spark's JVM is gone") from error
                 full = self._full_disk(error)
-                if full is not None and is_alive(spark):
+                if full is not None:
                     self._room.met_full(full)
                     self._progress.waits_for_room(self._room.reason)
                     continue
                 failed = failed + 1 if self._progress.batches == batches else 1
-                self._judge(spark, error, failed)
+                self._judge(error, failed)
                 self._metrics.restarts.inc()
                 stop.wait(RESTART_WAIT_S)
             else:
@@ -257,7 +261,7 @@ class Pipeline:
         self._outbox.confirm(self._settings.reader, self._lake.positions.held.sequence, replayable)
         passed(Failpoint.CONFIRMED)
 
-    def _judge(self, spark: SparkSession, error: Exception, failed: int) -> None:
+    def _judge(self, error: Exception, failed: int) -> None:
         """Return if the query may be tried again; raise what ends the pipeline otherwise."""
         failure = self._failure
         if not isinstance(failure, TidemarkError):
@@ -267,8 +271,6 @@ class Pipeline:
             return
         if failure is not None and failure.disposition is not Disposition.RETRY:
             raise failure
-        if not is_alive(spark):
-            raise SparkGone("Spark's JVM is gone") from error
         cause = failure or self._failure or error
         told = {**describe_error(cause), "error": first_reason(str(cause))}  # all of a foreign text may hold values
         self._log.warning("query failed", attempt=failed, **told)
@@ -276,12 +278,15 @@ class Pipeline:
             raise QueryFailed(f"the query failed {failed} times in a row: {first_reason(str(error))}") from error
 
 
-def _folders(settings: Settings) -> list[Path]:
-    """Return the folders that the pipeline writes to; for one that is not there yet, the one that it will be in."""
-    local = [settings.state, Path(settings.lake)]
+def full_disks(settings: Settings, local_dir: str | None = None) -> FullDisks:
+    """Return the disks that the pipeline writes to: of state, lake, checkpoint and Spark's temporary files.
+
+    A batch is in the lake's log and in its replica, and a merge may rewrite all that a replica has.
+    """
+    folders = [settings.state, Path(settings.lake), *scratch_folders(os.environ, local_dir)]
     if "://" not in settings.checkpoint:
-        local.append(Path(settings.checkpoint))
-    return [next(path for path in (folder, *folder.absolute().parents) if path.is_dir()) for folder in local]
+        folders.append(Path(settings.checkpoint))
+    return FullDisks([existing_folder(folder) for folder in folders], 2 * settings.batch_bytes, rewrites=True)
 
 
 def register_source(spark: SparkSession) -> None:

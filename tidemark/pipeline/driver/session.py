@@ -2,6 +2,8 @@
 
 import os
 import sys
+import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,6 +31,7 @@ class SparkGone(ConsumerFailed):
     hint = "see if the machine ran out of memory; the pipeline starts anew by itself"
 
 
+JAVA_TEMPORARY = "/tmp"  # noqa: S108 - `java.io.tmpdir` on Linux
 _DIED_UNHEARD = "JAVA_GATEWAY_EXITED"  # Spark's name of the condition: of a JVM that was killed, or could not start
 _LOCAL_CHECKPOINTS = (
     # Writes a checkpoint's files by plain renames: 35 ms a batch less than the default on a local disk.
@@ -44,6 +47,25 @@ def make_session(master: str, folder: StateFolder, *, driver_memory: str, local_
         return _start(master, folder, umask, driver_memory=driver_memory, local_checkpoint=local_checkpoint)
     finally:
         os.umask(before)
+
+
+def scratch_folders(environment: Mapping[str, str], local_dir: str | None = None) -> list[Path]:
+    """Return the folders in which Spark's driver and Python write temporary files; `local_dir` is `spark.local.dir`.
+
+    NB: the JVM's own is /tmp, whatever TMPDIR says.
+    """
+    local = environment.get("SPARK_LOCAL_DIRS") or local_dir or JAVA_TEMPORARY
+    folders = [*(part.strip() for part in local.split(",")), JAVA_TEMPORARY, tempfile.gettempdir()]
+    return [Path(folder) for folder in dict.fromkeys(folders) if folder]
+
+
+def local_dir_of(spark: SparkSession) -> str | None:
+    """Return `spark.local.dir` of a session; None if it is not set, or the JVM does not answer."""
+    try:
+        found: str | None = spark.sparkContext.getConf().get("spark.local.dir")
+    except (Py4JError, OSError):
+        return None
+    return found
 
 
 def end_session(spark: SparkSession) -> None:

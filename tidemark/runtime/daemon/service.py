@@ -22,7 +22,7 @@ from tidemark.io.process.marker_key import load_marker_key
 from tidemark.io.process.metrics import Metrics, MetricsServer
 from tidemark.io.process.ports import assigned_ports
 from tidemark.io.process.process_ends import last_ends
-from tidemark.io.process.room import Room, patiently
+from tidemark.io.process.room import FullDisks, Room, patiently
 from tidemark.io.process.run_record import recorded
 from tidemark.io.state.environment import WritePoint
 from tidemark.io.state.heartbeat import Slot
@@ -117,9 +117,9 @@ def _serve(role: Role, config: Config, folder: StateFolder, log: Log, make_work:
         errands = NodeErrands(context, key, incarnation)
         check_archiving(context, errands)
         work = make_work(DaemonContext(context, lock.owner, errands, markers, Fence(context, incarnation, errands)))
-        daemon = Daemon(
-            work, beat, slot, metrics=metrics, log=log, room=Room([folder.root], metrics.disk_full_seconds, log)
-        )
+        disks = FullDisks([folder.root], config.decode.memory_bytes)  # that spilling may write at once
+        room = Room(disks, metrics.disk_full_seconds, log)
+        daemon = Daemon(work, beat, slot, metrics=metrics, log=log, room=room)
         if config.metrics.enabled:
             server = MetricsServer(metrics, config.metrics.host, port)
             stack.callback(server.close)

@@ -1,0 +1,134 @@
+"""Waiting for room: it ends only for a disk that refuses writes although it has room for them."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers.small_disk import needs_mount, small_disk
+from tidemark.io.host.disk import StateFull
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.room import REFUSALS_MAX, FullDisks, patiently
+
+MB = 1 << 20
+DISK_BYTES = 160 * MB
+LOG = get_log("test")
+
+
+def allocated(path: Path, size_bytes: int) -> None:
+    """Write a file of that size; what fails leaves none."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def errors_of(attempt: Callable[[], None], count: int) -> Iterator[OSError]:
+    """Give the error of each of so many attempts."""
+    for _ in range(count):
+        with pytest.raises(OSError, match=r".") as met:
+            attempt()
+        yield met.value
+
+
+def count_of(errors: Iterator[Exception], disks: FullDisks) -> int:
+    """Return how many of `errors` count as refusals of a disk that has room."""
+    return sum(disks.is_refusal(error) for error in errors)
+
+
+@needs_mount
+def test_a_write_that_is_larger_than_the_free_room_is_no_refusal(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        errors = list(errors_of(lambda: allocated(disk.root / "merged", 2 * DISK_BYTES), 1))
+        assert count_of(iter(errors), FullDisks([disk.root])) == 1
+        assert count_of(iter(errors), FullDisks([disk.root], work_bytes=2 * DISK_BYTES)) == 0
+
+
+@needs_mount
+def test_what_rewrites_a_table_may_need_as_much_as_is_stored(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        allocated(disk.root / "replica", DISK_BYTES // 2 + MB)
+        errors = list(errors_of(lambda: allocated(disk.root / "merged", DISK_BYTES // 2), 1))
+        assert count_of(iter(errors), FullDisks([disk.root])) == 1
+        assert count_of(iter(errors), FullDisks([disk.root], rewrites=True)) == 0
+
+
+@needs_mount
+def test_one_folder_without_room_among_many_is_no_refusal(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", MB) as disk:
+        disk.fill()
+        errors = list(errors_of(lambda: allocated(disk.root / "spark", MB), 1))
+        assert count_of(iter(errors), FullDisks([tmp_path])) == 1
+        assert count_of(iter(errors), FullDisks([tmp_path, disk.root])) == 0
+
+
+@needs_mount
+def test_a_disk_without_free_inodes_is_no_refusal(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", DISK_BYTES, files_max=4) as disk:
+        for number in range(3):
+            (disk.root / str(number)).touch()
+        errors = list(errors_of(lambda: allocated(disk.root / "more", 1), 1))
+        assert count_of(iter(errors), FullDisks([disk.root])) == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+        StateFull(f"no room for x: {os.strerror(errno.EDQUOT)}"),
+        StateFull("Io error: Disk quota exceeded (os error 122)"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_quota_that_is_used_up_is_no_refusal(tmp_path: Path, error: Exception) -> None:
+    assert not FullDisks([tmp_path]).is_refusal(error)
+    assert FullDisks([tmp_path]).is_refusal(StateFull("no room for x: No space left on device"))
+
+
+class Clock:
+    """A clock that advances by 0.3 s each time it is read."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        self._now_s += 0.3
+        return self._now_s
+
+
+class Attempts:
+    """Work that fails with each of `errors` in turn, then succeeds."""
+
+    def __init__(self, errors: Sequence[Exception]) -> None:
+        self._errors = list(errors)
+        self.count = 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        if self._errors:
+            raise self._errors.pop(0)
+        return "done"
+
+
+def test_a_disk_that_refuses_writes_although_it_has_room_is_an_error_after_some_attempts(tmp_path: Path) -> None:
+    refused = StateFull("no room for x: No space left on device")
+    attempts = Attempts([refused] * (REFUSALS_MAX + 5))
+    with pytest.raises(StateFull) as met:
+        patiently(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock())
+    assert met.value is refused
+    assert attempts.count == REFUSALS_MAX + 1
+
+
+def test_a_full_disk_is_waited_for_however_long_and_other_errors_are_not(tmp_path: Path) -> None:
+    full = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    attempts = Attempts([full] * (3 * REFUSALS_MAX))
+    assert patiently(attempts, tmp_path, LOG, wait=lambda _s: None, clock=Clock()) == "done"
+    assert attempts.count == 3 * REFUSALS_MAX + 1
+    with pytest.raises(PermissionError):
+        patiently(Attempts([PermissionError(errno.EACCES, "no")]), tmp_path, LOG, wait=lambda _s: None)
