@@ -1,10 +1,9 @@
-"""`python -m archiver`: the process that reads archived WAL. What it does is `archiver.archive`."""
+"""`python -m archiver`, an earlier name of `python -m tidemark_archiver`; version 0.2 removes it."""
 
-from archiver.archive import Archive
-from tidemark.model.mode import Role
-from tidemark.runtime.daemon.service import daemon_command
+import sys
 
-main = daemon_command(Role.ARCHIVER, "Read archived WAL: deliver while the sidecar does not.", Archive)
+from tidemark_archiver.__main__ import main
 
 if __name__ == "__main__":
+    print("python -m archiver is deprecated: use python -m tidemark_archiver", file=sys.stderr)
     main()

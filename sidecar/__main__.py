@@ -1,10 +1,9 @@
-"""`python -m sidecar`: the realtime process. What it does is `sidecar.realtime`."""
+"""`python -m sidecar`, an earlier name of `python -m tidemark_sidecar`; version 0.2 removes it."""
 
-from sidecar.realtime import Realtime
-from tidemark.model.mode import Role
-from tidemark.runtime.daemon.service import daemon_command
+import sys
 
-main = daemon_command(Role.SIDECAR, "Capture changes of a PostgreSQL node in realtime.", Realtime)
+from tidemark_sidecar.__main__ import main
 
 if __name__ == "__main__":
+    print("python -m sidecar is deprecated: use python -m tidemark_sidecar", file=sys.stderr)
     main()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
+from tidemark_ctl.output.printing import PrintContext
 
-from ctl.printing import PrintContext
 from scripts.bench.decode_contestants import Cost
 from scripts.bench.decode_workloads import Recording
 from tests.support.processes.captures import config_for

@@ -29,7 +29,7 @@ TURN_TIMEOUT_S = 180
 GONE_S = 10.0
 POLL_S = 0.005
 ROOT = Path(__file__).resolve().parents[2]
-CDCCTL = (sys.executable, "-m", "ctl")
+CDCCTL = (sys.executable, "-m", "tidemark_ctl")
 PLUGIN_OPTIONS: dict[str, tuple[str, ...]] = {
     "pgoutput": ("proto_version=1", f"publication_names={PUBLICATION}"),
     "test_decoding": ("include-xids=1", "skip-empty-xacts=1", "include-timestamp=0"),

@@ -11,7 +11,7 @@ from scripts.demo_run.server import Server
 PROGRAM = "cdcctl-archive"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 SOURCES = Path(__file__).parents[2]
-LEAN = ("archiver", "tidemark")  # all that the program imports, beside the standard library
+LEAN = ("archiver/tidemark_archiver", "tidemark")  # all that the program imports, beside the standard library
 _LINE = re.compile(r"^archive_command = '.*'$", re.MULTILINE)
 
 
@@ -37,13 +37,14 @@ def archive_line(told: str) -> str:
 
 def _copied(server: Server, folder: Path) -> str:
     for package in LEAN:
-        shutil.copytree(SOURCES / package, folder / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        source = SOURCES / package
+        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)  # whatever umask the clone was made with
     script = folder / PROGRAM
     pythons = (str(Path(sys.executable).resolve()), shutil.which("python3", path=SYSTEM_PATH))
     for python in filter(None, pythons):
-        words = ("/usr/bin/env", f"PYTHONPATH={folder}", python, "-S", "-B", "-m", "archiver.archive_command")
+        words = ("/usr/bin/env", f"PYTHONPATH={folder}", python, "-S", "-B", "-m", "tidemark_archiver.archive_command")
         script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         script.chmod(0o755)
         if server.may_run(str(script), "--help"):

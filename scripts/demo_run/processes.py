@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-CTL = "ctl"
+CTL = "tidemark_ctl"
 STOP_DEADLINE_S = 40
 TAIL_LINES = 12
 

@@ -75,7 +75,7 @@ PLANS = {
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
         ("tests/integration/test_sinks.py",),
     ),
-    "archiver/archive_command.py": Plan(
+    "archiver/tidemark_archiver/archive_command.py": Plan(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)
     ),
 }

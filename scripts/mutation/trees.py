@@ -34,6 +34,7 @@ _PRELOADED = (
     "structlog",
 )
 _TREES = ("tidemark", "sidecar", "archiver", "ctl", "tests", "scripts", "pyspark_tidemark")
+_PATHS = ("", "sidecar", "archiver", "ctl")  # where packages are found in a tree
 
 
 class Outcome(Enum):
@@ -144,9 +145,10 @@ def _test(root: Path, tests: tuple[str, ...], temporary: Path, cpu_s: int) -> No
         output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        os.environ.update(PYTHONPATH=str(root), PYTHONDONTWRITEBYTECODE="1", TMPDIR=str(temporary))
+        packages = os.pathsep.join(str(root / folder) for folder in _PATHS)
+        os.environ.update(PYTHONPATH=packages, PYTHONDONTWRITEBYTECODE="1", TMPDIR=str(temporary))
         sys.dont_write_bytecode = True
-        for name in [name for name in sys.modules if name.partition(".")[0] in _TREES]:
+        for name in [name for name in sys.modules if name.partition(".")[0].startswith(_TREES)]:
             del sys.modules[name]
         sys.path[0] = str(root)
         hypothesis.settings.register_profile(

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from archiver import archive_command
-from archiver.archive_command import (
+from tidemark_archiver import archive_command
+from tidemark_archiver.archive_command import (
     CLOCK_STEP_S,
     COPY_S_DEFAULT,
     HURRIED_BYTES_PER_S,
@@ -19,6 +18,7 @@ from archiver.archive_command import (
     UNLISTED_HOLDS,
     Job,
 )
+
 from tests.support.servers.archiving import segment_bytes
 from tidemark.io.archive.held_wal import held_bytes
 from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, LEDGER_BYTES, HoleLedger, boot_clock_ns
@@ -79,7 +79,7 @@ class Server:
 
     def run(self, *more: str, program: str = "") -> tuple[int, str]:
         """Run the command, or a program around it; return its exit status and what it said."""
-        command = ["-c", program] if program else ["-m", "archiver.archive_command"]
+        command = ["-c", program] if program else ["-m", "tidemark_archiver.archive_command"]
         given = ["--spool", str(self.spool.folder), "--free-bytes-min", "0", *more]
         done = subprocess.run(
             [sys.executable, "-S", *command, *given],
@@ -87,7 +87,7 @@ class Server:
             text=True,
             check=False,
             cwd=self.data,
-            env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path.cwd(), Path("archiver").absolute())))},
             timeout=RUN_S,
         )
         assert "Traceback" not in done.stderr, done.stderr
@@ -293,7 +293,7 @@ def test_without_path_and_name_the_command_says_how_it_is_called(server: Server,
 def test_a_host_without_room_for_another_process_holds_wal_no_longer_than_any_other_failure(server: Server) -> None:
     program = """
 import errno, os
-from archiver.archive_command import main
+from tidemark_archiver.archive_command import main
 def none_left(): raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 os.fork = none_left
 main()
@@ -309,7 +309,7 @@ main()
 def test_a_data_folder_that_cannot_be_locked_is_no_reason_to_hold_wal(server: Server) -> None:
     program = """
 import errno, fcntl, os
-from archiver.archive_command import main
+from tidemark_archiver.archive_command import main
 def none_here(descriptor, kind): raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 fcntl.flock = none_here
 main()
@@ -340,7 +340,7 @@ def test_a_copy_that_hangs_is_tried_again_by_each_attempt_while_the_file_is_held
 def test_a_host_without_room_for_a_process_that_is_left_behind_holds_no_wal(server: Server) -> None:
     program = """
 import errno, os
-from archiver.archive_command import main
+from tidemark_archiver.archive_command import main
 fork, left = os.fork, [1, 1]
 def few_left():
     if not left: raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))

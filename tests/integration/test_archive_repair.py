@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from tidemark_ctl.main import INTERRUPTED
 
-from ctl.main import INTERRUPTED
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import Sidecar, replayed
 from tests.support.processes.cdcctl import cdcctl, contents, refused, succeeded

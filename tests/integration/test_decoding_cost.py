@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tidemark_ctl.commands.decode import decode
+from tidemark_ctl.commands.tail import print_live, tail
+from tidemark_ctl.output.printing import Format, PrintContext, keep_what_is_printed, printer
 
-from ctl.commands.decode import decode
-from ctl.commands.tail import print_live, tail
-from ctl.printing import Format, PrintContext, keep_what_is_printed, printer
 from tests.support.processes.captures import config_for
 from tests.support.servers.postgres import Cluster, database_in
 from tests.unit.decoder.test_small_transactions import lines_outside_kernels

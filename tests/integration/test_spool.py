@@ -108,12 +108,13 @@ def test_the_floor_of_free_space_is_kept_and_a_missing_file_named(spool: Spool, 
 
 def test_the_archive_command_imports_the_standard_library_alone() -> None:
     program = (
-        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]; import archiver.archive_command;"
+        "import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p];"
+        "import tidemark_archiver.archive_command;"
         "print({m.split('.')[0] for m in sys.modules} - sys.stdlib_module_names - {'__main__'})"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path.cwd(), Path("archiver").absolute())))}
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert set(done.stdout.strip("{}\n").replace("'", "").split(", ")) == {"archiver", "tidemark"}
+    assert set(done.stdout.strip("{}\n").replace("'", "").split(", ")) == {"tidemark_archiver", "tidemark"}
     assert struct.calcsize("<HHIQI4xQII") == LONG_HEADER_BYTES

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tidemark_ctl.views.realtime_tree import see, stage_tree
 
-from ctl.realtime_tree import see, stage_tree
 from tests.support.processes.captures import Sidecar, change_log, config_for, running
 from tests.support.processes.failover import Archiver, Pair
 from tests.support.servers.postgres import Cluster
@@ -32,7 +32,7 @@ from tidemark.runtime.seed.seeding import take_seed
 from tidemark.wire.marker import Instance, Marker, MarkerKind
 from tidemark.wire.state import DELIVERED, PLACE, Identity, Overtaken, Owner, Watermark
 
-PROGRAM = ("-m", "sidecar")
+PROGRAM = ("-m", "tidemark_sidecar")
 MOVED = (*PROGRAM, "--moved")
 CONFIRM_S = "0.1"
 DEADLINE_S = 60.0
@@ -175,7 +175,7 @@ def test_an_archiver_that_delivers_is_fenced_by_the_archived_marker_and_its_side
     root.mkdir()
     subprocess.run(["cp", "-a", pair.archiver.folder.root, root / "state"], check=True)
     copy = Archiver(pair.node, "postgres", root, copy=False, **pair.archiver.options)
-    copy.program = ("-m", "archiver", "--moved")
+    copy.program = ("-m", "tidemark_archiver", "--moved")
     try:
         copy.start()
         pair.archiver.ended(ExitCode.FENCED, "fenced by the marker at", "timeline 1")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tidemark_ctl.settings import WRITTEN_BY_INIT
 
-from ctl.settings import WRITTEN_BY_INIT
 from tests.support.faults.stopped_writer import StoppedWriter
 from tests.support.processes.captures import Sidecar
 from tests.support.processes.cdcctl import RUN_S, cdcctl, refused, running, succeeded

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tidemark_sidecar import way_back
+from tidemark_sidecar.realtime import Realtime
 
-from sidecar import way_back
-from sidecar.realtime import Realtime
 from tests.support.processes.captures import config_for
 from tests.support.processes.failover import archiving_node
 from tests.support.processes.waiting import wait_until

@@ -62,7 +62,7 @@ class Archived:
 
 
 def cdcctl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from ctl.main import main; main()"]
+    program = [sys.executable, "-c", "from tidemark_ctl.main import main; main()"]
     return subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 

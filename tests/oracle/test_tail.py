@@ -27,7 +27,7 @@ READY = "changes follow from here on"
 @contextmanager
 def tailing(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run `cdcctl tail` until it says that changes follow; it is gone at the end."""
-    program = [sys.executable, "-c", "from ctl.main import main; main()", "tail", *arguments]
+    program = [sys.executable, "-c", "from tidemark_ctl.main import main; main()", "tail", *arguments]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         lines = []
@@ -74,7 +74,7 @@ def in_transactions(lines: list[str]) -> list[str]:
 
 def test_tail_says_at_once_what_a_node_lacks(oracle_cluster: Cluster) -> None:
     oracle_cluster.sql("CREATE ROLE may_nothing LOGIN")
-    program = [sys.executable, "-c", "from ctl.main import main; main()", "tail"]
+    program = [sys.executable, "-c", "from tidemark_ctl.main import main; main()", "tail"]
     for dsn, code, words in (
         (oracle_cluster.dsn(user="may_nothing"), ExitCode.NODE_UNFIT, "ALTER ROLE <role> REPLICATION"),
         (oracle_cluster.dsn("nowhere"), ExitCode.NODE_UNFIT, "does not exist"),

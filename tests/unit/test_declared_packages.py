@@ -17,7 +17,8 @@ from tidemark.io.host.extras import SPARK, MissingExtra
 from tidemark.model.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ("archiver", "ctl", "pyspark_tidemark", "sidecar", "tidemark")
+FOLDERS = ("archiver", "ctl", "pyspark_tidemark", "sidecar", "tidemark")
+OURS = {"tidemark", "pyspark_tidemark", "tidemark_archiver", "tidemark_ctl", "tidemark_sidecar"}
 NEEDS_SPARK = ("tidemark/pipeline/", "pyspark_tidemark/")
 BUILD_ONLY = {"cython"}  # `tidemark.wal.cython_stub` stands in for it (test_twins)
 NOT_IMPORTED = {"pandas"}  # by us; by pyspark, where it hands Arrow batches to Python
@@ -38,8 +39,8 @@ DISTRIBUTIONS = {name: {normal(one) for one in found} for name, found in package
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in OURS:
-        for path in sorted((ROOT / package).rglob("*.py")):
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
             yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
 
@@ -60,7 +61,7 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 def foreign(tree: ast.Module) -> set[str]:
     tops = {name.partition(".")[0] for name in imported(tree)}
-    return tops - set(OURS) - set(sys.stdlib_module_names) - BUILD_ONLY - {"__future__"}
+    return tops - OURS - set(sys.stdlib_module_names) - BUILD_ONLY - {"__future__"}
 
 
 def test_every_imported_package_is_declared_where_it_is_needed() -> None:

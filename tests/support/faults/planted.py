@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
-from sidecar.realtime import Realtime
+from tidemark_sidecar.realtime import Realtime
+
 from tidemark.engine.handover import Event, move
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.state.state_transaction import StateTransaction

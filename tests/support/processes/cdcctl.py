@@ -16,7 +16,7 @@ from tidemark.model.errors import ExitCode
 PORTS = TemporaryDirectory(prefix="tm-ports-")  # of the states that these runs make; removed with the process
 RUN_S = 300.0  # a run that hangs; of Spark, 25 on an idle machine
 Program = Sequence[str]
-OF_THIS_TREE: Program = (sys.executable, "-m", "ctl")
+OF_THIS_TREE: Program = (sys.executable, "-m", "tidemark_ctl")
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,9 @@ def archive_program() -> str:
     program = Path(tempfile.mkdtemp(prefix="tm-program-"))
     atexit.register(shutil.rmtree, program, ignore_errors=True)
     program.chmod(0o755)
-    for package in ("archiver", "tidemark"):
-        shutil.copytree(package, program / package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    return f"PYTHONPATH={program} {_PYTHON} -S -B -m archiver.archive_command"
+    for package in (Path("archiver/tidemark_archiver"), Path("tidemark")):
+        shutil.copytree(package, program / package.name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    return f"PYTHONPATH={program} {_PYTHON} -S -B -m tidemark_archiver.archive_command"
 
 
 @functools.cache

@@ -4,8 +4,8 @@ import ast
 from pathlib import Path
 
 import pytest
+from tidemark_ctl.main import INTERRUPTED
 
-from ctl.main import INTERRUPTED
 from tidemark.model.errors import ExitCode, TidemarkError
 
 ROOT = Path(__file__).parents[3]

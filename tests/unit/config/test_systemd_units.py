@@ -19,7 +19,7 @@ FOLDER = ROOT / "conf" / "systemd"
 PAGE = ROOT / "docs" / "exit-codes.md"
 ROLES = ("sidecar", "archiver")
 PIPELINE = "pipeline"
-PROGRAMS = {PIPELINE: "tidemark.pipeline"}  # others are called as their units are
+PROGRAMS = {"sidecar": "tidemark_sidecar", "archiver": "tidemark_archiver", PIPELINE: "tidemark.pipeline"}
 PYTHON = "/opt/tidemark/.venv/bin/python"
 A_RESTART_HELPS = {ExitCode.UNEXPECTED, ExitCode.CONSUMER_FAILED, ExitCode.NODE_UNREACHABLE}
 each_unit = pytest.mark.parametrize("role", [*ROLES, PIPELINE])
@@ -51,7 +51,7 @@ def test_a_unit_restarts_by_just_the_exit_codes_that_the_page_says_a_restart_hel
 def test_a_unit_starts_a_program_that_exists_with_options_that_it_has(role: str) -> None:
     python, *arguments = service(role)["ExecStart"].split()
     assert python == PYTHON
-    program = PROGRAMS.get(role, role)
+    program = PROGRAMS[role]
     assert arguments[:2] == ["-m", program]
     done = subprocess.run([sys.executable, "-m", program, "--help"], capture_output=True, text=True, check=True)
     for option in [argument for argument in arguments[2:] if argument.startswith("--")]:

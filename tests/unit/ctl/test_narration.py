@@ -3,9 +3,9 @@
 from io import StringIO
 
 import pytest
+from tidemark_ctl.output import narration
+from tidemark_ctl.output.narration import ADVICE, LOG_S, QUIET_S, Narrator
 
-from ctl import narration
-from ctl.narration import ADVICE, LOG_S, QUIET_S, Narrator
 from tidemark.io.node.node_errors import WalRemoved
 from tidemark.model.lsn import Lsn
 

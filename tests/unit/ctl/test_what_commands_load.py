@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 import pytest
+from tidemark_ctl.loading import Entry, LazyGroup
+from tidemark_ctl.main import cdcctl
 
-from ctl.loading import Entry, LazyGroup
-from ctl.main import cdcctl
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.model.lsn import SystemIdentifier
@@ -66,18 +66,18 @@ def test_the_groups_are_these() -> None:
 
 @pytest.mark.parametrize("group", ["", *GROUPS])
 def test_help_loads_no_command(group: str) -> None:
-    assert loaded("ctl.main", *group.split(), "--help") == {"click"}
+    assert loaded("tidemark_ctl.main", *group.split(), "--help") == {"click"}
 
 
 def test_status_loads_what_reads_the_state_alone(tmp_path: Path) -> None:
     identity = Identity("main", SystemIdentifier(1), "00" * 16, 15, 16 << 20, 1 << 24)
     StateStore.create(StateFolder(tmp_path), identity).close()
     for command in (("status",), ("realtime", "status")):
-        assert loaded("ctl.main", *command, "--state", str(tmp_path)) == STATE_ALONE
+        assert loaded("tidemark_ctl.main", *command, "--state", str(tmp_path)) == STATE_ALONE
 
 
 def test_the_archive_command_loads_nothing_of_others() -> None:
-    assert loaded("archiver.archive_command", "--help") == set()
+    assert loaded("tidemark_archiver.archive_command", "--help") == set()
 
 
 def entries(group: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], Entry, click.Command]]:
@@ -98,4 +98,4 @@ def test_each_line_of_the_help_is_the_first_sentence_of_the_commands_own_help() 
 
 def test_every_module_of_a_command_is_in_a_table() -> None:
     known = {entry.module for _, entry, _ in entries(cdcctl)}
-    assert known == {path.stem for path in (ROOT / "ctl" / "commands").glob("*.py")} - {"__init__"}
+    assert known == {path.stem for path in (ROOT / "ctl" / "tidemark_ctl" / "commands").glob("*.py")} - {"__init__"}

@@ -1,8 +1,8 @@
 """When the archiver has more than a sidecar without its stream: only then it is to go on."""
 
 import pytest
+from tidemark_sidecar.reach import Reach
 
-from sidecar.reach import Reach
 from tidemark.model.lsn import Lsn
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.daemon.stops import NodeOutOfReach

@@ -23,7 +23,7 @@ from tidemark.model.errors import ConfigError
 from tidemark.model.lsn import SystemIdentifier
 
 _PROGRAM = "cdcctl-archive"
-_MODULES = ("archiver.archive_command", "tidemark.io.archive.spool")
+_MODULES = ("tidemark_archiver.archive_command", "tidemark.io.archive.spool")
 PROBE_S = 30.0
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SHEBANG_BYTES = 256

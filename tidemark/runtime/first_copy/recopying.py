@@ -8,16 +8,15 @@ A request is a durable value of the state. It passes through these steps, each o
     done         DONE with a later generation than at the request; the request is removed
     failed       the table cannot be copied (SELECT was revoked): its copy is as it was, the request has the reason
 
-The copy waits for transactions that are older than it. `sidecar.recopies` looks for them before it stops a capture, but
-one may begin between that look and the copy, and a start of the sidecar does not look. So the copy waits for
-`OLDER_WAIT_S` at most. Then its requests are put off: the copies are as they were, and the stream goes on. Each time
-that a request is put off doubles both times: under a load in which a longer transaction is always open, it is copied
-all the same.
+The copy waits for transactions that are older than it. The sidecar looks for them before it stops a capture, but one
+may begin between that look and the copy, and a start of the sidecar does not look. So the copy waits for `OLDER_WAIT_S`
+at most. Then its requests are put off: the copies are as they were, and the stream goes on. Each time that a request is
+put off doubles both times: under a load in which a longer transaction is always open, it is copied all the same.
 
 Only the sidecar queues, in stage REALTIME: the archiver's node may be down. A running capture is restarted for it, once
-the node is known to have the WAL for that (`sidecar.recopies`), and the stream has delivered what was written before
-the request: the change log then has each of those changes. What commits between then and the copy's snapshot reaches
-the readers by the copied rows, as with every first copy.
+the node is known to have the WAL for that, and the stream has delivered what was written before the request: the change
+log then has each of those changes. What commits between then and the copy's snapshot reaches the readers by the copied
+rows, as with every first copy.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,0 +1,10 @@
+"""`python -m tidemark_archiver`: the process that reads archived WAL. What it does is `tidemark_archiver.archive`."""
+
+from tidemark.model.mode import Role
+from tidemark.runtime.daemon.service import daemon_command
+from tidemark_archiver.archive import Archive
+
+main = daemon_command(Role.ARCHIVER, "Read archived WAL: deliver while the sidecar does not.", Archive)
+
+if __name__ == "__main__":
+    main()

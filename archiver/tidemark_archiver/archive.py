@@ -1,0 +1,218 @@
+"""What the archiver does in each stage of the mode table: read markers and watch, or deliver.
+
+    ARCHIVE, HELD     ACTIVE: a capture from the archive
+    RETURNING         ACTIVE up to the try-start marker; then it hands over
+    REALTIME          PASSIVE: reads markers, watches the sidecar
+    RETURNED          PASSIVE: watches the sidecar
+    FOLLOWER          PASSIVE: reads markers, tends the spool; so, too, until a promoted sidecar has found its start
+
+One thread, a step at a time. The node is asked for nothing that delivering needs: it may be down.
+"""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from tidemark.engine.handover import Event
+from tidemark.engine.retry import Backoff
+from tidemark.io.host.clock import boot_ns
+from tidemark.io.host.logs import describe_error
+from tidemark.io.process.control import Handler
+from tidemark.io.process.watchdog import Condition, Watch
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.state_views import StateMarks
+from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
+from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.model.position import Pointer
+from tidemark.runtime.capture.inflow import from_archive
+from tidemark.runtime.daemon.effects import Perform
+from tidemark.runtime.daemon.hastening import Hastening
+from tidemark.runtime.daemon.marker_scan import MarkerScan
+from tidemark.runtime.daemon.moving import Mover
+from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.turn import Turn
+from tidemark.runtime.recovery.taking_over import is_waited_for
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+from tidemark.wire.state import HandOver
+from tidemark_archiver.upkeep import Upkeep
+
+WATCHED = (Stage.REALTIME, Stage.RETURNING, Stage.RETURNED)  # where something is the sidecar's to do
+
+
+class ArchiveNotConfigured(ConfigError):
+    """A configuration without an archive."""
+
+    hint = "set archive.folder; docs/operate.md says how the node fills it"
+
+
+class Archive:
+    """The archiver's part of the mode table."""
+
+    def __init__(self, daemon: DaemonContext) -> None:
+        """Raise `ArchiveNotConfigured` where there is none."""
+        context = daemon.context
+        if not context.config.has_archive:
+            raise ArchiveNotConfigured("archive.folder is empty: there is nothing for an archiver to read")
+        self._context = context
+        self._store = context.store
+        self._owner = daemon.owner
+        self._errands = daemon.errands
+        self._markers = daemon.markers
+        self._fence = daemon.fence
+        self._turn = Turn(context, Slot.ARCHIVER)
+        self._scan: MarkerScan | None = None
+        self._attempt = 0  # the sidecar's, by the last try-start marker met
+        self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
+        self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
+        self._upkeep = Upkeep(context, daemon.errands)
+        self._mover = Mover(context, _nothing_to_do)
+        self._hastening = Hastening(daemon.errands, context.config.archive.switch_s)
+
+    def start(self) -> None:
+        """Begin."""
+
+    def step(self) -> None:
+        """Do what the stage asks for."""
+        marks = self._store.marks()
+        self._context.metrics.mode.set(marks.stage.number)
+        self._fence.step(marks, self._turn.capture)
+        is_active = marks.stage.deliverer is Role.ARCHIVER and not is_waited_for(marks)
+        self._context.metrics.archiver_active.set(is_active)
+        if is_active:
+            self._end_scan()
+            self._deliver(marks)
+            self._hastening.step(time.monotonic())
+        else:
+            self._turn.let_go()
+            self._scan_markers(marks)
+        if marks.stage in WATCHED:
+            self._watch_sidecar(marks)
+        self._upkeep.step(self._scan.read_lsn if self._scan is not None else None)  # else a hole would be told
+
+    def pause(self) -> None:
+        """Let go of the capture."""
+        self._turn.let_go()
+
+    def stop(self) -> None:
+        """Stop delivering."""
+        try:
+            self._end_scan()
+            self._turn.stop()
+        finally:
+            self._errands.close()
+
+    def commands(self) -> Mapping[str, Handler]:
+        """Return none: operators speak with the state, or with the sidecar."""
+        return {}
+
+    def status(self) -> Mapping[str, Json]:
+        """Return how it does."""
+        if self._turn.capture is None:
+            scan = self._scan
+            read_lsn = scan.read_lsn if scan is not None else INVALID_LSN
+            return {"role": "passive", "read_lsn": format_lsn(read_lsn)}
+        status = self._turn.capture.status()
+        return {
+            "role": "active",
+            "copying": status.copying,
+            "open_transactions": status.open_transactions,
+            "received_lsn": format_lsn(status.progress.received_lsn),
+            "decoded_lsn": format_lsn(status.progress.decoded_lsn),
+            "delivered": str(status.progress.delivered.position) if status.progress.delivered else None,
+        }
+
+    # --- ACTIVE
+
+    def _deliver(self, marks: StateMarks) -> None:
+        try:
+            if self._turn.capture is None:
+                if self._backoff.wait_s(time.monotonic()) > 0:
+                    return
+                self._turn.begin(self._store.take_epoch(self._owner), partial(from_archive, self._context), self._halts)
+            assert self._turn.capture is not None, "it was begun"
+            error = self._turn.capture.poll()
+            if error is not None:
+                raise error
+        except Fenced as fenced:
+            self._turn.let_go()
+            if self._store.marks().is_fenced_by_own(Role.ARCHIVER):
+                raise
+            self._context.log.warning("somebody else delivers now", **describe_error(fenced))
+            return
+        except TidemarkError as failed:
+            if self._turn.goes_back(failed):
+                return
+            self._turn.let_go()
+            if failed.disposition is not Disposition.RETRY:
+                raise
+            self._context.metrics.errors.inc()
+            delay_s = self._backoff.failed(time.monotonic())
+            self._context.log.warning("the archiver tries again", retry_s=delay_s, **describe_error(failed))
+            return
+        halted_at = self._turn.capture.halted_at
+        if halted_at is None:
+            self._turn.copies_now()
+        else:
+            self._hand_over(marks, halted_at)
+
+    def _halts(self, lsn: Lsn, content: bytes) -> bool:
+        """Tell if a marker is the one that the sidecar returns at; called by the decode thread."""
+        marker, capture = self._markers.read(lsn, content), self._turn.capture
+        if marker is None:
+            return False
+        is_own = self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+        if marker.kind is not MarkerKind.TRY_START or not is_own:
+            return False
+        view = self._store.view()
+        self._attempt = int(marker.sequence)
+        return view.stage is Stage.RETURNING and marker.sequence == view.hand_over.attempt
+
+    def _hand_over(self, marks: StateMarks, halted_at: Pointer) -> None:
+        """Let the sidecar have it: all that commits before its marker is delivered."""
+        self._turn.let_go()
+        if self._store.view().hand_over.attempt != self._attempt:
+            return  # the sidecar asks again by now, and its next marker comes later
+        place = halted_at.position
+        reached = HandOver(self._attempt, place.timeline, place.commit_lsn)
+        self._mover.try_move(Event.MARKER_REACHED, epoch=self._turn.epoch, hand_over=reached, only_from=marks.stage)
+
+    # --- PASSIVE
+
+    def _scan_markers(self, marks: StateMarks) -> None:
+        if self._scan is None:
+            start = marks.delivered.pointer.position.commit_lsn if marks.delivered else INVALID_LSN
+            self._scan = MarkerScan(self._context, start, self._watch_marker)
+            self._scan.start()
+        if self._scan.error is not None:
+            raise self._scan.error
+
+    def _watch_marker(self, lsn: Lsn, content: bytes) -> None:
+        """Read a marker while somebody else delivers; called by the scan's thread."""
+        marker, scan = self._markers.read(lsn, content), self._scan
+        if marker is not None:
+            self._fence.watch(lsn, scan.timeline if scan is not None else None, marker)
+
+    def _end_scan(self) -> None:
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            scan.stop()
+
+    def _watch_sidecar(self, marks: StateMarks) -> None:
+        """Kill what is left of a sidecar that is gone or hangs, and take over from it (I20)."""
+        condition = self._watch.look(boot_ns())
+        if condition not in (Condition.GONE, Condition.HUNG):
+            return
+        if not self._watch.kill_remains() and self._watch.look(boot_ns()) is Condition.ALIVE:
+            return  # it gave a sign of life at the last moment
+        self._context.log.warning("the sidecar is lost, and the archiver takes over", condition=condition.value)
+        epoch = marks.term.epoch if marks.term is not None else None
+        # While the sidecar is on its way back the epoch is the archiver's already, and its capture goes on.
+        taking = None if marks.stage is Stage.RETURNING else self._owner
+        self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
+
+
+def _nothing_to_do(_reason: str) -> Perform:
+    """Return how the archiver performs effects: its own moves have none."""
+    return {}

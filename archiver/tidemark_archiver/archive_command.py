@@ -1,0 +1,278 @@
+"""`cdcctl-archive --spool DIR %p %f`: what archive_command runs, and never a reason for the node to keep WAL (I25).
+
+Lean: the standard library, and the modules that write a spool. A file system that hangs takes whoever touches it
+along, so this process never touches the spool: a child does, with a deadline.
+
+    the copy succeeds                                         0
+    it fails or hangs, below one of both limits               1, the server tries again
+    above both                                                the file is recorded as a hole, 0
+    not even that can be recorded                             a line on stderr (the server's log), 0
+
+The limits are `hold_s` of failure, counted within attempts, *and* `hold_bytes` of WAL that waits in pg_wal. The
+spool's ledger counts the time. Where it cannot be written, a ledger in the data folder does, and keeps the holes until
+the spool's can be written again. Where neither can be written, the age of the server's own `.ready` file counts as the
+time. If pg_wal cannot be listed, `UNLISTED_HOLDS` times `hold_s` count as both limits; if nothing at all can be read,
+the file is given up.
+A child that hangs for good holds a lock on the working folder (the data folder), which is the server's alone: as long
+as it does, no other one is sent after it. So where a child could be killed and not even the ledger answers, one is left
+behind that touches the spool: else each file would wait for its own children, and faster WAL would queue.
+"""
+
+import argparse
+import fcntl
+import math
+import os
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.archive.held_wal import held_bytes
+from tidemark.io.archive.hole_ledger import ATTEMPTS_APART_S, GivenUp, HoleLedger, boot_clock_ns
+from tidemark.io.archive.spool import Spool
+from tidemark.model.errors import TidemarkError
+
+HOLD_S_DEFAULT = 60.0
+HOLD_BYTES_DEFAULT = 4 << 30
+UNLISTED_HOLDS = 10  # times hold_s, where nobody can say how much WAL is held
+COPY_S_DEFAULT = 20.0
+FREE_BYTES_MIN_DEFAULT = 256 << 20
+LEDGER_S = 2.0
+POLL_S = 0.005
+HURRIED_S = 2.0
+HURRIED_BYTES_PER_S = 32 << 20
+CLOCK_STEP_S = 60.0
+OWN_LEDGER_MODE = 0o600
+ARCHIVED, TRY_AGAIN = 0, 1
+_HELD, _GIVEN_UP = 3, 4  # the child's word: the failure is noted, the hole is recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One file to archive, and how patiently."""
+
+    path: Path
+    name: str
+    spool: Spool
+    hold_s: float
+    hold_bytes: int
+    copy_s: float
+    free_bytes_min: int
+    began_ns: int  # boot clock
+
+    @property
+    def own_ledger(self) -> Path:
+        """Where holes are recorded while the spool's ledger cannot be written: the data folder, by spool."""
+        return Path(f"tidemark-archive-{zlib.crc32(os.fsencode(self.spool.folder)):08x}.holes")
+
+    def is_over(self, failed_s: float) -> bool:
+        """Tell if a file is to be given up after failing for so long: both limits are reached."""
+        if failed_s < self.hold_s:
+            return False
+        held = held_bytes(self.path.parent, enough=self.hold_bytes)
+        return failed_s >= UNLISTED_HOLDS * self.hold_s if held is None else held >= self.hold_bytes
+
+
+def main() -> None:
+    """Archive one file; exit with what the server should do."""
+    parser = argparse.ArgumentParser(
+        prog="cdcctl-archive",
+        description="Copy a WAL file into Tidemark's spool.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("path", type=Path, nargs="?", help="%%p, the file")
+    parser.add_argument("name", nargs="?", help="%%f, its name")
+    parser.add_argument("--spool", type=Path, required=True, help="folder made by cdcctl init")
+    parser.add_argument("--hold-s", type=float, default=HOLD_S_DEFAULT, help="give files up after failing for so long")
+    parser.add_argument("--hold-bytes", type=int, default=HOLD_BYTES_DEFAULT, help="and with so much WAL held for us")
+    parser.add_argument("--copy-s", type=float, default=COPY_S_DEFAULT, help="a copy that takes longer has failed")
+    parser.add_argument("--free-bytes-min", type=int, default=FREE_BYTES_MIN_DEFAULT, help="to leave free on the disk")
+    parser.add_argument("--probe", action="store_true", help="archive nothing: tell if the spool can be written")
+    given = parser.parse_args()
+    if given.probe:
+        spool = Spool(given.spool)
+        sys.exit(_attempt(lambda: _probe(spool, given.free_bytes_min)))
+    if given.path is None or given.name is None:
+        parser.error("archive_command has to end with %p %f")
+    job = Job(
+        path=given.path,
+        name=given.name,
+        spool=Spool(given.spool),
+        hold_s=given.hold_s,
+        hold_bytes=given.hold_bytes,
+        copy_s=given.copy_s,
+        free_bytes_min=given.free_bytes_min,
+        began_ns=boot_clock_ns(),
+    )
+    sys.exit(archive(job))
+
+
+def archive(job: Job) -> int:
+    """Return the exit status for one file."""
+    try:
+        lock = os.open(".", os.O_RDONLY | os.O_DIRECTORY)  # NB: held by the children, too, for as long as they live
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _without_spool(job, "an earlier copy into the spool still hangs")
+    except OSError as error:  # a file system without such locks: each file waits for children of its own
+        _say(f"the data folder cannot be locked: {error.strerror}")
+    copy_s = _copy_s(job)
+    copied = _in_child(lambda: _keep(job), copy_s)
+    if copied == ARCHIVED:
+        return ARCHIVED
+    reason = f"the copy took over {copy_s:.0f} s" if copied is None else "the copy failed"
+    noted = _in_child(lambda: _note(job, reason), LEDGER_S)
+    if noted == _GIVEN_UP:
+        return ARCHIVED
+    if noted == _HELD:
+        return TRY_AGAIN
+    told = _without_spool(job, reason)
+    if told == ARCHIVED and copied is None:
+        _leave_behind(lambda: _reach(job))
+    return told
+
+
+def _copy_s(job: Job) -> float:
+    """Return the deadline of the copy: a short one where files queue up behind copies that hang."""
+    if not job.is_over(_waited_s(job)):
+        return job.copy_s
+    try:
+        byte_count = job.path.stat().st_size
+    except OSError:
+        byte_count = 0  # gone: the copy says so
+    return min(job.copy_s, HURRIED_S + byte_count / HURRIED_BYTES_PER_S)
+
+
+def _waited_s(job: Job) -> float:
+    """Return how long the server has waited to archive the file, by its own word; for ever, if that tells nothing."""
+    ready = job.path.parent / "archive_status" / f"{job.name}.ready"
+    try:
+        waited_s = time.time() - ready.stat().st_mtime
+    except OSError:
+        return math.inf
+    return waited_s if waited_s > -CLOCK_STEP_S else math.inf  # the clock was set back, by who knows how much
+
+
+def _keep(job: Job) -> int:
+    job.spool.keep(job.path, job.name, free_bytes_min=job.free_bytes_min)
+    try:
+        job.spool.make_ledger()
+        with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
+            ledger.note_success()
+            _move_holes(job, ledger)
+    except OSError as error:  # the file is there all the same
+        _say(f"{job.name} is archived; the spool's ledger cannot be written: {error.strerror}")
+    return ARCHIVED
+
+
+def _probe(spool: Spool, free_bytes_min: int) -> int:
+    spool.probe(free_bytes_min=free_bytes_min)
+    return ARCHIVED
+
+
+def _note(job: Job, reason: str) -> int:
+    with HoleLedger.open(job.spool.ledger, writable=True) as ledger:
+        _move_holes(job, ledger)
+        failed_s = ledger.note_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
+        if not job.is_over(failed_s):
+            return _HELD
+        ledger.give_up(job.name, reason)
+    _say(f"{job.name} is given up after {failed_s:.0f} s, and recorded as a hole: the server shall not keep WAL for us")
+    return _GIVEN_UP
+
+
+def _move_holes(job: Job, ledger: HoleLedger) -> None:
+    """Record in the spool what could be recorded in the data folder only."""
+    # NB: its lock is not held meanwhile: should the spool hang, whoever comes next must not wait for us.
+    for hole in _own_holes(job):
+        if not (job.spool.folder / hole.name).exists():
+            ledger.give_up(hole.name, hole.reason, at_s=hole.at_s)
+    job.own_ledger.unlink(missing_ok=True)
+
+
+def _own_holes(job: Job) -> list[GivenUp]:
+    try:
+        with HoleLedger.peek(job.own_ledger) as ledger:
+            return ledger.holes()
+    except FileNotFoundError:
+        return []
+
+
+def _reach(job: Job) -> int:
+    """Come back when the spool answers."""
+    job.spool.system_identifier()
+    with HoleLedger.open(job.spool.ledger, writable=True):
+        return ARCHIVED
+
+
+def _without_spool(job: Job, reason: str) -> int:
+    """Decide by a ledger in the data folder, or else by the server's own word; success where that says nothing."""
+    try:
+        HoleLedger.create(job.own_ledger, OWN_LEDGER_MODE)
+        with HoleLedger.open(job.own_ledger, writable=True) as ledger:
+            failed_s = ledger.note_failure(began_ns=job.began_ns, apart_s=ATTEMPTS_APART_S + job.copy_s)
+            is_over = job.is_over(failed_s)
+            if is_over:
+                ledger.give_up(job.name, reason)
+        recorded = f"recorded in {job.own_ledger} of the data folder alone"
+    except OSError:
+        is_over, recorded = job.is_over(_waited_s(job)), "NOT recorded"
+    if not is_over:
+        _say(f"{job.name}: {reason}; the spool's ledger cannot be written")
+        return TRY_AGAIN
+    _say(f"{job.name} is NOT archived and {recorded}: {reason}, and the spool's ledger cannot be written")
+    return ARCHIVED
+
+
+def _in_child(work: Callable[[], int], wait_s: float) -> int | None:
+    """Return the exit status of `work` in a child; None, and the child is killed, if it took too long."""
+    try:
+        pid = os.fork()
+    except OSError as error:  # the host has no process or no memory left for us
+        _say(f"no child: {error.strerror}")
+        return TRY_AGAIN
+    if pid == 0:
+        os._exit(_attempt(work))
+    deadline = time.monotonic() + wait_s
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            return None
+        time.sleep(POLL_S)
+
+
+def _leave_behind(work: Callable[[], int]) -> None:
+    """Do `work` in a child that nobody waits for."""
+    try:
+        pid = os.fork()
+    except OSError:
+        return
+    if pid == 0:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in (0, 1, 2):  # the server's log collector waits for all who have its pipe
+            os.dup2(nowhere, standard)
+        os._exit(_attempt(work))
+
+
+def _attempt(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except TidemarkError as error:
+        _say(f"{error} ({error.hint})")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the parent decides by the time that has passed
+        _say(f"{type(error).__name__}: {error}")
+    return TRY_AGAIN
+
+
+def _say(text: str) -> None:
+    os.write(2, f"cdcctl-archive: {text}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,0 @@
-"""`python -m ctl` is `cdcctl`."""
-
-from ctl.main import main
-
-main()

@@ -1,0 +1,5 @@
+"""`python -m tidemark_ctl` is `cdcctl`."""
+
+from tidemark_ctl.main import main
+
+main()

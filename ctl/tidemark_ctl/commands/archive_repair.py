@@ -1,0 +1,74 @@
+"""`cdcctl archive repair`: giving up WAL that is missing in the archive, or damaged there, for good."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.runtime.recovery.archive_repair import ArchiveBreak, RepairPoint, find_break, give_up
+from tidemark_ctl import settings
+from tidemark_ctl.options import config_option, state_option
+from tidemark_ctl.output.narration import Narrator
+from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, clock_text, loss_text, names_text
+
+
+@click.command()
+@state_option
+@config_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def repair(state: Path, *, config: Path | None, yes: bool) -> None:
+    """Give up what is missing or damaged, and go on from now.
+
+    Reads the archive from where decoding would go on, shows what is lost and asks. Takes the catalogs anew from the
+    node, moves the delivered pointer there under a new epoch, has every table copied again by the sidecar, and tells
+    the readers in the stream. Stop the archiver first.
+    """
+    arm_from_environment(RepairPoint, WritePoint)
+    chosen = settings.load(state, config)
+    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
+    folder.admit_group()
+    with StateStore.open(folder, guarded=told_of_stuck_writers) as store, RoleLock.take(folder, "archiver") as lock:
+        view = store.view()
+        found = archive_of(chosen, view)
+        broken = find_break(view, found)
+        if broken is None:
+            click.echo("no hole and no damage between the delivered pointer and the archive's end: nothing to repair")
+            return
+        for line in _told(found, broken, view, copies=chosen.copy.enabled):
+            click.echo(line, err=True)
+        if not yes:
+            click.confirm("Give this up?", abort=True, err=True)
+        loss = give_up(chosen, store, broken, replace(lock.owner, role="cdcctl"), Narrator())
+    click.echo(loss_text(loss))
+    click.echo(f"start the archiver again; a sidecar copies {loss.tables} tables when it starts anew")
+
+
+def _told(found: ArchiveState, broken: ArchiveBreak, view: StateView, *, copies: bool) -> Iterator[str]:
+    """Say what is lost, as far as anything knows."""
+    stretch = broken.stretch
+    if broken.damage:
+        yield f"damaged in {found.folder}: WAL from {stretch}: {broken.damage}"
+    else:
+        yield f"missing in {found.folder}: WAL from {stretch}: {names_text(found, stretch)}"
+    names = set(found.names_in(stretch))
+    for given_up in (given_up for given_up in found.holes if given_up.name in names):
+        yield f"  given up at {clock_text(given_up.at_s)}: {given_up.name}: {given_up.reason}"
+    if view.delivered is not None:
+        at_us = view.delivered.commit_time_us
+        when = f", committed at {clock_text(at_us / US_PER_S)}" if at_us else ""
+        yield f"the last that was delivered: {view.delivered.pointer.position}{when}"
+    yield "lost are all changes that committed behind it until now, also those of transactions that began before, and"
+    yield "those whose WAL is there behind it: what DDL it had is not known, so what comes then cannot be decoded."
+    if copies:
+        yield "The tables are copied again, so that the replicas are right afterwards; the change log keeps the gap."
+    else:
+        yield "copy.enabled is off: nothing is copied again, and rows that changed meanwhile stay as they were."

@@ -1,0 +1,36 @@
+"""`cdcctl archive status`: what the archive holds, and what is missing there."""
+
+from pathlib import Path
+
+import click
+
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.archive.history_copy import NoHistoryCopy, read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark_ctl import settings
+from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.views.archive_tree import US_PER_S, archive_of, archive_tree, clock_text, loss_text
+from tidemark_ctl.views.render import show
+
+
+@click.command()
+@state_option
+@config_option
+@json_option
+def status(state: Path, *, config: Path | None, as_json: bool) -> None:
+    """Show what is there, what is missing, and where the delivered pointer stands in it."""
+    with StateStore.open(StateFolder(state), read_only=True) as store:
+        view = store.view()
+    found = archive_of(settings.load(state, config), view)
+    tree = {**archive_tree(found, view), "history_copied": _copied(found)}
+    show({**tree, "losses": [loss_text(loss) for loss in view.losses.kept]}, as_json=as_json)
+
+
+def _copied(found: ArchiveState) -> str | None:
+    """Say of when the copy of the catalog history is; None where there is none."""
+    try:
+        return clock_text(read_manifest(Spool(found.folder)).copied_at_us / US_PER_S)
+    except NoHistoryCopy:
+        return None

@@ -1,0 +1,59 @@
+"""`cdcctl check`: does everything work, from the node to the readers, and if not, which leg is broken (I44)."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tidemark.model.errors import TidemarkError
+from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.requests.end_to_end import EndToEndCheck, Leg, LegEnd, LegName, legs_tree
+from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.render import show
+
+DEADLINE_S_DEFAULT = 60.0
+
+
+class LegBroken(TidemarkError):
+    """What was written to the node does not arrive."""
+
+
+@click.command()
+@state_option
+@config_option
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEADLINE_S_DEFAULT,
+    show_default=True,
+    help="A leg that takes longer is broken.",
+)
+@json_option
+def check(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
+    """Write a marker into the WAL and follow it through capture, archive, consumer and readers.
+
+    Exit code 0: it arrived everywhere. 1: the message names the legs that are broken, the hint what to do about the
+    first of them. Works in every mode; the archive's leg asks for a segment switch, where that is granted.
+    """
+    with opened_capture(state, config) as (context, errands):
+        legs = EndToEndCheck(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True)).run()
+        seen = see(context.store, context.config)
+    broken = _broken(legs)
+    tree = {
+        "arrived": not broken,
+        "stage": seen.view.stage.value,
+        "delivering": stage_tree(seen)["delivering"],
+        "legs": legs_tree(legs, deadline_s, as_json=as_json),
+    }
+    show(tree, as_json=as_json)
+    if broken:
+        told = "; ".join(f"leg {name.value} is broken: {leg.told}" for name, leg in broken.items())
+        raise LegBroken(told, hint=next(iter(broken.values())).hint)
+
+
+def _broken(legs: Mapping[LegName, Leg]) -> dict[LegName, Leg]:
+    """Return what keeps the marker; what merely waits, waits for one of these."""
+    broken = {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.BROKEN}
+    return broken or {name: leg for name, leg in legs.items() if leg.verdict is LegEnd.WAITS}

@@ -1,0 +1,153 @@
+"""`cdcctl decode`: changes from archived WAL, with no server running."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from tidemark.decode.catalog.databases import only
+from tidemark.engine.selection import Selection
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.host.memory import keep_freed_memory
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.commit_time import CommitTime
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, Oid, format_lsn
+from tidemark.runtime.replay.commit_times import RecordedEnd, TimeRange, begin_lsn
+from tidemark.runtime.replay.decode_run import MEMORY_BYTES_DEFAULT, InvalidWal
+from tidemark.runtime.replay.history_start import HistoryStart, LsnRange, begin_from_history
+from tidemark.runtime.replay.offline import check_same_cluster, decode_archive
+from tidemark_ctl.options import (
+    PATH,
+    exclude_origin_option,
+    json_option,
+    lsn_or_time,
+    message_option,
+    partition_root_option,
+    state_option,
+    transactions_option,
+)
+from tidemark_ctl.output.damaged_base import tell_of_damaged_base
+from tidemark_ctl.output.printing import FORMATS, Format, PrintContext, keep_what_is_printed, printer
+from tidemark_ctl.output.spill import spill_of_command
+from tidemark_ctl.views.render import show
+
+
+@click.command()
+@state_option
+@click.option("--archive", type=PATH, required=True, help="A folder of WAL segment files.")
+@click.option("--database", help="Only this database's changes.")
+@click.option("--table", "tables", multiple=True, default=("*.*",), help="Schema and table, * matches any.")
+@partition_root_option
+@exclude_origin_option
+@message_option
+@transactions_option
+@click.option("--from", "begin", type=lsn_or_time, help="What commits at or after this LSN or time (ISO 8601, zone).")
+@click.option("--to", "end", type=lsn_or_time, help="What commits before this LSN or time.")
+@click.option("--format", "form", type=click.Choice(FORMATS), default="jsonl", show_default=True)
+@json_option
+def decode(
+    *,
+    state: Path,
+    archive: Path,
+    database: str | None,
+    tables: tuple[str, ...],
+    partition_roots: tuple[str, ...],
+    origins: tuple[str, ...],
+    messages: tuple[str, ...],
+    counting: bool,
+    begin: Lsn | CommitTime | None,
+    end: Lsn | CommitTime | None,
+    form: str,
+    as_json: bool,
+) -> None:
+    """Print the changes in archived WAL, by the catalog history in the state folder.
+
+    Needs no server. Any folder of segment files will do: an archive, a pg_receivewal target, a copy of pg_wal.
+    By time a transaction counts by its own commit time; where the server's clock was set back, LSNs are exact.
+    """
+    keep_freed_memory()
+    lsns = LsnRange(_lsn(begin), _lsn(end))
+    times = TimeRange(_time(begin), _time(end))
+    selection = Selection(tables=tables, partition_roots=partition_roots, exclude_origins=origins, messages=messages)
+    folder = StateFolder(state)
+    with StateStore.open(folder, read_only=True) as store:
+        view = store.view()
+    segments = ArchiveFolder(archive, of=view.identity.system_identifier)
+    check_same_cluster(segments, view.identity.system_identifier)
+    with spill_of_command(folder) as spill:
+        from_lsn = begin_lsn(segments, view.history, times.from_time) if times.from_time else lsns.from_lsn
+        start = begin_from_history(
+            view,
+            folder.history,
+            from_lsn,
+            memory_bytes=MEMORY_BYTES_DEFAULT,
+            spill=spill,
+            passed_over=tell_of_damaged_base,
+            archive=segments,
+        )
+        if from_lsn is None and start.from_lsn is not None:
+            _tell_later_start(archive, start.from_lsn)
+        shown = printer(
+            Format(form),
+            PrintContext.of(view.identity.server_major, start.mirrors, start.databases, start.types),
+            sys.stdout.buffer,
+            selection,
+            counting=counting,
+        )
+        keep_what_is_printed(start.decoding.decoder, shown)
+        if database is not None:
+            start.mirrors.select(only(_oid(database, start.databases)))
+        with _progress(start, lsns.to_lsn, quiet=as_json) as tell:
+            for decoded in decode_archive(segments, start, lsns, _tell_end, times):
+                shown.take(decoded, start.decoding.decoder.restart_lsn)
+                tell(start.decoded_lsn)
+        shown.flush()
+    if times.set_back is not None:
+        _tell_set_back(times.set_back)
+    if form == Format.NULL.value:
+        show(shown.counts.as_dict(start.decoded_lsn - start.lsn), as_json=as_json)
+
+
+def _tell_later_start(archive: Path, from_lsn: Lsn) -> None:
+    told = f"{archive} does not reach back to the oldest catalog base: decoding begins at {format_lsn(from_lsn)}"
+    click.echo(f"{told}; in a spool, archive.keep_bytes keeps so many bytes of WAL more for this command", err=True)
+
+
+def _tell_end(error: InvalidWal) -> None:
+    click.echo(f"WAL ends here: {error}", err=True)
+
+
+def _tell_set_back(end: RecordedEnd) -> None:
+    told = f"the server's clock was set back at {format_lsn(end.lsn)}, to {end.time}"
+    click.echo(f"{told}: transactions of that time may stand elsewhere as well; give LSNs to have all", err=True)
+
+
+def _lsn(end: Lsn | CommitTime | None) -> Lsn | None:
+    return None if isinstance(end, CommitTime) else end
+
+
+def _time(end: Lsn | CommitTime | None) -> CommitTime | None:
+    return end if isinstance(end, CommitTime) else None
+
+
+def _oid(name: str, databases: Mapping[Oid, str]) -> Oid:
+    for oid, known in databases.items():
+        if known == name:
+            return oid
+    captured = ", ".join(sorted(databases.values()))
+    raise ConfigError(f"database {name} is not captured", hint=f"captured are: {captured}")
+
+
+@contextmanager
+def _progress(start: HistoryStart, end: Lsn | None, *, quiet: bool) -> Iterator[Callable[[Lsn], None]]:
+    """Show a bar on a terminal, and load what draws it only there."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with import_module("tidemark_ctl.output.progress_bar").shown(start.lsn, end) as tell:
+        yield tell

@@ -1,0 +1,277 @@
+"""`cdcctl init`: check the node, take the seed, make the state folder."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tidemark.engine.selection import Selection
+from tidemark.io.archive.archive import ArchiveFolder
+from tidemark.io.archive.archive_setup import (
+    ArchiveKind,
+    adopt_archive,
+    archive_kind,
+    archive_setting,
+    check_can_fill,
+    probe_line,
+    try_program,
+)
+from tidemark.io.archive.history_copy import read_manifest
+from tidemark.io.archive.spool import Spool
+from tidemark.io.backup.backup import open_backup
+from tidemark.io.node.node import Node
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import make_marker_key
+from tidemark.io.process.ports import assign_ports
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.model.errors import ConfigError, NodeUnreachable
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.daemon.archiving_watch import note_user
+from tidemark.runtime.daemon.errands import MarkersLeftOut
+from tidemark.runtime.recovery.lake_stock import lake_stock
+from tidemark.runtime.recovery.rebuild import rebuild
+from tidemark.runtime.seed.backup_seeding import seed_from_backup
+from tidemark.runtime.seed.copy_rights import lacking_rights
+from tidemark.runtime.seed.initialise import archiving_user, initialise, initialise_from_backup
+from tidemark.runtime.seed.steady_stream import check_stream
+from tidemark_ctl import settings
+from tidemark_ctl.options import PATH, config_option, state_option
+from tidemark_ctl.output.narration import OF_BACKUP, Narrator
+
+ALL_TABLES = ("*.*",)
+
+
+@click.command()
+@state_option
+@config_option
+@click.option("--dsn", help="The node, as libpq reads it; a password belongs into PGPASSFILE.")
+@click.option("--database", "databases", multiple=True, help="Capture these databases (default: the DSN's own).")
+@click.option("--table", "tables", multiple=True, help="Capture these tables: schema.table with * and ?.")
+@click.option("--archive", type=PATH, help="Archived WAL: a folder to be made a spool, or one that others fill.")
+@click.option("--from-spool", type=PATH, help="Make a state that was lost anew, from this spool.")
+@click.option("--lake", type=PATH, help="With --from-spool: the tables that are there already.")
+@click.option("--from-backup", type=PATH, help="Read the catalogs from this base backup and the WAL in --archive.")
+def init(
+    *,
+    state: Path,
+    config: Path | None,
+    dsn: str | None,
+    databases: tuple[str, ...],
+    tables: tuple[str, ...],
+    archive: Path | None,
+    from_spool: Path | None,
+    lake: Path | None,
+    from_backup: Path | None,
+) -> None:
+    """Make the state of a capture: give either --config, or --dsn, from which a configuration is written.
+
+    Checks what the node needs, reads its catalogs by plain SELECTs and the WAL since its last checkpoint. Doing it
+    again changes nothing. The rows that are there already are copied by the sidecar.
+
+    With --from-spool the node is not asked (but if it is a standby, with standby.follow): catalogs and positions are
+    what the archiver has put into the spool. Tables that LAKE does not hold whole are copied again, all where no
+    lake is given.
+
+    With --from-backup the node is not asked either: the state begins where the backup ended. `cdcctl decode` needs no
+    more than that; give --config where daemons are to run with it.
+    """
+    if from_backup is not None:
+        _check_alone(dsn=dsn, table=tables, from_spool=from_spool, lake=lake)
+        _init_from_backup(state, config, databases, archive, from_backup)
+        return
+    if lake is not None and from_spool is None:
+        raise ConfigError("--lake goes with --from-spool", hint="leave it out: a new state begins with a first copy")
+    archive = archive and archive.absolute()  # daemons and the server run elsewhere
+    if from_spool is None and config is None and not (state / settings.WRITTEN_BY_INIT).exists():
+        _write_settings(state, dsn, databases, tables, archive)
+    chosen = settings.load(state, config)
+    _check_same(
+        {
+            "--dsn": (dsn, chosen.capture.dsn),
+            "--database": (databases, chosen.select.databases),
+            "--table": (tables, chosen.select.tables),
+            "--archive": (archive, Path(chosen.archive.folder)),
+        },
+        where=settings.config_path(state, config),
+    )
+    folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    _close_to_others(folder)
+    folder.share(chosen.capture.group)
+    is_new = (
+        initialise(chosen, folder, Narrator()) if from_spool is None else _rebuild(chosen, folder, from_spool, lake)
+    )
+    if chosen.has_archive:
+        _tell_of_archive(chosen, folder)
+    if from_spool is None:
+        _tell_of_standby(chosen)
+        _tell_of_rights(chosen, folder)
+    _tell_of_ports(folder, config)
+    if config is not None:
+        settings.keep(folder, config)
+    if is_new:
+        click.echo(f"state made in {state}; start it: cdcctl run sidecar --state {state}")
+    else:
+        click.echo(f"{state} is the state of this capture already")
+
+
+def _tell_of_ports(folder: StateFolder, config: Path | None) -> None:
+    """Assign the ports of the metrics, and say where each process serves them: the configuration goes before."""
+    assigned = assign_ports(folder)
+    chosen = settings.load(folder.root, config).metrics
+    if not chosen.enabled:
+        return
+    pipeline = assigned.pipeline if assigned is not None else "none (--metrics-port)"
+    click.echo(
+        f"metrics on {chosen.host}: sidecar {chosen.port}, archiver {chosen.archiver_port}, pipeline {pipeline}",
+        err=True,
+    )
+
+
+def _write_settings(
+    state: Path, dsn: str | None, databases: tuple[str, ...], tables: tuple[str, ...], archive: Path | None
+) -> None:
+    """Write the configuration of a capture that is made without one."""
+    if dsn is None:
+        raise ConfigError("no node is named", hint="give --dsn, or --config with capture.dsn in it")
+    StateFolder(state).socket("sidecar")  # refuses a path that no socket can have
+    _close_to_others(StateFolder(state))
+    with Node(dsn) as node:
+        facts = node.check_fitness()
+        user = archiving_user(node)
+    check_stream(dsn, facts.system_identifier)
+    if archive is not None:
+        draft = settings.load(state, None)
+        draft = replace(draft, archive=replace(draft.archive, folder=str(archive)))
+        if archive_kind(archive, facts.system_identifier) is ArchiveKind.SPOOL:
+            check_can_fill(draft, user)
+    # Only now: what a refused attempt left would stand in the way of the next one.
+    settings.write(state, dsn, databases or (facts.database,), tables or ALL_TABLES, archive)
+
+
+def _close_to_others(folder: StateFolder) -> None:
+    for told in folder.close_to_others():
+        click.echo(told, err=True)
+
+
+def _tell_of_rights(config: Config, folder: StateFolder) -> None:
+    for told in lacking_rights(config, folder):
+        click.echo(told, err=True)
+
+
+def _check_alone(**others: object) -> None:
+    """Refuse options that --from-backup takes no notice of."""
+    for name, given in others.items():
+        if given:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} does not go with --from-backup", hint="leave it out, or put it into --config")
+
+
+def _init_from_backup(
+    state: Path, config: Path | None, databases: tuple[str, ...], archive: Path | None, backup: Path
+) -> None:
+    chosen = settings.load(state, config)
+    if config is not None:
+        _check_same({"--database": (databases, chosen.select.databases)}, where=config)
+    folder = StateFolder(state, shared_with_group=bool(chosen.capture.group))
+    if config is not None:
+        selects = chosen.select.selection().selects_database
+    else:
+        selects = Selection(databases=databases or ("*",)).selects_database
+    with open_backup(backup) as opened:
+        where = archive or (Path(chosen.archive.folder) if chosen.has_archive else opened.wal_folder())
+        if where is None:
+            hint = "give --archive: WAL since the backup began is needed, and the backup has none"
+            raise ConfigError("no archive is named", hint=hint)
+        segments = ArchiveFolder(where, of=opened.control.system_identifier)
+        narrator = Narrator(reading=OF_BACKUP)
+        seed = seed_from_backup(opened, segments, selects, chosen.seed.follows, narrator)
+    names = sorted(seed.databases.values())
+    if missing := [told for told in databases if not any(map(Selection((told,)).selects_database, names))]:
+        raise ConfigError(f"{backup} has no database {', '.join(missing)}", hint="see --database")
+    _close_to_others(folder)
+    folder.share(chosen.capture.group)
+    is_new = initialise_from_backup(chosen, folder, seed)
+    assign_ports(folder)
+    if config is not None:
+        settings.keep(folder, config)
+    if is_new and chosen.markers.key_file:
+        click.echo(
+            f"this state replaces an earlier one of capture {chosen.capture.name}: once a daemon is started on it, the "
+            "processes of any other state with this key stop at its marker, fenced",
+            err=True,
+        )
+    if is_new:
+        click.echo(f"state made in {state}: {', '.join(names)} from {format_lsn(seed.lsn)} on, where the backup ended")
+    else:
+        click.echo(f"{state} is the state of this capture already")
+
+
+def _rebuild(config: Config, folder: StateFolder, from_spool: Path, lake: Path | None) -> bool:
+    """Make a lost state anew; false if it is there."""
+    spool = Spool(from_spool)
+    manifest = read_manifest(spool)
+    stock = lake_stock(lake, manifest.identity) if lake is not None else None
+    adopt_archive(config, manifest.identity.system_identifier, None)
+    stage = rebuild(config, folder, spool, stock)
+    make_marker_key(config, folder)
+    if stage is Stage.FOLLOWER:
+        told = "as a follower: nothing is delivered unless the node is, or becomes, no standby"
+        click.echo(f"made anew as of {manifest.start.position}, {told}", err=True)
+    elif stage is not None:
+        click.echo(f"made anew as of {manifest.start.position}: what comes behind that is delivered again", err=True)
+    return stage is not None
+
+
+def _check_same(options: Mapping[str, tuple[object, object]], *, where: Path | None) -> None:
+    """Refuse options that say something else than the configuration: they would be without effect."""
+    for option, (given, configured) in options.items():
+        if given and given != configured:
+            raise ConfigError(f"{option} is not what {where} says", hint="leave the option out, or change it there")
+
+
+def _tell_of_standby(config: Config) -> None:
+    """Say of a standby that it is followed; or else that it takes no markers, where nothing is named for them."""
+    with Node(config.capture.dsn) as node:
+        if not node.is_in_recovery():
+            return
+        if config.standby.follow:
+            click.echo(
+                f"{node.where} is a standby: it is followed, and nothing is delivered until its promotion", err=True
+            )
+        elif not config.markers.dsn:
+            click.echo(f"{node.where} is a standby: markers are left out. {MarkersLeftOut.hint}", err=True)
+
+
+def _tell_of_archive(config: Config, state: StateFolder) -> None:
+    """Say whose the archive is, and how a spool is filled; raise what would keep the server from filling it."""
+    where = config.archive.folder
+    if not Spool(Path(where)).is_ours:
+        click.echo(f"{where} is filled by others: WAL is read there, nothing is written or removed", err=True)
+        return
+    if config.archive.filled_by != "archive_command":
+        click.echo(f"the spool is {where}; it is filled by {config.archive.filled_by}, as the capture's user", err=True)
+        return
+    try:
+        with Node(config.capture.dsn) as node:
+            user = archiving_user(node)
+    except NodeUnreachable:
+        user = None
+    if user is not None:
+        with StateStore.open(state) as store:
+            note_user(store, user)
+    click.echo(f"the spool is {where}", err=True)
+    if try_program(config, user):
+        assert user is not None, "it was tried"
+        click.echo(f"the server's user {user.name} can write there and run the program", err=True)
+    else:
+        click.echo(
+            "NOT CHECKED: whom the server runs as is not known here (another host, or a container). That user must be "
+            "able to write into the spool (capture.group), and to run the program as the server would:",
+            err=True,
+        )
+        click.echo(f"  {probe_line(config)}", err=True)
+    click.echo("it is filled by these lines in postgresql.conf:", err=True)
+    click.echo(f"archive_mode = on\n{archive_setting(config)}", err=True)

@@ -1,0 +1,21 @@
+"""`cdcctl reader drop`: forget a reader of the outbox."""
+
+from pathlib import Path
+
+import click
+
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark_ctl.options import state_option
+
+
+@click.command("drop")
+@state_option
+@click.argument("name")
+@click.confirmation_option(prompt="What this reader has not read yet may be trimmed. Drop it?")
+def drop_reader(state: Path, name: str) -> None:
+    """Forget a reader that will not come back, so that the outbox is trimmed without it."""
+    with StateStore.open(StateFolder(state), guarded=told_of_stuck_writers) as store, store.transaction(None) as moving:
+        moving.drop_reader(name)
+    click.echo(f"reader {name} dropped")

@@ -1,0 +1,26 @@
+"""`cdcctl realtime status`: who delivers, and the switches so far (I16)."""
+
+from pathlib import Path
+
+import click
+
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark_ctl import settings
+from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.views.realtime_tree import realtime_tree, see
+from tidemark_ctl.views.render import show
+
+SWITCHES_DEFAULT = 10
+
+
+@click.command()
+@state_option
+@config_option
+@click.option("--switches", type=click.IntRange(min=0), default=SWITCHES_DEFAULT, show_default=True, help="Latest.")
+@json_option
+def status(state: Path, *, config: Path | None, switches: int, as_json: bool) -> None:
+    """Show who delivers, since when and why, and the switches so far, with or without a daemon."""
+    with StateStore.open(StateFolder(state), read_only=True) as store:
+        seen = see(store, settings.load(state, config))
+    show(realtime_tree(seen, switches=switches, as_json=as_json), as_json=as_json)

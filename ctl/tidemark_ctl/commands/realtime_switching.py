@@ -1,0 +1,64 @@
+"""`cdcctl realtime on|off`: the operator's switch between both ways of delivering (I16)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.requests.realtime_switch import RealtimeSwitch
+from tidemark_ctl.requests.waiting import NotComplete
+from tidemark_ctl.views.realtime_tree import see, stage_tree
+from tidemark_ctl.views.render import show
+
+DEADLINE_S_DEFAULT = 120.0
+deadline_option = click.option(
+    "--deadline-s",
+    type=click.FloatRange(min=0),
+    default=DEADLINE_S_DEFAULT,
+    show_default=True,
+    help="Return by then with what was found.",
+)
+
+
+@click.command()
+@state_option
+@config_option
+@deadline_option
+@json_option
+def on(state: Path, *, config: Path | None, deadline_s: float, as_json: bool) -> None:
+    """Go on with realtime; return when the sidecar delivers.
+
+    The archiver delivers what is older first: it has to be nearer to the node than a quarter of the ring.
+    """
+    with _switching(state, config, deadline_s, as_json=as_json) as switching:
+        switching.on()
+
+
+@click.command()
+@state_option
+@config_option
+@deadline_option
+@click.option("--force", is_flag=True, help="Kill a sidecar that hangs: no sign of life for watchdog.watchdog_s.")
+@json_option
+def off(state: Path, *, config: Path | None, deadline_s: float, force: bool, as_json: bool) -> None:
+    """Stop realtime until it is switched on; return when the archiver delivers. Works with a dead sidecar."""
+    with _switching(state, config, deadline_s, as_json=as_json, kills=force) as switching:
+        switching.off(force=force)
+
+
+@contextmanager
+def _switching(
+    state: Path, config: Path | None, deadline_s: float, *, as_json: bool, kills: bool = False
+) -> Iterator[RealtimeSwitch]:
+    """Give a switch; print the state that it left, also one that is not what was asked for."""
+    with opened_capture(state, config, kills=kills) as (context, errands):
+        try:
+            yield RealtimeSwitch(context, errands, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        except NotComplete:
+            show(stage_tree(see(context.store, context.config)), as_json=as_json)
+            raise
+        show(stage_tree(see(context.store, context.config)), as_json=as_json)

@@ -1,0 +1,79 @@
+"""`cdcctl rewind`: a capture that delivered what the node, as it is now, never had."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import told_of_stuck_writers
+from tidemark.model.lsn import format_lsn
+from tidemark.runtime.recovery.rewind_plan import RewindPlan, plan_rewind
+from tidemark.runtime.recovery.rewinding import RewindPoint
+from tidemark.runtime.recovery.rewinding import rewind as go_back
+from tidemark_ctl import settings
+from tidemark_ctl.options import PATH, config_option, state_option
+from tidemark_ctl.output.narration import Narrator
+from tidemark_ctl.views.archive_tree import loss_text
+from tidemark_ctl.views.rewind_text import rewind_text
+
+
+@click.command()
+@state_option
+@config_option
+@click.option("--dead-wal", type=PATH, help="A folder with the dead branch's WAL, as the old primary's pg_wal.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def rewind(state: Path, *, config: Path | None, dead_wal: Path | None, yes: bool) -> None:
+    """Go back to where the node left what was delivered, and on along its timeline.
+
+    Shows what was delivered and never happened, and asks. Marks it for the readers in the stream, moves the delivered
+    pointer to the fork under a new epoch, and has the tables that it touched copied again. Stop both daemons first.
+    """
+    arm_from_environment(RewindPoint, WritePoint)
+    chosen = settings.load(state, config)
+    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
+    folder.admit_group()
+    with (
+        StateStore.open(folder, guarded=told_of_stuck_writers) as store,
+        RoleLock.take(folder, "sidecar"),
+        RoleLock.take(folder, "archiver") as lock,
+    ):
+        plan = plan_rewind(chosen, store, dead_wal)
+        for line in _told(plan, copies=chosen.copy.enabled):
+            click.echo(line, err=True)
+        if not yes:
+            click.confirm("Go back?", abort=True, err=True)
+        told, loss = go_back(chosen, store, plan, replace(lock.owner, role="cdcctl"), Narrator())
+    click.echo(rewind_text(told))
+    if loss is not None:
+        click.echo(loss_text(loss))
+    click.echo(f"start the daemons again; {told.tables} tables are copied once the stream has caught up")
+
+
+def _told(plan: RewindPlan, *, copies: bool) -> Iterator[str]:
+    """Say what is dead, where delivering goes on, and what is done to the tables."""
+    given = "delivered" if plan.is_delivered else "shown by first copies, though not delivered by the stream"
+    yield f"{given}, and not part of the node's history: {plan.branch}"
+    if not plan.is_delivered:
+        yield "the stream goes on where it is"
+    elif plan.restart_lsn is not None:
+        yield (
+            f"all that commits from {format_lsn(plan.branch.fork_lsn)} on, on timeline {plan.branch.next_timeline}, is "
+            f"delivered: decoding begins again at {format_lsn(plan.restart_lsn)}"
+        )
+    else:
+        yield f"decoding cannot begin before the fork: {plan.because}"
+        yield "Lost are all changes since the fork; delivering goes on from now, by a new seed."
+    if not copies:
+        yield "copy.enabled is off: nothing is copied again, and rows of the dead branch stay in the replicas."
+    elif plan.restart_lsn is None:
+        yield "Every table is copied again."
+    elif plan.touched is None:
+        yield f"every table is copied again: {plan.untold}"
+    else:
+        yield f"{len(plan.touched)} tables were touched; those of them that there are now are copied again"

@@ -1,0 +1,17 @@
+"""`cdcctl run`: the daemons, in the foreground."""
+
+import click
+
+from tidemark_ctl.loading import Entry, LazyGroup
+
+COMMANDS = {
+    "archiver": Entry(
+        "run_daemon", "Run the process that reads archived WAL, and delivers while the sidecar does not."
+    ),
+    "sidecar": Entry("run_daemon", "Run the realtime process: stream, decode, deliver."),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def run() -> None:
+    """Run a daemon in the foreground."""

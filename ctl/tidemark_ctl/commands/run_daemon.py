@@ -1,0 +1,41 @@
+"""`cdcctl run sidecar` and `cdcctl run archiver`: become one of the daemons."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from tidemark_ctl import settings
+from tidemark_ctl.options import config_option, state_option
+
+moved_option = click.option(
+    "--moved",
+    is_flag=True,
+    help="This state was moved here, or overtaken by a copy of itself, and is the one to deliver. Given once.",
+)
+
+
+@click.command()
+@state_option
+@config_option
+@moved_option
+def sidecar(*, state: Path, config: Path | None, moved: bool) -> None:
+    """Run the realtime process: stream, decode, deliver."""
+    become("tidemark_sidecar", state, config, *(["--moved"] if moved else []))
+
+
+@click.command()
+@state_option
+@config_option
+@moved_option
+def archiver(*, state: Path, config: Path | None, moved: bool) -> None:
+    """Run the process that reads archived WAL, and delivers while the sidecar does not."""
+    become("tidemark_archiver", state, config, *(["--moved"] if moved else []))
+
+
+def become(module: str, state: Path, config: Path | None, *arguments: str) -> None:
+    """Replace this process by a Python program of ours: signals, exit code and pid are its own."""
+    path = settings.config_path(state, config)
+    chosen = ["--config", str(path)] if path is not None else []
+    os.execv(sys.executable, [sys.executable, "-m", module, "--state", str(state), *chosen, *arguments])  # noqa: S606

@@ -1,0 +1,21 @@
+"""`cdcctl spark`: the pipeline from the outbox to the lake, a program of its own."""
+
+import click
+
+from tidemark_ctl.loading import Entry, LazyGroup
+
+COMMANDS = {
+    "accept-break": Entry(
+        "spark_accept_break", "Let diverged logs of logical messages continue, with a recorded break.", "accept"
+    ),
+    "run": Entry(
+        "spark_run",
+        "Run the pipeline: change log and replica of each captured table, as Delta tables under LAKE.",
+        "run_spark",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def spark() -> None:
+    """Bring changes to tables by Spark."""

@@ -1,0 +1,28 @@
+"""`cdcctl spark accept-break`: let diverged logs of messages continue."""
+
+from pathlib import Path
+
+import click
+
+from tidemark.io.state.accepted_breaks import accept_breaks
+from tidemark_ctl.options import state_option
+from tidemark_ctl.requests.confirming import confirm_losses
+from tidemark_ctl.views.lake_tree import diverged_logs
+
+
+@click.command("accept-break")
+@state_option
+@click.option("--accept-break", is_flag=True, help="Do not ask.")
+def accept(*, state: Path, accept_break: bool) -> None:
+    """Let diverged logs of logical messages continue, with a recorded break.
+
+    A log of a table continues by `cdcctl table recopy`; messages are not copied again. The command prints what is lost
+    and asks first; the log continues with the next message.
+    """
+    losses = diverged_logs(state)
+    confirm_losses(losses, accepted=accept_break)
+    for reader in {loss.reader for loss in losses}:
+        accept_breaks(
+            state, reader, {loss.fault.database: loss.fault.after for loss in losses if loss.reader == reader}
+        )
+    click.echo(f"{len(losses)} logs of messages will continue with the next message")

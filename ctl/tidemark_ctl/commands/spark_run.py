@@ -1,0 +1,25 @@
+"""`cdcctl spark run`: become the pipeline from the outbox to the lake."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from tidemark.io.host.extras import SPARK
+from tidemark_ctl.options import PATH, state_option
+
+
+@click.command("run", context_settings={"ignore_unknown_options": True})
+@state_option
+@click.option("--lake", required=True, type=PATH, help="Where the tables stand.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
+@click.argument("more", nargs=-1, type=click.UNPROCESSED)
+def run_spark(*, state: Path, lake: Path, master: str, more: tuple[str, ...]) -> None:
+    """Run the pipeline: change log and replica of each captured table, as Delta tables under LAKE.
+
+    MORE is handed on to the pipeline (`python -m tidemark.pipeline --help`).
+    """
+    SPARK.require()
+    command = [sys.executable, "-m", "tidemark.pipeline", "--state", str(state), "--lake", str(lake)]
+    os.execv(sys.executable, [*command, "--master", master, *more])  # noqa: S606 - replaces us: signals reach it

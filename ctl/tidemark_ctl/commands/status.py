@@ -1,0 +1,162 @@
+"""`cdcctl status`: what the state folder says, with or without a daemon (I41)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.process.config import Config
+from tidemark.io.process.ports import assigned_ports
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_views import StateView
+from tidemark.model.lsn import Oid, format_lsn
+from tidemark.model.mode import Role
+from tidemark.model.relation import Relation
+from tidemark.wire.recopies import RecopyStep, recopies_by_table, step_of
+from tidemark.wire.relations import SchemaVersion
+from tidemark.wire.state import CopyPhase, CopyProgress, Recopy, Watermark
+from tidemark_ctl import settings
+from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.views.archive_tree import archive_tree
+from tidemark_ctl.views.lake_tree import lake_tree
+from tidemark_ctl.views.processes import ends_tree, process_tree, waits_for_room
+from tidemark_ctl.views.realtime_tree import Seen, archiver_lag, arriving_text, following_tree, see, stage_tree
+from tidemark_ctl.views.render import Tree, show
+from tidemark_ctl.views.rewind_text import rewind_text
+
+US_PER_S = 1_000_000
+
+
+@click.command()
+@state_option
+@config_option
+@json_option
+def status(state: Path, *, config: Path | None, as_json: bool) -> None:
+    """Show mode, positions, outbox, readers, first copies and archive, from the folders alone."""
+    with StateStore.open(StateFolder(state), read_only=True) as store:
+        seen = see(store, settings.load(state, config))
+        ends = ends_tree(store, as_json=as_json)
+        file_bytes = store.environment.file_bytes()
+        relations = store.relations()
+        free_bytes = store.environment.free_bytes()
+        rooms = {process.role: waits_for_room(store, process) for process in (seen.sidecar, seen.archiver)}
+    tree = {
+        **describe(seen, SystemClock().wall_us()),
+        "first_copy": _first_copy(seen.view, relations),
+        "recopy": _recopy(seen.view),
+        "lake": lake_tree(state),
+        "archive": _archive(seen),
+        "sidecar": process_tree(seen.sidecar, rooms[Role.SIDECAR]),
+        "archiver": process_tree(seen.archiver, rooms[Role.ARCHIVER]),
+        "metrics_ports": _metrics_ports(StateFolder(state), settings.load(state, config)),
+        "last_end": ends,
+        "state_file_bytes": file_bytes,
+        "state_free_bytes": free_bytes,
+    }
+    show(tree, as_json=as_json)
+
+
+def describe(seen: Seen, now_us: int) -> dict[str, Tree]:
+    """Return what the state says, by name."""
+    view = seen.view
+    ledger = view.ledger
+    return {
+        "capture": view.identity.capture,
+        "system_identifier": str(view.identity.system_identifier),
+        "server_major": view.identity.server_major,
+        **stage_tree(seen),
+        "following": following_tree(view),
+        "delivered": _watermark(view.delivered, now_us),
+        "confirmed": _watermark(view.confirmed, now_us),
+        "lag": {
+            "delivered_behind_archive": archiver_lag(seen),
+            "confirmed_behind_delivered_bytes": _unconfirmed_bytes(view),
+            "unconfirmed_values": ledger.head
+            - min((reader.held for reader in view.readers.values()), default=ledger.head),
+        },
+        "outbox": {
+            "id": view.identity.outbox_id,
+            "head": ledger.head,
+            "trimmed": ledger.trimmed,
+            "bytes": ledger.byte_count,
+            "bytes_max": view.identity.outbox_bytes_max,
+        },
+        "readers": {
+            name: {"held": reader.held, "replayable": reader.replayable, "behind": ledger.head - reader.held}
+            for name, reader in view.readers.items()
+        },
+        "losses": view.losses.count,
+        "rewinds": [rewind_text(told) for told in view.rewinds.kept],
+        "catalog_bases": [f"{format_lsn(base.lsn)} ({base.byte_count} bytes)" for base in view.history.bases],
+    }
+
+
+def _first_copy(view: StateView, relations: Mapping[SchemaVersion, tuple[Oid, Relation]]) -> Tree:
+    """Return how far copying is; `waiting` are those that the next start copies, by the name that was told last."""
+    names = {(database, relation.oid): relation.qualified_name for _, (database, relation) in sorted(relations.items())}
+    copied = [copy for copy in view.copies.values() if copy.generation]
+    return {
+        "tables_done": sum(copy.phase is CopyPhase.DONE for copy in copied),
+        "tables": sum(bool(copy.generation) or copy.is_open for copy in view.copies.values()),
+        "rows": sum(copy.row_count for copy in copied),
+        "waiting": [
+            names.get(key, f"OID {key[1]} in database {key[0]}")
+            for key, copy in sorted(view.copies.items())
+            if copy.phase is CopyPhase.WAITING
+        ],
+    }
+
+
+def _recopy(view: StateView) -> dict[str, Tree]:
+    """Return how far the copies are that `cdcctl table recopy` requested, until they are done."""
+    requests = recopies_by_table(view.recopies)
+    copies = {key: view.copies.get(key) for key in requests}
+    return {
+        request.name: _recopy_text(step, request, copies[key])
+        for key, request in requests.items()
+        if not (step := step_of(request, copies[key])).is_over or step is RecopyStep.FAILED
+    }
+
+
+def _recopy_text(step: RecopyStep, request: Recopy, copy: CopyProgress | None) -> str:
+    told = str(step.value)
+    if step is RecopyStep.FAILED:
+        return f"{told}: {request.failed}"
+    if step is not RecopyStep.COPYING or copy is None:
+        return told
+    return f"{told}: {copy.row_count} rows of generation {copy.generation}"
+
+
+def _metrics_ports(folder: StateFolder, config: Config) -> Tree:
+    """Return where metrics are served, as far as the configuration and `init` tell."""
+    assigned = assigned_ports(folder)
+    own: dict[str, Tree] = {"sidecar": config.metrics.port, "archiver": config.metrics.archiver_port}
+    return (own if config.metrics.enabled else {}) | {"pipeline": assigned.pipeline if assigned is not None else None}
+
+
+def _archive(seen: Seen) -> Tree:
+    if seen.archive is None:
+        return None
+    if not isinstance(seen.archive, ArchiveState):
+        return str(seen.archive)
+    return {**archive_tree(seen.archive, seen.view), "arriving": arriving_text(seen)}
+
+
+def _unconfirmed_bytes(view: StateView) -> Tree:
+    if view.delivered is None or view.horizon is None:
+        return None
+    return view.delivered.pointer.position.commit_lsn - view.horizon.pointer.position.commit_lsn
+
+
+def _watermark(mark: Watermark | None, now_us: int) -> Tree:
+    if mark is None:
+        return None
+    return {
+        "position": str(mark.pointer.position),
+        "restart_lsn": format_lsn(mark.pointer.restart_lsn),
+        "sequence": mark.sequence,
+        "commit_age_s": round((now_us - mark.commit_time_us) / US_PER_S, 3) if mark.commit_time_us else None,
+    }

@@ -1,0 +1,17 @@
+"""`cdcctl table`: what is done to single tables."""
+
+import click
+
+from tidemark_ctl.loading import Entry, LazyGroup
+
+COMMANDS = {
+    "recopy": Entry(
+        "table_recopy",
+        "Copy tables again, as a new generation for every reader; return when the copies are in the stream.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def table() -> None:
+    """Copy single tables again."""

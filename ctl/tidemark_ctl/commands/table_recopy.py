@@ -1,0 +1,70 @@
+"""`cdcctl table recopy`: tables are sent to every reader again (I30)."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tidemark.model.table_name import TableName
+from tidemark_ctl.opened_capture import opened_capture
+from tidemark_ctl.options import config_option, json_option, state_option
+from tidemark_ctl.requests.confirming import confirm_losses
+from tidemark_ctl.requests.recopy import TableFinder, TableRecopy
+from tidemark_ctl.requests.recopy_cancel import RecopyCancellation
+from tidemark_ctl.views.lake_tree import diverged_logs
+from tidemark_ctl.views.render import show
+
+DEADLINE_S_DEFAULT = 3600.0  # a large table takes this long
+
+
+@click.command()
+@state_option
+@config_option
+@click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
+@click.option(
+    "--deadline-s",
+    type=click.FloatRange(min=0),
+    default=DEADLINE_S_DEFAULT,
+    show_default=True,
+    help="Return by then with what was found; the request is kept.",
+)
+@click.option("--accept-break", is_flag=True, help="Do not ask before a diverged log in a lake gets a break.")
+@click.option("--cancel", is_flag=True, help="Remove requests for these tables whose copy has not begun.")
+@click.option("--no-wait", is_flag=True, help="Return as soon as the request is durable.")
+@json_option
+def recopy(
+    state: Path,
+    *,
+    config: Path | None,
+    tables: tuple[str, ...],
+    deadline_s: float,
+    accept_break: bool,
+    cancel: bool,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Copy tables again, as a new generation for every reader; return when the copies are in the stream.
+
+    TABLE is schema.table or database.schema.table, case-sensitive; a part with a dot is written as "a.b". Readers
+    replace the rows that they hold by the copied ones. The command may be repeated: a request that is open is not made
+    twice. While the archiver delivers, the tables wait until realtime is back.
+
+    A table of the lake that has diverged is made anew by its copy. A log loses what it did not get meanwhile: the
+    command prints the loss and asks first.
+
+    With --cancel requests that are open or have failed are removed; one whose copy has begun is refused.
+    """
+    names = list(dict.fromkeys(TableName.parse(text) for text in tables))
+    with opened_capture(state, config) as (context, _errands):
+        if cancel:
+            RecopyCancellation(context, names, deadline_s=deadline_s, say=partial(click.echo, err=True)).cancel()
+            return
+        wanted = TableFinder(context).find(names)
+        confirm_losses(diverged_logs(state, {table.key for table in wanted}), accepted=accept_break)
+        request = TableRecopy(context, wanted, deadline_s=deadline_s, say=partial(click.echo, err=True))
+        request.request()
+        try:
+            if not no_wait:
+                request.wait()
+        finally:
+            show(request.tree(), as_json=as_json)

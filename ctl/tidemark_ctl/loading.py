@@ -1,0 +1,83 @@
+"""Commands by name: one line of help each, and the module that is loaded only when the command is asked for.
+
+A group of cdcctl is a `LazyGroup` over a table of entries, so that printing help loads no command, and a command loads
+nothing of its neighbours (`tests/unit/ctl/test_what_commands_load`).
+"""
+
+import gc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+
+import click
+
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that is not loaded yet."""
+
+    module: str  # below tidemark_ctl.commands
+    summary: str  # its line in the help of the group: the first sentence of its own help
+    attribute: str = ""  # of the module, that is the command; empty: it has the command's name
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are loaded one by one."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        entries: Mapping[str, Entry],
+        callback: click.decorators.FC | None = None,
+        params: list[click.Parameter] | None = None,
+        context_settings: dict[str, object] | None = None,
+        help: str | None = None,  # noqa: A002 - click's name
+    ) -> None:
+        super().__init__(name, callback=callback, params=params, context_settings=context_settings, help=help)
+        self.entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        del ctx
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command."""
+        del ctx
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        with _loading():
+            found = getattr(import_module(f"tidemark_ctl.commands.{entry.module}"), entry.attribute or cmd_name)
+        assert isinstance(found, click.Command), cmd_name
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from the table alone."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Load modules without what costs more than it brings: nothing of them is garbage, then or later.
+
+    pyarrow loads numpy, whose library starts a thread a processor for algebra, which we have none of.
+    """
+    is_ours = BLAS_THREADS not in os.environ
+    if is_ours:
+        os.environ[BLAS_THREADS] = "1"
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()
+        if is_ours:
+            del os.environ[BLAS_THREADS]

@@ -1,0 +1,95 @@
+"""The entry of `cdcctl`: collects the commands, and turns an error into a message, a hint and an exit code (I40).
+
+No command catches an error of ours to print it: that happens here, in one place. What a command prints on standard
+output is its result; messages, progress and errors go to standard error.
+"""
+
+import os
+import sys
+import traceback
+
+import click
+
+from tidemark.model.errors import ExitCode, InternalError, TidemarkError
+from tidemark_ctl.loading import Entry, LazyGroup
+
+COMMANDS = {
+    "archive": Entry("archive", "Show the archive, and repair it."),
+    "check": Entry(
+        "check", "Write a marker into the WAL and follow it through capture, archive, consumer and readers."
+    ),
+    "decode": Entry("decode", "Print the changes in archived WAL, by the catalog history in the state folder."),
+    "init": Entry(
+        "init", "Make the state of a capture: give either --config, or --dsn, from which a configuration is written."
+    ),
+    "reader": Entry("reader", "List and drop the readers of the outbox."),
+    "realtime": Entry("realtime", "Switch between realtime and the archive, and see who delivers."),
+    "rewind": Entry("rewind", "Go back to where the node left what was delivered, and on along its timeline."),
+    "run": Entry("run", "Run a daemon in the foreground."),
+    "spark": Entry("spark", "Bring changes to tables by Spark."),
+    "status": Entry(
+        "status", "Show mode, positions, outbox, readers, first copies and archive, from the folders alone."
+    ),
+    "table": Entry("table", "Copy single tables again."),
+    "tail": Entry("tail", "Print the changes of the node at DSN as they commit, until interrupted."),
+}
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says it
+
+
+class _ReaderGone(Exception):
+    """Nobody reads our output any more (`cdcctl tail … | head`)."""
+
+
+class _Commands(LazyGroup):
+    """All commands.
+
+    NB: click ends a program whose output nobody reads with code 1, before we see it.
+    """
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGone from None
+
+
+@click.group(cls=_Commands, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tidemark", prog_name="cdcctl")
+def cdcctl() -> None:
+    """Realtime change data capture for PostgreSQL that never holds back the database."""
+
+
+def main() -> None:
+    """Run `cdcctl` and exit: 0, or the code of the error's class."""
+    try:
+        cdcctl.main(standalone_mode=False)
+    except TidemarkError as error:
+        _end(error.exit_code, str(error), error.hint)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(ExitCode.CONFIG)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except _ReaderGone:
+        _drop_output()
+        sys.exit(ExitCode.SUCCESS)
+    except OSError as error:
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        _end(ExitCode.UNEXPECTED, f"{where}{error.strerror or error}", "see permissions and free space, also of output")
+    except Exception:  # noqa: BLE001 - the one place: whatever it is, it is a bug
+        traceback.print_exc()
+        _end(ExitCode.INTERNAL, "internal error, see above", InternalError.hint)
+
+
+def _end(code: ExitCode, message: str, hint: str) -> None:
+    click.echo(f"cdcctl: {message}", err=True)
+    if hint:
+        click.echo(f"  hint: {hint}", err=True)
+    sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Let what is still buffered for standard output go nowhere: at exit it would fail once more, with code 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,43 @@
+"""What a command is wired with that does what daemons do: state, configuration, errands to the node."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from tidemark.io.host.failpoints import arm_from_environment
+from tidemark.io.host.logs import get_log
+from tidemark.io.process.marker_key import load_marker_key
+from tidemark.io.process.metrics import Metrics
+from tidemark.io.state.environment import WritePoint
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.write_guard import WriteGuard
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark_ctl import settings
+
+
+@contextmanager
+def opened_capture(
+    state: Path, config: Path | None, *, kills: bool = False
+) -> Iterator[tuple[CaptureContext, NodeErrands]]:
+    """Open the state; its counters are for nobody, its log is for the terminal.
+
+    A process that is stuck inside a write transaction is told there, since whoever writes waits for it; `kills`: or
+    killed, as the daemons do.
+    """
+    arm_from_environment(HandoverPoint, WritePoint)
+    chosen = settings.load(state, config)
+    folder = StateFolder(state.resolve(), shared_with_group=bool(chosen.capture.group))
+    folder.admit_group()
+    log = get_log("cdcctl")
+    guard = partial(WriteGuard, watchdog_s=chosen.watchdog.watchdog_s, log=log, kills=kills)
+    with StateStore.open(folder, guarded=guard) as store:
+        context = CaptureContext(chosen, store, Metrics(store.identity.capture), log)
+        errands = NodeErrands(context, load_marker_key(chosen, folder))
+        try:
+            yield context, errands
+        finally:
+            errands.close()

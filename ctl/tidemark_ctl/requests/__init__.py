@@ -1,0 +1,1 @@
+"""What commands ask of running processes, and the waits for their answers."""

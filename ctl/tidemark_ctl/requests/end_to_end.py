@@ -1,0 +1,346 @@
+"""`cdcctl check`: a marker written into the WAL, and followed through every leg of its way (I44).
+
+    node ──► capture ──┬─► consumer ──► readers     while the sidecar delivers
+      └────► archive ──┘                            while the archiver does; it meets the marker in either mode
+
+A leg that cannot pass, because its process is dead or hangs, is broken at once; any other one has until the deadline.
+What stands behind a broken leg only waits: the first broken one is the one to mend. The marker is a message in a
+transaction of its own, so that delivery passes it as it passes everything: by its position.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from tidemark.io.archive.archive_progress import is_filled_by_nothing, unrecorded
+from tidemark.io.archive.archive_state import ArchiveState
+from tidemark.io.archive.spool_access import ServerCannotArchive, spool_obstacle
+from tidemark.io.host.clock import NS_PER_S, boot_ns
+from tidemark.io.node.node import NodeArchiving
+from tidemark.model.errors import TidemarkError
+from tidemark.model.lsn import Lsn, TimelineId, format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.model.position import Epoch, Sequence
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+from tidemark_ctl.requests.asking import Asking
+from tidemark_ctl.requests.realtime_switch import slow_archiving
+from tidemark_ctl.requests.waiting import Say, Told
+from tidemark_ctl.views.processes import Process, ask, start_hint
+from tidemark_ctl.views.realtime_tree import WAY_OUT, Seen, missing_text, see
+from tidemark_ctl.views.render import Tree
+
+POLL_S = 0.2
+SEQUENCE_BITS = 48  # enough to be met by no other check
+LOG_HINT = "its log says more; `cdcctl status` shows how far everything is"
+
+
+class LegName(Enum):
+    """The legs, in the order in which they are told."""
+
+    NODE = "node"
+    CAPTURE = "capture"
+    ARCHIVE = "archive"
+    CONSUMER = "consumer"
+    READERS = "readers"
+
+
+class LegEnd(Enum):
+    """What became of a leg."""
+
+    PASSED = "passed"
+    BROKEN = "broken"
+    WAITS = "waits"  # for a broken leg before it
+    RESTS = "rests"  # it has no part in this mode, or in this configuration
+    PENDING = "pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One leg as it is found."""
+
+    verdict: LegEnd
+    told: str = ""
+    hint: str = ""
+    after_s: float | None = None
+
+
+class _Written(NamedTuple):
+    sequence: Sequence
+    end_lsn: Lsn
+    boot_ns: int  # when it was asked for
+
+
+class EndToEndCheck:
+    """One check."""
+
+    def __init__(self, context: CaptureContext, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
+        self._context = context
+        self._errands = errands
+        self._deadline_s = deadline_s
+        self._archiving = Asking(errands.ask_archiving)
+        self._told = Told(say)
+        self._legs = dict.fromkeys(LegName, Leg(LegEnd.PENDING))
+        self._due: Sequence | None = None  # readers that hold this much hold all that was before the marker
+
+    def run(self) -> Mapping[LegName, Leg]:
+        """Write the marker, follow it, return every leg."""
+        end_s = time.monotonic() + self._deadline_s
+        seen = self._see()
+        written = self._write(seen)
+        if written is not None:
+            self._judge(seen, written)
+            while (leg := self._pending()) is not None and time.monotonic() < end_s:
+                told = self._legs[leg].told or "the marker has not come there"
+                self._told.tell(leg.value, f"waiting for leg {leg.value}, for at most {self._deadline_s:g} s: {told}")
+                time.sleep(POLL_S)
+                seen = self._see()
+                self._judge(seen, written)
+        self._close(seen)
+        return self._legs
+
+    def _see(self) -> Seen:
+        return see(self._context.store, self._context.config)
+
+    def _pending(self) -> LegName | None:
+        """Return the first leg that may still pass."""
+        return next((name for name, leg in self._legs.items() if leg.verdict is LegEnd.PENDING), None)
+
+    def _write(self, seen: Seen) -> _Written | None:
+        """Have the marker in the WAL, and its segment archived soon where that is granted."""
+        began_ns, sequence = boot_ns(), Sequence(secrets.randbits(SEQUENCE_BITS))
+        horizon, term = seen.view.horizon, seen.view.term
+        epoch = term.epoch if term is not None else Epoch(TimelineId(1), 0)
+        pointer = horizon.pointer if horizon is not None else None
+        asked = self._errands.write(MarkerKind.CHECK, epoch, pointer, sequence=sequence)
+        try:
+            end_lsn = asked.result(self._deadline_s)
+        except TidemarkError as error:
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, f"no marker can be written: {error}", error.hint)
+            return None
+        except TimeoutError:
+            told = f"the node did not write a marker within {self._deadline_s:g} s"
+            self._legs[LegName.NODE] = Leg(LegEnd.BROKEN, told, "see that the node answers SQL")
+            return None
+        self._legs[LegName.NODE] = Leg(
+            LegEnd.PASSED, f"the marker ends at {format_lsn(end_lsn)}", after_s=_since(began_ns)
+        )
+        if seen.archive is not None:
+            self._errands.switch_segment()
+        return _Written(sequence, end_lsn, began_ns)
+
+    def _judge(self, seen: Seen, written: _Written) -> None:
+        """Look at all legs that may still pass; a leg that passed, or is broken, stays so."""
+        for name, found in (
+            (LegName.CAPTURE, self._capture),
+            (LegName.ARCHIVE, self._archive),
+            (LegName.CONSUMER, self._consumer),
+            (LegName.READERS, self._readers),
+        ):
+            if self._legs[name].verdict not in (LegEnd.PASSED, LegEnd.BROKEN):
+                leg = found(seen, written)
+                is_new = leg.verdict is LegEnd.PASSED and leg.after_s is None
+                self._legs[name] = replace(leg, after_s=_since(written.boot_ns)) if is_new else leg
+
+    def _close(self, seen: Seen) -> None:
+        """Decide about what has not passed in time: the first leg that has not is broken, what is behind it waits."""
+        through = LegName.CAPTURE if _goes_through_sidecar(seen) else LegName.ARCHIVE
+        before = {
+            LegName.CAPTURE: LegName.NODE,
+            LegName.ARCHIVE: LegName.NODE,
+            LegName.CONSUMER: through,
+            LegName.READERS: LegName.CONSUMER,
+        }
+        for name, leg in self._legs.items():
+            if leg.verdict is LegEnd.PENDING:
+                earlier = before[name]
+                is_first = self._legs[earlier].verdict in (LegEnd.PASSED, LegEnd.RESTS)
+                closed = replace(leg, verdict=LegEnd.BROKEN) if is_first else _waits_for(earlier)
+                self._legs[name] = closed
+
+    # --- the legs
+
+    def _capture(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if the sidecar's decode thread has met the marker in the stream."""
+        stage, process = seen.view.stage, seen.sidecar
+        if stage is Stage.HELD:
+            return Leg(LegEnd.RESTS, "an operator switched realtime off")
+        if not process.is_running or process.hangs:
+            return _lifeless(process)
+        if not _goes_through_sidecar(seen):
+            return Leg(LegEnd.RESTS, f"the archiver delivers: the stage is {stage.value}")
+        met = self._met(Role.SIDECAR, written)
+        if met is not None:
+            return met
+        answer = ask(self._context.store.folder, Role.SIDECAR, "status") or {}
+        if answer.get("copying"):
+            return Leg(LegEnd.PENDING, "the first copy runs, and decoding begins behind it", "wait, and check again")
+        link = answer.get("link")
+        how = f"; its link to the node is {link}" if link else ""
+        return Leg(LegEnd.PENDING, f"the sidecar has not met the marker in the stream{how}", LOG_HINT)
+
+    def _archive(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if the archiver has met the marker in the archive, whether or not it delivers."""
+        if seen.archive is None:
+            return Leg(LegEnd.RESTS, "no archive is configured")
+        node = self._archiving.latest()
+        user = node.server if isinstance(node, NodeArchiving) and node.is_on else None
+        kept_out = seen.kept_out or spool_obstacle(self._context.config, user)
+        if kept_out is not None:
+            return Leg(LegEnd.BROKEN, f"the server cannot fill the spool: {kept_out}", ServerCannotArchive.hint)
+        if not seen.archiver.is_running or seen.archiver.hangs:
+            return _with_missing(_lifeless(seen.archiver), seen)
+        met = self._met(Role.ARCHIVER, written)
+        if met is None and isinstance(seen.archive, ArchiveState) and self._is_filled_by_nothing(node, seen.archive):
+            return Leg(
+                LegEnd.BROKEN,
+                f"archive_mode is off on the node: nothing fills {seen.archive.folder}",
+                "set archive_mode and archive_command as cdcctl init prints them and restart the server; or set "
+                'archive.filled_by = "pg_receivewal" and run that',
+            )
+        return met or _with_missing(self._archive_late(seen.archive, written), seen)
+
+    def _is_filled_by_nothing(self, node: NodeArchiving | TidemarkError | None, archive: ArchiveState) -> bool:
+        """Tell if the server is to fill our spool, does not archive, and nothing else has put a segment there."""
+        if not isinstance(node, NodeArchiving) or archive.runs:
+            return False
+        return is_filled_by_nothing(node, archive, self._context.config.archive.filled_by)
+
+    def _archive_late(self, archive: ArchiveState | TidemarkError, written: _Written) -> Leg:
+        """Say why the archiver has not met the marker so far."""
+        if not isinstance(archive, ArchiveState):
+            return Leg(LegEnd.PENDING, str(archive), archive.hint)
+        if archive.end_lsn is not None and archive.end_lsn >= written.end_lsn:
+            return Leg(LegEnd.PENDING, "the marker is archived, and the archiver has not come to it", LOG_HINT)
+        at = f"the segment of {format_lsn(written.end_lsn)} is not in {archive.folder}"
+        node = self._archiving.latest()
+        told, hint = _late_by(node, archive, written.end_lsn) if isinstance(node, NodeArchiving) else ("", "")
+        return Leg(LegEnd.PENDING, f"{at}{told}", hint or "see archive_command, pg_stat_archiver, and the node's log")
+
+    def _consumer(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if the delivered position is past the marker."""
+        delivered = seen.view.delivered
+        if delivered is not None and delivered.pointer.position.commit_lsn >= written.end_lsn:
+            self._due = delivered.sequence
+            return Leg(LegEnd.PASSED, f"delivered {delivered.pointer.position}")
+        if not seen.sidecar.is_running and not seen.archiver.is_running:
+            return Leg(LegEnd.WAITS, "neither process runs: nobody delivers")
+        if seen.view.stage.deliverer is Role.ARCHIVER and not seen.archiver.is_running:
+            return _waits_for(LegName.ARCHIVE)
+        if seen.view.stage is Stage.FOLLOWER:
+            return Leg(LegEnd.RESTS, "the node is a standby: nothing is delivered here")
+        at = f"delivered is {delivered.pointer.position}" if delivered is not None else "nothing was ever delivered"
+        ledger = seen.view.ledger
+        full = f"; the outbox has {ledger.byte_count} of {seen.view.identity.outbox_bytes_max} bytes"
+        return Leg(LegEnd.PENDING, f"{at}, before the marker{full}", f"{self._deliverer(seen)}: {LOG_HINT}")
+
+    def _readers(self, seen: Seen, written: _Written) -> Leg:
+        """Tell if every reader has confirmed all that was delivered before the marker."""
+        del written
+        if not seen.view.readers:
+            return Leg(LegEnd.RESTS, "no reader is registered")
+        if self._due is None:
+            waits = self._legs[LegName.CONSUMER].verdict is LegEnd.WAITS
+            return Leg(LegEnd.WAITS if waits else LegEnd.PENDING, "nothing was delivered up to the marker")
+        behind = {name: reader.held for name, reader in seen.view.readers.items() if reader.held < self._due}
+        if not behind:
+            return Leg(LegEnd.PASSED, f"all hold {self._due}")
+        names = ", ".join(f"{name} holds {held}" for name, held in sorted(behind.items()))
+        hint = f"see that its pipeline runs; one that never comes back: cdcctl reader drop {min(behind)}"
+        return Leg(LegEnd.PENDING, f"{names} of {self._due}", hint)
+
+    def _met(self, role: Role, written: _Written) -> Leg | None:
+        """Return that a process met the marker, and when."""
+        answer = ask(self._context.store.folder, role, "check")
+        if answer is None or answer.get("sequence") != written.sequence:
+            return None
+        return Leg(LegEnd.PASSED, f"met at {answer['lsn']}", after_s=_seconds(answer["met_boot_ns"], written.boot_ns))
+
+    @staticmethod
+    def _deliverer(seen: Seen) -> str:
+        role = seen.view.stage.deliverer
+        return f"the {role.value} delivers" if role is not None else "the sidecar takes over"
+
+
+def legs_tree(legs: Mapping[LegName, Leg], deadline_s: float, *, as_json: bool) -> Tree:
+    """Return every leg with its time and its deadline."""
+    if as_json:
+        return {
+            name.value: {
+                "verdict": leg.verdict.value,
+                "after_s": leg.after_s,
+                "deadline_s": deadline_s,
+                "told": leg.told,
+                "hint": leg.hint or None,
+            }
+            for name, leg in legs.items()
+        }
+    return {name.value: _leg_text(leg, deadline_s) for name, leg in legs.items()}
+
+
+def _leg_text(leg: Leg, deadline_s: float) -> str:
+    took = f" after {leg.after_s:.2f} of {deadline_s:g} s" if leg.after_s is not None else ""
+    return f"{leg.verdict.value}{took}: {leg.told}"
+
+
+def _goes_through_sidecar(seen: Seen) -> bool:
+    return seen.view.stage in (Stage.REALTIME, Stage.RETURNED)
+
+
+def _late_by(node: NodeArchiving, archive: ArchiveState, end_lsn: Lsn) -> tuple[str, str]:
+    """Return why a segment is late, as the end of a sentence, and what to do."""
+    lost = unrecorded(archive, node.archived_file, end_lsn)
+    if node.failed_file:
+        return slow_archiving(node), "the node's log says why its archive_command fails"
+    if not node.is_on:
+        return "; archive_mode is off", "set archive_mode, or see that pg_receivewal runs"
+    if not node.may_switch:
+        grant = "GRANT EXECUTE ON FUNCTION pg_switch_wal() TO the capture's role, or wait for archive_timeout"
+        return slow_archiving(node), grant
+    if lost.count:
+        told = (
+            f", and the server archived {node.archived_file} by its own word: {lost.count} segments from {lost.first}"
+        )
+        return f"{told} on never arrived", "archive_command reports success without archiving: see the node's log"
+    if not node.archived_file:
+        counters = "; the node has never archived anything, and its counters show no failure either"
+        hint = (
+            "see the node's log: a command that cannot be executed (exit 126 or 127) is not counted. Nor are segments "
+            "archived that were completed while archive_mode was off"
+        )
+        return counters, hint
+    return "", ""
+
+
+def _with_missing(leg: Leg, seen: Seen) -> Leg:
+    """Add to a leg that has not passed which segments will not arrive."""
+    if not seen.archiving.missing:
+        return leg
+    return replace(leg, told=f"{leg.told}; {missing_text(seen.archiving)}", hint=WAY_OUT)
+
+
+def _lifeless(process: Process) -> Leg:
+    role = process.role
+    if not process.is_running:
+        return Leg(LegEnd.BROKEN, f"the {role.value} does not run", start_hint(role))
+    kills = "the archiver kills it" if role is Role.SIDECAR else "kill it, and start it again"
+    told = f"the {role.value} hangs: its last sign of life is {process.beat_age_s or 0:.0f} s old"
+    return Leg(LegEnd.BROKEN, told, f"{kills}; cdcctl realtime status")
+
+
+def _waits_for(name: LegName) -> Leg:
+    return Leg(LegEnd.WAITS, f"behind leg {name.value}")
+
+
+def _since(began_ns: int) -> float:
+    return round((boot_ns() - began_ns) / NS_PER_S, 3)
+
+
+def _seconds(met_ns: Json, began_ns: int) -> float:
+    assert isinstance(met_ns, int), "our own daemon says so"
+    return round((met_ns - began_ns) / NS_PER_S, 3)

@@ -1,0 +1,321 @@
+"""`cdcctl realtime on|off`: asks, or moves the mode itself where no sidecar lives, and waits until it has happened.
+
+    off   complete: stage held, and the archiver has an epoch and delivers
+    on    complete: stage realtime, and the sidecar has an epoch
+
+What has to be done is looked up in the state again and again, so that it does not matter who did a part of it: a second
+`cdcctl`, the archiver's watchdog, a sidecar that answered too late.
+"""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from tidemark.engine.handover import Effect, Event, move
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.host.clock import SystemClock, boot_ns
+from tidemark.io.node.node import NodeArchiving
+from tidemark.io.process.marker_key import KeysDiffer
+from tidemark.io.process.watchdog import Condition, Watch
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.overtaken import OvertakenState
+from tidemark.io.state.state_views import StateMarks
+from tidemark.io.state.switching import Switched, switch
+from tidemark.model.errors import ConfigError, Fenced, TidemarkError
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.wire.marker import MarkerKind
+from tidemark_ctl.requests.asking import Asking
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
+from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
+from tidemark_ctl.views.processes import Process, ask, look_at, start_hint
+from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
+
+ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it
+MARKER_S = ANSWER_S = 10.0
+EVENT = {"on": Event.OPERATOR_ON, "off": Event.OPERATOR_OFF}
+
+
+class CannotSwitch(ConfigError):
+    """A switch that leads nowhere."""
+
+
+class SidecarHangs(Fenced):
+    """The sidecar holds its lock and does nothing."""
+
+    hint = "kill it by `cdcctl realtime off --force`, or start the archiver, whose watchdog kills it"
+
+
+class RealtimeSwitch:
+    """One switch by an operator."""
+
+    def __init__(self, context: CaptureContext, errands: NodeErrands, *, deadline_s: float, say: Say) -> None:
+        config = context.config
+        self._context = context
+        self._config = config
+        self._store = context.store
+        self._errands = errands
+        self._say = say
+        self._told = Told(say)
+        self._clock = SystemClock()
+        self._deadline_s = deadline_s
+        self._end_s = time.monotonic() + deadline_s
+        self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
+        self._node = Asking(errands.find_node)
+        self._archiving = Asking(errands.ask_archiving)
+        self._asked_s = 0.0
+
+    # --- off
+
+    def off(self, *, force: bool) -> None:
+        """Switch realtime off; `force`: kill a sidecar that hangs."""
+        if self._marks().stage is not Stage.HELD:
+            move(self._marks().stage, Event.OPERATOR_OFF)
+            self._check_archive("nobody could go on")
+            if nothing_archives(self._context, self._errands):
+                self._say(NOTHING_ARCHIVES)
+        while self._marks().stage is not Stage.HELD:
+            self._check_time("off", "the sidecar has not stopped")
+            if not self._look(Role.SIDECAR).is_running:
+                self._move_without_sidecar("off")
+            elif ask(self._store.folder, Role.SIDECAR, "realtime-off") is None:
+                self._bear_with_sidecar(force=force)
+        self._await_archiver()
+        self._tell_delay()
+
+    def _bear_with_sidecar(self, *, force: bool) -> None:
+        """Wait for a sidecar that gives no answer: it starts, it ends, or it hangs."""
+        if self._watch.look(boot_ns()) is not Condition.HUNG:
+            self._told.tell("silent", "the sidecar gives no answer at its socket: waiting until it does, or hangs")
+        elif force:
+            self._say("the sidecar hangs: it is killed")
+            if not self._watch.kill_remains():
+                raise SidecarHangs(
+                    "the sidecar hangs and could not be killed", hint="be root, or the user that it runs as"
+                )
+        elif self._look(Role.ARCHIVER).is_running:
+            self._told.tell("hung", "the sidecar hangs: waiting for the archiver's watchdog, which kills it")
+        else:
+            raise SidecarHangs("the sidecar hangs, and no archiver runs whose watchdog would kill it")
+        time.sleep(POLL_S)
+
+    def _await_archiver(self) -> None:
+        while True:
+            marks, archiver = self._marks(), self._look(Role.ARCHIVER)
+            if marks.stage is not Stage.HELD:
+                raise NotComplete(f"somebody else switched meanwhile: the stage is {marks.stage.value}")
+            if not archiver.is_running:
+                self._say("realtime is off; nobody delivers until the archiver is started: cdcctl run archiver")
+                return
+            if archiver.delivers(marks.term) and self._is_active():
+                return
+            if archiver.hangs:
+                missing = f"waiting for {_hung_text(archiver)}"
+                self._check_time("off", missing)
+                self._told.tell("hung archiver", missing)
+            else:
+                self._check_time("off", "the archiver has not begun to deliver; its log says why")
+                self._told.tell("archiver", "waiting for the archiver to take over")
+            time.sleep(POLL_S)
+
+    def _tell_delay(self) -> None:
+        """Say what makes changes late from now on: that the archiver delivers does not tell that it gets any WAL."""
+        try:
+            ArchiveLook(Path(self._config.archive.folder), self._store.identity.segment_bytes).result(ANSWER_S)
+            late = slow_archiving(self._errands.ask_archiving().result(ANSWER_S))
+        except (TidemarkError, TimeoutError) as error:
+            late = f": {str(error) or 'the node does not say how its archiving does'}"
+        if late:
+            self._say(f"changes may come late{late}")
+
+    def _is_active(self) -> bool:
+        answer = ask(self._store.folder, Role.ARCHIVER, "status")
+        return answer is not None and answer.get("role") == "active"
+
+    # --- on
+
+    def on(self) -> None:
+        """Switch realtime on."""
+        if self._is_on(self._marks()):
+            return
+        move(self._marks().stage, Event.OPERATOR_ON)
+        if self._marks().stage is not Stage.REALTIME:
+            self._check_archive("the way back leads through it")
+            if not self._look(Role.ARCHIVER).is_running:
+                self._check_way_without_archiver()
+            if self._look(Role.SIDECAR).is_running:
+                self._check_keys()
+        self._ask_for_return()
+        while not self._is_on(marks := self._marks()):
+            if marks.stage is Stage.HELD:
+                raise NotComplete("somebody switched realtime off meanwhile")
+            self._check_time("on", self._what_is_missing(marks)[1])
+            if not self._look(Role.SIDECAR).is_running:
+                raise self._sidecar_away()
+            if marks.stage is Stage.RETURNING:
+                self._check_keys()
+            self._told.tell(*self._what_is_missing(marks))
+            if marks.stage is Stage.ARCHIVE and time.monotonic() - self._asked_s >= ASK_AGAIN_S:
+                self._ask_for_return()
+            time.sleep(POLL_S)
+
+    def _check_way_without_archiver(self) -> None:
+        """Raise unless the sidecar runs and the node has the WAL: then it goes on without the archive."""
+        told = "the archiver does not run, and has to deliver what commits before realtime begins"
+        missing = self._missing_text()
+        if not self._look(Role.SIDECAR).is_running:
+            raise CannotSwitch(f"{told}{missing}", hint=WAY_OUT if missing else start_hint(Role.ARCHIVER))
+        obstacle = why_not_from_node(self._context, self._errands)
+        if obstacle is not None:
+            hint = WAY_OUT if missing else start_hint(Role.ARCHIVER)
+            raise CannotSwitch(f"{told}; {obstacle}{missing}", hint=hint)
+        wait_s = self._config.realtime.archive_wait_s
+        self._say(
+            f"the archiver does not run, but the node has the WAL: the sidecar goes on from it after {wait_s:g} s "
+            f"(realtime.archive_wait_s) without progress{missing}"
+        )
+
+    def _missing_text(self) -> str:
+        archiving = self._store.archiving()
+        return f"; {missing_text(archiving)}" if archiving.missing else ""
+
+    def _is_on(self, marks: StateMarks) -> bool:
+        return marks.stage is Stage.REALTIME and self._look(Role.SIDECAR).delivers(marks.term)
+
+    def _ask_for_return(self) -> None:
+        while True:
+            self._asked_s = time.monotonic()
+            if not self._look(Role.SIDECAR).is_running:
+                if self._marks().stage is Stage.HELD:
+                    self._move_without_sidecar("on")
+                raise self._sidecar_away()
+            if ask(self._store.folder, Role.SIDECAR, "realtime-on") is not None:
+                return
+            self._check_time("on", "the sidecar gives no answer at its socket")
+            self._told.tell("silent", "the sidecar gives no answer at its socket: waiting until it does")
+            time.sleep(POLL_S)
+
+    def _sidecar_away(self) -> NotComplete:
+        again = "" if self._config.realtime.automatic_return else ", then say `cdcctl realtime on` again"
+        return NotComplete(
+            f"realtime is wanted, but the sidecar does not run: the stage is {self._marks().stage.value}",
+            hint=start_hint(Role.SIDECAR) + again,
+        )
+
+    def _what_is_missing(self, marks: StateMarks) -> tuple[str, str]:
+        """Return in a word, and in a sentence, what a return waits for."""
+        if marks.stage is Stage.REALTIME:
+            return "epoch", "waiting for the sidecar to take an epoch"
+        if marks.stage is Stage.RETURNED:
+            return "sidecar", "waiting for the sidecar to take over"
+        archiver = self._look(Role.ARCHIVER)
+        if not archiver.is_running:
+            without = f"for {self._config.realtime.archive_wait_s:g} s without progress, if the node has the WAL"
+            told = f"waiting for the archiver, which does not run any more, or {without}; {start_hint(Role.ARCHIVER)}"
+            return "archiver", f"{told}{self._missing_text()}"
+        if archiver.hangs:
+            return "hung archiver", f"waiting for {_hung_text(archiver)}"
+        if marks.stage is Stage.RETURNING:
+            why = f"{self._archiving_text()}{self._missing_text()}"
+            return "marker", f"waiting for the archiver to meet the try-start marker{why}"
+        return "lag", f"waiting for the sidecar to ask for its return: {self._lag_text(marks)}"
+
+    def _lag_text(self, marks: StateMarks) -> str:
+        """Say how far the archiver is behind the node, and how far it may be."""
+        answered = self._node.latest()
+        if isinstance(answered, TidemarkError):
+            return f"the node does not answer ({answered})"
+        if answered is None or marks.delivered is None:
+            return "the node is asked where it is"
+        behind = max(0, answered.flush_lsn - marks.delivered.pointer.position.commit_lsn)
+        allowed = self._config.return_lag_bytes_max(self._store.identity.segment_bytes)
+        if behind <= allowed:
+            return "the archiver is near enough"
+        return f"the archiver is {behind} bytes behind {format_lsn(answered.flush_lsn)}, {allowed} are allowed"
+
+    def _archiving_text(self) -> str:
+        """Say why the marker's segment may take its time."""
+        answered = self._archiving.latest()
+        return slow_archiving(answered) if isinstance(answered, NodeArchiving) else ""
+
+    # --- without a sidecar
+
+    def _move_without_sidecar(self, direction: str) -> None:
+        """Move under the sidecar's own lock, so that none starts meanwhile; gives up where something changed."""
+        stage, event = self._marks().stage, EVENT[direction]
+        # An archiver that delivers goes on under its own epoch: that is nobody's business to end.
+        fences = direction == "off" and stage.deliverer is not Role.ARCHIVER
+        try:
+            with RoleLock.take(self._store.folder, Role.SIDECAR.value) as lock:
+                switched = switch(
+                    self._store,
+                    event,
+                    log=self._context.log,
+                    now_us=self._clock.wall_us(),
+                    taking=replace(lock.owner, role="cdcctl") if fences else None,
+                    only_from=stage,
+                )
+        except OvertakenState:
+            raise
+        except Fenced:
+            return  # a sidecar was started, or the archiver was faster: what that led to is looked at again
+        self._say(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
+        self._write_stop(switched, event)
+
+    def _write_stop(self, switched: Switched, event: Event) -> None:
+        """Say it in the WAL, too, if the node answers: who reads it elsewhere has no state."""
+        if Effect.WRITE_STOP_MARKER not in switched.effects or switched.epoch is None:
+            return
+        horizon = self._marks().horizon
+        pointer = horizon.pointer if horizon is not None else None
+        written = self._errands.write(MarkerKind.STOP, switched.epoch, pointer, reason=event.value)
+        done = self._errands.switch_segment()
+        try:
+            written.result(MARKER_S)
+            done.result(MARKER_S)
+        except (TidemarkError, TimeoutError) as error:
+            self._say(f"no stop marker was written, the state alone says it: {str(error) or 'the node is slow'}")
+
+    # --- what is seen
+
+    def _marks(self) -> StateMarks:
+        return self._store.marks()
+
+    def _look(self, role: Role) -> Process:
+        return look_at(self._store, role, self._config)
+
+    def _check_archive(self, why: str) -> None:
+        if not self._config.has_archive:
+            raise CannotSwitch(
+                f"no archive is configured: {why}",
+                hint="set archive.folder; docs/operate.md says how the node fills it",
+            )
+
+    def _check_keys(self) -> None:
+        if not self._store.marker_keys().are_one:
+            raise KeysDiffer
+
+    def _check_time(self, direction: str, missing: str) -> None:
+        if time.monotonic() >= self._end_s:
+            stage = self._marks().stage.value
+            raise NotComplete(
+                f"realtime is not {direction} after {self._deadline_s:g} s: {missing}; the stage is {stage}"
+            )
+
+
+def _hung_text(archiver: Process) -> str:
+    """Name an archiver that hangs, and what to do: no process of ours kills it."""
+    pid = archiver.owner.pid if archiver.owner is not None else None
+    return f"the archiver, which hangs: see its archive's mount, or kill process {pid} and {start_hint(Role.ARCHIVER)}"
+
+
+def slow_archiving(node: NodeArchiving) -> str:
+    """Return what makes WAL reach the archive late, as the end of a sentence."""
+    if node.failed_file:
+        return f": the node's archive_command fails with {node.failed_file}"
+    if node.may_switch:
+        return ""
+    until = f"after archive_timeout = {node.timeout_s} s, or" if node.timeout_s else "as archive_timeout is off, only"
+    return f": EXECUTE on pg_switch_wal() is not granted, so a segment is archived {until} when it is full"

@@ -1,0 +1,252 @@
+"""`cdcctl table recopy`: finds the tables by name, makes the request durable, and waits until they are copied.
+
+The request goes through the sidecar's control socket, or is written under the sidecar's lock where none runs. What is
+left to do is looked up in the state again and again, so it does not matter who does it, or how often it is killed.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemark.engine.selection import Selection
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.node.copy_source import CopyDenied
+from tidemark.io.node.node import Node
+from tidemark.io.node.source_tables import NamedRelation, named_relations
+from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.io.state.state_views import StateMarks
+from tidemark.model.errors import ConfigError
+from tidemark.model.lsn import Lsn, Oid, format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.model.table_name import TableName
+from tidemark.runtime.capture.capture import NotInitialised
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.first_copy.recopying import request_recopies
+from tidemark.runtime.seed.copy_plan import TableKey, database_names
+from tidemark.wire.recopies import RecopyStep, Wanted, decode_generations, encode_request, recopies_by_table, step_of
+from tidemark.wire.state import Recopy
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
+from tidemark_ctl.views.processes import ask, look_at, start_hint
+from tidemark_ctl.views.render import Tree
+
+TABLE_KIND, PARTITIONED_KIND = "r", "p"  # pg_class.relkind
+KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "c": "a composite type"}
+PERSISTENCES = {"u": "unlogged", "t": "temporary"}  # pg_class.relpersistence: the others are in WAL
+
+
+class CannotRecopy(ConfigError):
+    """Names of what cannot be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why a table is not copied, and what to do."""
+
+    because: str
+    hint: str
+    is_denied: bool = False  # the role may not read it
+
+
+class TableFinder:
+    """Finds tables of the captured databases by name; refuses all that cannot be copied at once."""
+
+    def __init__(self, context: CaptureContext) -> None:
+        self._dsn = context.config.capture.dsn
+        self._identity = context.store.identity
+        self._selection = context.config.select.selection()
+        beginning = context.store.view().beginning
+        if beginning is None:
+            raise NotInitialised(f"{context.store.folder.root} has no beginning")
+        with Node(self._dsn) as node:
+            node.check_same_node(self._identity.system_identifier)
+            self._databases = database_names(node, beginning.databases)
+
+    def find(self, names: Sequence[TableName]) -> list[Wanted]:
+        """Return the tables of these names; raise `CannotRecopy` or `CopyDenied`, which name every one refused."""
+        found: dict[TableName, list[tuple[Oid, str, NamedRelation]]] = {name: [] for name in names}
+        for oid, database in self._databases.items():
+            asked = [name for name in names if name.database in (None, database)]
+            if not asked or not self._selection.selects_database(database):
+                continue
+            with Node(self._dsn, database) as node:
+                named = named_relations(node, self._identity.server_major, {(n.schema, n.table) for n in asked})
+            for name in asked:
+                if (relation := named.get((name.schema, name.table))) is not None:
+                    found[name].append((oid, database, relation))
+        refused = {name: refusal for name in names if (refusal := self._refusal(name, found[name])) is not None}
+        if refused:
+            message = "; ".join(f"{name} {refusal.because}" for name, refusal in refused.items())
+            hint = "; ".join(dict.fromkeys(refusal.hint for refusal in refused.values()))
+            are_denied = all(refusal.is_denied for refusal in refused.values())
+            raise (CopyDenied if are_denied else CannotRecopy)(message, hint=hint)
+        return [
+            Wanted((oid, relation.oid), str(TableName(name.schema, name.table, database)))
+            for name, ((oid, database, relation),) in found.items()
+        ]
+
+    def _refusal(self, name: TableName, found: Sequence[tuple[Oid, str, NamedRelation]]) -> _Refusal | None:
+        if not found:
+            return self._unknown(name)
+        if len(found) > 1:
+            databases = " and ".join(database for _, database, _ in found)
+            return _Refusal(f"is in the databases {databases}", "write database.schema.table")
+        ((_, _, relation),) = found
+        return next(_refusals(name, relation, self._selection), None)
+
+    def _unknown(self, name: TableName) -> _Refusal:
+        captured = sorted(each for each in self._databases.values() if self._selection.selects_database(each))
+        if name.database is not None and name.database not in captured:
+            return _Refusal("is in a database that is not captured", f"captured are: {', '.join(captured)}")
+        hint = "names are case-sensitive; a name without a schema is looked for in public"
+        return _Refusal("does not exist", hint)
+
+
+def _refusals(name: TableName, relation: NamedRelation, selection: Selection) -> Iterator[_Refusal]:
+    """Give the reasons why a relation that exists cannot be copied, the most telling one first."""
+    if relation.kind not in (TABLE_KIND, PARTITIONED_KIND):
+        yield _Refusal(f"is {KINDS.get(relation.kind, 'no table')}", "name the tables that are captured")
+    if relation.persistence in PERSISTENCES:
+        kind = PERSISTENCES[relation.persistence]
+        yield _Refusal(f"is {kind}", f"{kind} tables are not in WAL, and are not captured")
+    root = next((above for above in reversed(relation.ancestors) if selection.is_root(*above)), None)
+    if root is not None:
+        yield _Refusal("is a partition whose changes come under the name of its root", f"name {TableName(*root)}")
+    if relation.kind == PARTITIONED_KIND and not selection.is_root(name.schema, name.table):
+        hint = "name its partitions, or list it in select.partition_roots"
+        yield _Refusal("is partitioned, and its partitions are captured under their own names", hint)
+    if not selection.selects_table(name.schema, name.table):
+        yield _Refusal("is not selected", "see select.tables and select.exclude_tables")
+    if not relation.usable:
+        yield _Refusal("is in a schema without USAGE", "GRANT USAGE ON SCHEMA to the capture's role", is_denied=True)
+    if not relation.readable:
+        yield _Refusal("is without SELECT", "GRANT SELECT ON the table to the capture's role", is_denied=True)
+    if relation.row_security:
+        hint = "ALTER ROLE of the capture BYPASSRLS, or drop the policies"
+        yield _Refusal("has row-level security that hides rows from the capture's role", hint, is_denied=True)
+
+
+def present_lsn(context: CaptureContext) -> Lsn:
+    """Return an LSN behind all that has committed by now, and see that a record follows there."""
+    with Node(context.config.capture.dsn) as node:
+        lsn = node.insert_lsn()
+        node.flush_all()
+    return lsn
+
+
+class TableRecopy:
+    """One request by an operator."""
+
+    def __init__(self, context: CaptureContext, wanted: Sequence[Wanted], *, deadline_s: float, say: Say) -> None:
+        self._context = context
+        self._store = context.store
+        self._wanted = wanted
+        self._deadline_s = deadline_s
+        self._end_s = time.monotonic() + deadline_s
+        self._say = say
+        self._told = Told(say)
+        self._generations: dict[TableKey, int] = {}
+
+    def request(self) -> None:
+        """Make the request durable."""
+        after_lsn = present_lsn(self._context)
+        content = encode_request(self._wanted, after_lsn)
+        while not self._generations:
+            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+                self._request_under_lock(after_lsn)
+                continue
+            answer = ask(self._store.folder, Role.SIDECAR, "recopy", content)
+            if answer is not None:
+                self._generations = decode_generations(answer)
+                continue
+            silent = "the sidecar gives no answer at its socket: waiting until it does"
+            self._check_time(silent)
+            self._told.tell("silent", silent)
+            time.sleep(POLL_S)
+        stage = self._store.marks().stage
+        if stage is not Stage.REALTIME:
+            self._say(f"requested; the stage is {stage.value}: the tables are copied once realtime is back")
+
+    def _request_under_lock(self, after_lsn: Lsn) -> None:
+        try:
+            with RoleLock.take(self._store.folder, Role.SIDECAR.value):
+                wall_us = SystemClock().wall_us()
+                self._generations = request_recopies(self._store, self._wanted, after_lsn, wall_us)
+        except AlreadyRunning:
+            return  # a sidecar was started meanwhile: it is asked
+        self._say("requested; the sidecar does not run: the tables are copied when it is started")
+
+    def wait(self) -> None:
+        """Wait until all tables are copied; raise `NotComplete` where that does not come about."""
+        while left := self._left():
+            marks = self._store.marks()
+            about, missing = self._missing(marks, left)
+            if not look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+                raise NotComplete(
+                    f"{len(left)} tables are not copied yet, and the sidecar does not run",
+                    hint=f"the request is kept; {start_hint(Role.SIDECAR)}",
+                )
+            self._check_time(missing)
+            self._told.tell(about, missing)
+            time.sleep(POLL_S)
+        ended = [table.name for table in self._wanted if self._step(table.key) is RecopyStep.ENDED]
+        failed = {table.name: why for table in self._wanted if (why := self._failure(table.key))}
+        if failed:
+            raise NotComplete(
+                "; ".join(f"the copy of {name} failed: {why}" for name, why in failed.items()),
+                hint="the stream goes on and the table is as it was; mend the cause, then request it again",
+            )
+        if ended:
+            raise NotComplete(
+                f"not copied, as they were dropped, left the selection, or were cancelled: {', '.join(ended)}",
+                hint="see that they are there and selected, then request them again",
+            )
+
+    def tree(self) -> dict[str, Tree]:
+        """Return how far each table is."""
+        tables: dict[str, Tree] = {}
+        for table in self._wanted:
+            copy = self._store.copy(*table.key)
+            tables[table.name] = {
+                "step": self._step(table.key).value,
+                "generation": copy.generation if copy is not None else None,
+                "rows": copy.row_count if copy is not None else None,
+            }
+        return {"stage": self._store.marks().stage.value, "tables": tables}
+
+    def _left(self) -> list[Wanted]:
+        return [table for table in self._wanted if not self._step(table.key).is_over]
+
+    def _step(self, key: TableKey) -> RecopyStep:
+        # NB: the request first: it is removed behind the copy's end.
+        kept = recopies_by_table(self._store.recopies()).get(key)
+        gone = Recopy("", 0, Lsn(0), self._generations[key], is_queued=True)
+        return step_of(kept or gone, self._store.copy(*key))
+
+    def _failure(self, key: TableKey) -> str:
+        request = recopies_by_table(self._store.recopies()).get(key)
+        return request.failed if request is not None and self._step(key) is RecopyStep.FAILED else ""
+
+    def _missing(self, marks: StateMarks, left: Sequence[Wanted]) -> tuple[str, str]:
+        """Return in a word, and in a sentence, what is waited for."""
+        first = left[0]
+        step, copy = self._step(first.key), self._store.copy(*first.key)
+        others = f"; {len(left) - 1} more" if len(left) > 1 else ""
+        if step is RecopyStep.COPYING and copy is not None:
+            return f"copying {first.name}", f"copying {first.name}: {copy.row_count} rows so far{others}"
+        if step is RecopyStep.QUEUED:
+            return f"queued {first.name}", f"waiting for the copy of {first.name} to begin{others}"
+        if marks.stage is not Stage.REALTIME:
+            how = "; it is switched on by `cdcctl realtime on`" if marks.stage is Stage.HELD else ""
+            return "stage", f"waiting until realtime is back: the stage is {marks.stage.value}{how}"
+        answer = ask(self._store.folder, Role.SIDECAR, "status") or {}
+        if isinstance(why := answer.get("recopy_waits_for"), str):
+            return f"sidecar: {why}", f"waiting, as {why}"
+        request = recopies_by_table(self._store.recopies()).get(first.key)
+        delivered = marks.delivered.pointer.position if marks.delivered is not None else None
+        until = format_lsn(request.after_lsn) if request is not None else "the request"
+        return "stream", f"waiting until the stream, which is at {delivered}, has passed {until}"
+
+    def _check_time(self, missing: str) -> None:
+        if time.monotonic() >= self._end_s:
+            told = f"the tables are not copied after {self._deadline_s:g} s: {missing}"
+            raise NotComplete(told, hint="the request is kept: the same command waits on; `cdcctl status` shows more")

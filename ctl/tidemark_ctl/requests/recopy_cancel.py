@@ -1,0 +1,88 @@
+"""`cdcctl table recopy --cancel`: removes requests that have not begun, by the names that they were made with.
+
+The tables need not be there any more. What a sidecar is about to copy is put off within seconds or begins: until then
+the command asks again.
+"""
+
+import time
+from collections.abc import Sequence
+
+from tidemark.io.state.locks import AlreadyRunning, RoleLock
+from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Role
+from tidemark.model.table_name import TableName
+from tidemark.runtime.context import CaptureContext
+from tidemark.runtime.first_copy.recopying import cancel_recopies
+from tidemark.wire.recopies import RecopyStep, TableKey, encode_cancellation, recopies_by_table, step_of
+from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
+from tidemark_ctl.views.processes import ask, look_at
+
+
+class NothingToCancel(ConfigError):
+    """A name of which no request is open, or whose copy has begun."""
+
+    hint = "`cdcctl status` shows the requests under recopy"
+
+
+class RecopyCancellation:
+    """One cancellation by an operator."""
+
+    def __init__(self, context: CaptureContext, names: Sequence[TableName], *, deadline_s: float, say: Say) -> None:
+        self._context = context
+        self._store = context.store
+        self._deadline_s = deadline_s
+        self._end_s = time.monotonic() + deadline_s
+        self._say = say
+        self._told = Told(say)
+        self._keys = [key for name in names for key in self._requested(name)]
+
+    def cancel(self) -> None:
+        """Remove the requests; raise where a copy has begun."""
+        while steps := self._steps():
+            if RecopyStep.COPYING in steps.values():
+                names = ", ".join(self._name(key) for key, step in steps.items() if step is RecopyStep.COPYING)
+                raise NothingToCancel(
+                    f"the copy of {names} has begun", hint="let it end: readers wait for its last row"
+                )
+            self._ask(tuple(steps))
+            if not self._steps():
+                break
+            told = "waiting: the sidecar is about to begin the copy, or to put it off"
+            if time.monotonic() >= self._end_s:
+                raise NotComplete(
+                    f"not cancelled after {self._deadline_s:g} s", hint="say it again: nothing was changed"
+                )
+            self._told.tell("queued", told)
+            time.sleep(POLL_S)
+        self._say("cancelled")
+
+    def _ask(self, keys: Sequence[TableKey]) -> None:
+        if look_at(self._store, Role.SIDECAR, self._context.config).is_running:
+            ask(self._store.folder, Role.SIDECAR, "recopy-cancel", encode_cancellation(keys))
+            return
+        try:
+            with RoleLock.take(self._store.folder, Role.SIDECAR.value):
+                cancel_recopies(self._store, keys, is_copying=False)
+        except AlreadyRunning:
+            return  # a sidecar was started meanwhile: it is asked
+
+    def _requested(self, name: TableName) -> list[TableKey]:
+        requests = recopies_by_table(self._store.recopies())
+        wanted = (name.schema, name.table)
+        found = []
+        for key, request in requests.items():
+            of = TableName.parse(request.name)
+            if (of.schema, of.table) == wanted and name.database in (None, of.database):
+                found.append(key)
+        if not found:
+            raise NothingToCancel(f"no copy of {name} is requested")
+        return found
+
+    def _steps(self) -> dict[TableKey, RecopyStep]:
+        """Return the steps of the requests that are still there."""
+        requests = recopies_by_table(self._store.recopies())
+        steps = {key: step_of(requests[key], self._store.copy(*key)) for key in self._keys if key in requests}
+        return {key: step for key, step in steps.items() if step not in (RecopyStep.DONE, RecopyStep.ENDED)}
+
+    def _name(self, key: TableKey) -> str:
+        return recopies_by_table(self._store.recopies())[key].name

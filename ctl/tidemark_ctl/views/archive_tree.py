@@ -1,0 +1,76 @@
+"""How `cdcctl` shows an archive: what is there, what is missing, and where the delivered pointer stands in it."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive, Stretch, archive_state
+from tidemark.io.process.config import Config
+from tidemark.io.state.state_views import StateView
+from tidemark.model.lsn import format_lsn
+from tidemark.wire.state import Loss
+from tidemark_ctl.views.render import Tree
+
+RUNS_SHOWN = 20
+HOLES_SHOWN = 20
+NAMES_SHOWN = 5
+US_PER_S = 1_000_000
+
+
+def archive_of(config: Config, view: StateView) -> ArchiveState:
+    """Take stock of the configured archive."""
+    if not config.has_archive:
+        raise NoArchive("no archive is configured")
+    return archive_state(Path(config.archive.folder), view.identity.segment_bytes)
+
+
+def archive_tree(state: ArchiveState, view: StateView) -> dict[str, Tree]:
+    """Return what is said of an archive, by name."""
+    return {
+        "folder": str(state.folder),
+        "owner": "Tidemark: trimmed" if state.is_ours else "others: read, never written",
+        "files": state.file_count,
+        "bytes": state.byte_count,
+        "free_bytes": state.free_bytes,
+        "timeline": state.timeline,
+        "runs": [f"{run.first} to {run.last}" for run in state.runs[-RUNS_SHOWN:]],
+        "end_lsn": None if state.end_lsn is None else format_lsn(state.end_lsn),
+        "failing_s": None if state.failing_s is None else round(state.failing_s, 1),
+        "given_up": state.given_up,
+        "holes": [f"{hole.name}  {clock_text(hole.at_s)}  {hole.reason}" for hole in state.holes[-HOLES_SHOWN:]],
+        "delivered": _place(state, view),
+    }
+
+
+def names_text(state: ArchiveState, gap: Stretch) -> str:
+    """Return the names of the segments of a gap: all of them if they are few."""
+    names = state.names_in(gap)
+    return ", ".join(names) if len(names) <= NAMES_SHOWN else f"{names[0]} to {names[-1]}, {len(names)} segments"
+
+
+def clock_text(seconds: float) -> str:
+    """Return a wall-clock time for people."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _place(state: ArchiveState, view: StateView) -> str | None:
+    """Say where a restart would begin to read."""
+    if view.start is None:
+        return None
+    lsn = view.start.restart_lsn
+    gap = state.gap_after(lsn)
+    if gap is not None:
+        return f"restart at {format_lsn(lsn)}; WAL from {gap} is missing ({names_text(state, gap)})"
+    if state.end_lsn is None or lsn >= state.end_lsn:
+        return f"restart at {format_lsn(lsn)}, which is not archived yet"
+    return f"restart at {format_lsn(lsn)}; from there to the end at {format_lsn(state.end_lsn)} nothing is missing"
+
+
+def loss_text(loss: Loss) -> str:
+    """Return a loss in a line."""
+    return (
+        f"{clock_text(loss.at_us / US_PER_S)}: lost what committed behind {loss.after} and before "
+        f"{loss.resumed_timeline}:{format_lsn(loss.resumed_lsn)}; "
+        f"{'damaged' if loss.damage else 'missing'} was WAL from {Stretch(loss.hole_start_lsn, loss.hole_end_lsn)}"
+        f"{f' ({loss.damage})' if loss.damage else ''}; "
+        f"{loss.tables} tables to copy again"
+    )

@@ -1,0 +1,100 @@
+"""What the pipelines of a state last wrote of their lakes, for `cdcctl status`; see `driver.progress`."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from tidemark_ctl.views.render import Tree
+
+PIPELINE_FILES = "pipeline-*.json"
+LOG, DIVERGED = "log", "diverged"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFault:
+    """A log or a replica that is not written to."""
+
+    database: str
+    relation: str
+    table: str
+    target: str
+    kind: str
+    reason: str
+    after: str
+
+    def concerns(self, tables: Collection[tuple[int, int]] | None) -> bool:
+        """Tell if the fault is of one of `tables`; None: of messages, which have the relation 0."""
+        if tables is None:
+            return self.relation == "0"
+        return (int(self.database), int(self.relation)) in tables
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineTold:
+    """The part of a pipeline's file that concerns tables."""
+
+    reader: str
+    lake: str
+    lsn: str
+    tables: int
+    faults: tuple[LakeFault, ...] = ()
+    stale: tuple[str, ...] = ()
+    waits_for_room: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeLoss:
+    """A log that continues with a break, once its table is copied or the break is accepted."""
+
+    reader: str
+    lake: str
+    fault: LakeFault
+
+    def __str__(self) -> str:
+        fault = self.fault
+        return (
+            f"the log of {fault.table} (database {fault.database}) has diverged: {fault.reason}. It will continue with "
+            f"a break: what came after {fault.after} and before the restart is not in it and cannot be recovered, and "
+            "earlier rows stay as the other writer left them"
+        )
+
+
+_TOLD = TypeAdapter(PipelineTold)
+
+
+def pipelines_told(state: Path) -> Iterator[PipelineTold]:
+    """Give what each pipeline wrote last, by reader; a file that cannot be read is left out."""
+    for path in sorted(state.glob(PIPELINE_FILES)):
+        try:
+            yield _TOLD.validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+
+
+def diverged_logs(state: Path, tables: Collection[tuple[int, int]] | None = None) -> list[LakeLoss]:
+    """Return the logs that have diverged, of `tables` by database and relation; None: those of messages."""
+    return [
+        LakeLoss(told.reader, told.lake, fault)
+        for told in pipelines_told(state)
+        for fault in told.faults
+        if (fault.target, fault.kind) == (LOG, DIVERGED) and fault.concerns(tables)
+    ]
+
+
+def lake_tree(state: Path) -> Tree:
+    """Return the lakes by reader; None where no pipeline has written."""
+    return {
+        told.reader: {
+            "lake": told.lake,
+            "lsn": told.lsn,
+            "tables": told.tables,
+            "not_written": [
+                f"{one.table} {one.target}: {one.kind} after {one.after}: {one.reason}" for one in told.faults
+            ],
+            "stale_replicas": list(told.stale),
+            **({"waits_for_room": told.waits_for_room} if told.waits_for_room else {}),
+        }
+        for told in pipelines_told(state)
+    } or None

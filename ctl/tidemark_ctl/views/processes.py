@@ -1,0 +1,108 @@
+"""The two daemons as `cdcctl` sees them: the role's lock, the last sign of life, the control socket."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.io.process.config import Config
+from tidemark.io.process.control import DEADLINE_S, DaemonAway, request
+from tidemark.io.process.process_ends import last_ends
+from tidemark.io.state.heartbeat import Slot
+from tidemark.io.state.locks import RoleLock
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_folder import StateFolder
+from tidemark.io.state.state_transaction import FREE_BYTES_MIN
+from tidemark.model.errors import ConfigError
+from tidemark.model.mode import Role
+from tidemark.wire.control import BadRequest, Json
+from tidemark.wire.state import Owner, ProcessEnd, Term
+from tidemark_ctl.views.archive_tree import US_PER_S, clock_text
+from tidemark_ctl.views.render import Tree
+
+ANSWER_S = 2 * DEADLINE_S  # the loop has DEADLINE_S to come to a command; then the socket says that it did not
+NO_CONTENT: Mapping[str, Json] = {}
+NOT_NOW = ("Busy", "BadRequest")  # the process lives, and its loop, or its version, has no answer
+
+
+class DaemonRefuses(ConfigError):
+    """What a daemon says to a command that it will not do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One of the daemons from outside."""
+
+    role: Role
+    owner: Owner | None  # who holds its lock
+    is_running: bool  # its lock is held
+    beat_age_s: float | None  # of the last sign of life; None: its process is gone
+    hangs: bool  # that is too old
+
+    def delivers(self, term: Term | None) -> bool:
+        """Tell if the epoch is this process's, and it can do something with it."""
+        has_epoch = term is not None and term.owner is not None and term.owner == self.owner
+        return self.is_running and has_epoch and not self.hangs
+
+
+def look_at(store: StateStore, role: Role, config: Config) -> Process:
+    """Return how a daemon looks from outside."""
+    seen = RoleLock.seen(store.folder, role.value)
+    age_s = store.environment.heartbeat.age_s(Slot[role.name])
+    hangs = age_s is not None and age_s > config.watchdog.watchdog_s
+    return Process(role, seen.owner if seen.is_held else None, seen.is_held, age_s, hangs)
+
+
+def process_tree(process: Process, waits_for_room: str | None = None) -> Tree:
+    """Return what is said of a daemon."""
+    if not process.is_running and process.beat_age_s is None:
+        return "not running"
+    age_s = process.beat_age_s
+    return {
+        "pid": process.owner.pid if process.owner is not None else None,
+        "heartbeat_age_s": None if age_s is None else round(age_s, 3),
+        "hangs": process.hangs,
+        **({"waits_for_room": waits_for_room} if waits_for_room else {}),
+    }
+
+
+def waits_for_room(store: StateStore, process: Process) -> str | None:
+    """Ask a daemon what it waits for, where the disk is nearly full; it cannot write that down."""
+    if not process.is_running or process.hangs or store.environment.free_bytes() >= FREE_BYTES_MIN:
+        return None
+    answer = ask(store.folder, process.role, "status")
+    told = answer.get("waits_for_room") if answer is not None else None
+    return str(told) if told else None
+
+
+def ends_tree(store: StateStore, *, as_json: bool) -> dict[str, Tree]:
+    """Return how each process ended last; None: it never did."""
+    ends = last_ends(store.folder, store.processes())
+    names = [*(role.value for role in Role), *sorted(ends.keys() - {role.value for role in Role})]
+    return {name: _end_tree(ends[name], as_json=as_json) if name in ends else None for name in names}
+
+
+def _end_tree(end: ProcessEnd, *, as_json: bool) -> Tree:
+    at = clock_text(end.at_us / US_PER_S) if end.at_us else None
+    if as_json:
+        return {"at": at, "exit_code": end.exit_code, "reason": end.reason}
+    code = "no exit code" if end.exit_code is None else f"exit code {end.exit_code}"
+    return f"{at or 'time not known'}  {code}  {end.reason}"
+
+
+def ask(
+    folder: StateFolder, role: Role, command: str, content: Mapping[str, Json] = NO_CONTENT
+) -> dict[str, Json] | None:
+    """Return a daemon's answer, None where none comes (in time); raise `DaemonRefuses` with what it says."""
+    try:
+        answer = request(folder.socket(role.value), {"command": command, **content}, ANSWER_S)
+    except (DaemonAway, BadRequest):
+        return None
+    if answer.get("ok"):
+        return answer
+    if answer.get("kind") in NOT_NOW:
+        return None
+    raise DaemonRefuses(str(answer.get("error")), hint=str(answer.get("hint") or "ask `cdcctl realtime status`"))
+
+
+def start_hint(role: Role) -> str:
+    """Return how a daemon is started."""
+    return f"start it: cdcctl run {role.value}, or systemctl start tidemark-{role.value}@NAME"

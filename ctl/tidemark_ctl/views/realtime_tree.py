@@ -1,0 +1,175 @@
+"""How `cdcctl` shows who delivers: stage, epoch, hand-over, the archiver's lag, the switches so far."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.io.archive.archive_look import ArchiveLook
+from tidemark.io.archive.archive_state import ArchiveState, NoArchive
+from tidemark.io.archive.spool_access import known_user, spool_obstacle
+from tidemark.io.process.config import Config
+from tidemark.io.process.marker_key import KeysDiffer
+from tidemark.io.state.overtaken import OvertakenState
+from tidemark.io.state.state import StateStore
+from tidemark.io.state.state_views import StateView
+from tidemark.model.lsn import format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.wire.state import Archiving, MarkerKeys, Switch
+from tidemark_ctl.views.archive_tree import clock_text
+from tidemark_ctl.views.processes import Process, look_at, process_tree
+from tidemark_ctl.views.render import Tree
+
+US_PER_S = 1_000_000
+ARCHIVE_S = 10.0  # then the rest is told without it
+RETURNS = (Stage.RETURNING, Stage.RETURNED)
+WAY_OUT = (
+    "while the node has that WAL in pg_wal, `cdcctl realtime on` goes on from it without the archive; else put the "
+    "segments into the archive from a backup or a standby, or give them up by `cdcctl archive repair`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that is looked at, at one moment: the state, both processes, the archive's folder."""
+
+    view: StateView
+    sidecar: Process
+    archiver: Process
+    archive: ArchiveState | NoArchive | None  # None: none is configured
+    marker_keys: MarkerKeys
+    archiving: Archiving  # as a daemon saw it last
+    kept_out: str | None  # what keeps the server's user from filling the spool
+
+    @property
+    def deliverer(self) -> Process | None:
+        """Who has the epoch, is meant to, and lives."""
+        role = self.view.stage.deliverer
+        process = self.sidecar if role is Role.SIDECAR else self.archiver
+        return process if role is not None and process.delivers(self.view.term) else None
+
+
+def see(store: StateStore, config: Config) -> Seen:
+    """Look at everything; an archive that cannot be listed, or hangs, is no reason to tell nothing else."""
+    view = store.view()
+    archive: ArchiveState | NoArchive | None = None
+    archiving, kept_out = store.archiving(), None
+    if config.has_archive:
+        try:
+            archive = ArchiveLook(Path(config.archive.folder), view.identity.segment_bytes).result(ARCHIVE_S)
+            kept_out = spool_obstacle(config, known_user(archiving))
+        except NoArchive as error:
+            archive = error
+    sidecar, archiver = look_at(store, Role.SIDECAR, config), look_at(store, Role.ARCHIVER, config)
+    return Seen(view, sidecar, archiver, archive, store.marker_keys(), archiving, kept_out)
+
+
+def arriving_text(seen: Seen) -> str:
+    """Say whether WAL arrives in the archive, by what the folders and the daemons know."""
+    archiving = seen.archiving
+    if seen.kept_out is not None:
+        return f"it cannot: {seen.kept_out}"
+    told = []
+    if archiving.is_off:
+        told.append("archive_mode is off on the node: nothing is archived")
+    if archiving.missing:
+        told.append(f"{missing_text(archiving)} ({WAY_OUT})")
+    if archiving.unrecorded:
+        told.append(
+            f"{archiving.unrecorded} segments from {archiving.unrecorded_first} on never arrived, which the server "
+            "archived by its own word: a hole without a record"
+        )
+    if archiving.waiting_since_us:
+        since = clock_text(archiving.waiting_since_us / US_PER_S)
+        told.append(f"nothing archived since {since}: {archiving.waiting} segments wait")
+    return "; ".join(told) or "no complete segment waits"
+
+
+def missing_text(archiving: Archiving) -> str:
+    """Name the segments that delivery from the archive waits for in vain; there are some."""
+    why = "archive_mode was off when they were written" if archiving.off_lsn else "the archive has later ones"
+    return f"{archiving.missing} segments from {archiving.missing_first} on are missing and will not arrive: {why}"
+
+
+def stage_tree(seen: Seen) -> dict[str, Tree]:
+    """Return who delivers, and since when."""
+    view = seen.view
+    last = view.switches.kept[-1] if view.switches.kept else None
+    owner = view.term.owner if view.term is not None else None
+    return {
+        "mode": view.stage.mode.value,
+        "stage": view.stage.value,
+        "delivering": seen.deliverer.role.value if seen.deliverer is not None else "nobody",
+        "epoch": str(view.term.epoch) if view.term is not None else None,
+        "owner": f"{owner.role}, process {owner.pid} on {owner.host}" if owner is not None else None,
+        "since": clock_text(last.at_us / US_PER_S) if last is not None else None,
+        "reason": last.reason if last is not None else None,
+        **({"fenced": str(OvertakenState(view.overtaken))} if view.overtaken is not None else {}),
+        "marker_keys": "one" if seen.marker_keys.are_one else f"{KeysDiffer()}; {KeysDiffer.hint}",
+    }
+
+
+def following_tree(view: StateView) -> Tree:
+    """Return how far a follower is, and the deliverer by its last marker; None where nobody is followed."""
+    followed, confirmed = view.followed, view.delivered
+    if followed is None:
+        return None
+    leader = followed.leader
+    return {
+        "followed": str(followed.pointer.position),
+        "can_take_over": followed.has_start,
+        "deliverer_confirmed": str(confirmed.pointer.position) if followed.has_start and confirmed else None,
+        "deliverer_epoch": str(leader.epoch) if leader is not None else None,
+        "marker_lsn": format_lsn(leader.lsn) if leader is not None else None,
+    }
+
+
+def realtime_tree(seen: Seen, *, switches: int, as_json: bool) -> dict[str, Tree]:
+    """Return what `cdcctl realtime status` shows."""
+    kept = seen.view.switches.kept[-switches:] if switches else ()
+    return {
+        **stage_tree(seen),
+        "following": following_tree(seen.view),
+        "hand_over": _hand_over(seen.view),
+        "archiver_lag": archiver_lag(seen),
+        "sidecar": process_tree(seen.sidecar),
+        "archiver": process_tree(seen.archiver),
+        "switches_ever": seen.view.switches.count,
+        "switches": [_switch_tree(each) if as_json else _switch_text(each) for each in kept],
+    }
+
+
+def archiver_lag(seen: Seen) -> Tree:
+    """Return how far delivery is behind the archive's end: what the archiver has, or would have, to read."""
+    delivered, archive = seen.view.delivered, seen.archive
+    if not isinstance(archive, ArchiveState) or archive.end_lsn is None or delivered is None:
+        return None
+    lag_bytes = max(0, archive.end_lsn - delivered.pointer.position.commit_lsn)
+    return {
+        "archive_end_lsn": format_lsn(archive.end_lsn),
+        "bytes": lag_bytes,
+        "segments": round(lag_bytes / archive.segment_bytes, 2),
+    }
+
+
+def _hand_over(view: StateView) -> Tree:
+    if view.stage not in RETURNS:
+        return None
+    met = view.hand_over
+    return {"attempt": met.attempt, "marker_lsn": format_lsn(met.lsn) if view.stage is Stage.RETURNED else None}
+
+
+def _switch_text(each: Switch) -> str:
+    return (
+        f"{clock_text(each.at_us / US_PER_S)}  {each.before.value} -> {each.after.value}  epoch {each.epoch or '-'}"
+        f"  delivered {each.delivered or '-'}  {each.reason}"
+    )
+
+
+def _switch_tree(each: Switch) -> Tree:
+    return {
+        "at": clock_text(each.at_us / US_PER_S),
+        "before": each.before.value,
+        "after": each.after.value,
+        "reason": each.reason,
+        "epoch": str(each.epoch) if each.epoch is not None else None,
+        "delivered": each.delivered or None,
+    }

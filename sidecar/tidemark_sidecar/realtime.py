@@ -1,0 +1,329 @@
+"""What the sidecar does in each stage of the mode table: deliver, rest, buffer on its way back, take over.
+
+    REALTIME          a capture from the node; an error that the archive can help with moves to ARCHIVE
+    ARCHIVE           rests; when it may return: buffers the stream, then asks for the return (`way_back`)
+    HELD              rests until the operator says otherwise
+    RETURNING         buffers, sees to it that the try-start marker is written (`way_back`); where the archive does not
+                      arrive, also in ARCHIVE: goes on from the node without it (`stalled`)
+    RETURNED          takes the epoch: archive up to the buffer, then the buffer
+    FOLLOWER          follows a standby until it is promoted (`following`)
+
+One thread, a step at a time. Nothing here waits for the node: it is asked by errands.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from tidemark.engine.handover import Effect, Event
+from tidemark.engine.marking import Confirmed, ConfirmPacing
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
+from tidemark.io.process.control import Handler
+from tidemark.io.state.heartbeat import START_S_MAX, Slot
+from tidemark.io.state.state_views import StateMarks
+from tidemark.model.errors import Fenced
+from tidemark.model.lsn import Lsn, format_lsn
+from tidemark.model.mode import Role, Stage
+from tidemark.model.position import Epoch
+from tidemark.runtime.capture.capture import Capture
+from tidemark.runtime.capture.inflow import LiveBuffer, MakeInflow, from_node
+from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.daemon.archive_report import ArchiveReport
+from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
+from tidemark.runtime.daemon.effects import Perform
+from tidemark.runtime.daemon.moving import Mover
+from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
+from tidemark.runtime.daemon.turn import Turn
+from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
+from tidemark.runtime.recovery.lake_stock import ASKED_S
+from tidemark.runtime.recovery.taking_over import find_start, is_waited_for
+from tidemark.wire.control import Json
+from tidemark.wire.marker import MarkerKind
+from tidemark.wire.recopies import decode_cancellation, decode_request, encode_generations
+from tidemark_sidecar.following import Following
+from tidemark_sidecar.reach import Reach
+from tidemark_sidecar.recopies import RecopyRestart
+from tidemark_sidecar.stalled import StalledArchive
+from tidemark_sidecar.way_back import WayBack
+
+NOTHING_CONFIRMED = Confirmed(0, 0, 0)
+STEADY_SHARE = 10  # realtime that lasts so many first delays has succeeded: the next return does not wait longer
+
+
+class Realtime:
+    """The sidecar's part of the mode table."""
+
+    def __init__(self, daemon: DaemonContext) -> None:
+        context = daemon.context
+        config, identity = context.config, context.store.identity
+        self._context = context
+        self._store = context.store
+        self._owner = daemon.owner
+        self._errands = daemon.errands
+        self._markers = daemon.markers
+        self._fence = daemon.fence
+        self._clock = SystemClock()
+        self._turn = Turn(context, Slot.SIDECAR)
+        self._since_s = 0.0  # when realtime began
+        self._mover = Mover(context, self._effects)
+        self._stalled = StalledArchive(daemon)
+        self._way_back = WayBack(daemon, self._mover, self._stalled)
+        self._following = Following(daemon, self._mover)
+        self._report = ArchiveReport(context, ArchivingWatch(context, daemon.errands))
+        self._reach = Reach(config.realtime.away_s)
+        self._recopies = RecopyRestart(daemon)
+        bytes_min = config.markers.min_bytes or identity.segment_bytes
+        self._pacing = ConfirmPacing(config.markers.confirm_s, bytes_min)
+
+    def start(self) -> None:
+        """Begin; what an earlier process had under way is gone with its buffer."""
+        marks = self._store.marks()
+        if marks.horizon is not None:
+            self._confirm(marks)  # the first look, before anything is delivered
+        else:
+            self._pacing.is_due(NOTHING_CONFIRMED, self._clock.monotonic_s())
+        stage = marks.stage
+        if stage in (Stage.RETURNING, Stage.RETURNED):
+            self._mover.try_move(Event.SIDECAR_LOST, reason="the sidecar was started anew on its way back")
+        elif stage is Stage.REALTIME:
+            self._find_start(marks)
+            self._deliver()
+
+    def step(self) -> None:
+        """Do what the stage asks for."""
+        self._turn.check()
+        self._following.look()
+        marks = self._store.marks()
+        self._context.metrics.mode.set(marks.stage.number)
+        self._fence.step(marks, self._turn.capture)
+        if marks.stage is not Stage.REALTIME:
+            self._turn.let_go()
+        if marks.stage is not Stage.FOLLOWER:
+            self._following.let_go()
+            self._find_start(marks)
+        match marks.stage:
+            case Stage.REALTIME:
+                self._deliver()
+            case Stage.ARCHIVE | Stage.RETURNING | Stage.RETURNED:
+                buffer = self._way_back.step(marks)
+                waits = self._way_back.waits_for_archive(marks) and self._following.may_deliver
+                if buffer is not None:
+                    self._take_over(buffer)
+                elif self._stalled.is_over(marks, waits=waits):
+                    self._go_on_without_archive(marks)
+            case Stage.HELD:
+                self._way_back.drop()
+            case Stage.FOLLOWER:
+                self._way_back.drop()
+                self._following.follow(marks)
+        self._confirm(marks)
+        self._look_at_archive(marks)
+
+    def pause(self) -> None:
+        """Let go of the capture; what is buffered on the way back takes no disk."""
+        self._turn.let_go()
+        self._following.let_go()
+
+    def stop(self) -> None:
+        """Stop delivering; whoever waits for us finds the lock free."""
+        try:
+            self._way_back.drop()
+            self._turn.stop()
+            self._following.stop()
+        finally:
+            self._errands.close()
+
+    def commands(self) -> Mapping[str, Handler]:
+        """Return the operator's switches and requests."""
+        return {
+            "realtime-on": partial(self._operator, Event.OPERATOR_ON),
+            "realtime-off": partial(self._operator, Event.OPERATOR_OFF),
+            "recopy": self._request_recopies,
+            "recopy-cancel": self._cancel_recopies,
+        }
+
+    def status(self) -> Mapping[str, Json]:
+        """Return how the capture does, where there is one."""
+        following = self._following.capture
+        capture = following or self._turn.capture
+        if capture is None:
+            return {"link": None}
+        status = capture.status()
+        progress = status.progress
+        return {
+            **(self._following.status(self._store.marks()) if following is not None else {}),
+            "link": status.link.value,
+            "copying": status.copying,
+            "recopy_waits_for": self._recopies.waits_for or None,
+            "ring_used_bytes": status.ring_used_bytes,
+            "ring_high_water_bytes": status.ring_high_water_bytes,
+            "ring_bytes": status.ring_bytes,
+            "queue_bytes": status.queue_bytes,
+            "open_transactions": status.open_transactions,
+            "received_lsn": format_lsn(progress.received_lsn),
+            "decoded_lsn": format_lsn(progress.decoded_lsn),
+            "lag_bytes": progress.lag_bytes,
+            "delivered": str(progress.delivered.position) if progress.delivered and following is None else None,
+            "confirmed": str(progress.confirmed.position) if progress.confirmed else None,
+        }
+
+    # --- REALTIME
+
+    def _look_at_archive(self, marks: StateMarks) -> None:
+        capture, now_s = self._turn.capture, self._clock.monotonic_s()
+        received_lsn = capture.progress.received_lsn if capture is not None else None
+        found = self._report.step(now_s, received_lsn)
+        if found is not None:
+            self._stalled.note_archive(found.end_lsn)
+        status = capture.status() if capture is not None and marks.stage is Stage.REALTIME else None
+        if status is not None and not status.copying:  # a first copy waits for the node in any case
+            link, received_lsn = status.link, status.progress.received_lsn
+        elif self._waits_for_node(marks) and marks.delivered is not None:
+            link, received_lsn = Link.CONNECTING, marks.delivered.pointer.position.commit_lsn
+        else:
+            self._reach.forget()
+            return
+        try:
+            archived_lsn = found.end_lsn if found is not None else None
+            self._reach.check(link, received_lsn, archived_lsn, now_s)
+        except NodeOutOfReach as error:
+            self._fail_over(error)
+
+    def _waits_for_node(self, marks: StateMarks) -> bool:
+        """Tell if nothing is begun, for the node has not said that it is no standby."""
+        return marks.stage is Stage.REALTIME and self._turn.capture is None and not self._following.may_deliver
+
+    def _deliver(self) -> None:
+        if self._turn.capture is None and not (self._following.may_deliver and self._began()):
+            return
+        assert self._turn.capture is not None, "it was begun"
+        error = self._turn.capture.poll()
+        if error is not None:
+            self._fail_over(error)
+        elif self._turn.copies_now() or self._restarted_to_recopy(self._turn.capture):
+            return
+        elif self._clock.monotonic_s() - self._since_s > STEADY_SHARE * self._context.config.realtime.return_first_s:
+            self._way_back.succeeded()
+
+    def _restarted_to_recopy(self, capture: Capture) -> bool:
+        """Let go of a capture for the sake of tables that are to be copied again: the next step begins the next one."""
+        assert self._turn.epoch is not None, "a capture has an epoch"
+        if not self._recopies.is_due(capture, self._turn.epoch):
+            return False
+        self._context.log.info("restarting capture to copy the tables that were requested")
+        self._turn.let_go()
+        return True
+
+    def _find_start(self, marks: StateMarks) -> None:
+        """Find where a promoted follower begins, unless that is done; it takes as long as the lake does to answer."""
+        if is_waited_for(marks):
+            self._context.store.environment.heartbeat.beat(Slot.SIDECAR, ahead_s=START_S_MAX + ASKED_S)
+            find_start(self._context, self._owner)
+
+    def _began(self) -> bool:
+        """Begin to deliver from the node; tell if that is still ours to do: the stage was looked at a moment before."""
+        try:
+            epoch = self._store.take_epoch(self._owner)
+            self._recopies.queue(epoch)
+        except Fenced as error:
+            self._context.log.warning("somebody else delivers now", **describe_error(error))
+            return False
+        self._begin(epoch, partial(from_node, self._context))
+        return True
+
+    def _begin(self, epoch: Epoch, make_inflow: MakeInflow) -> None:
+        self._since_s = self._clock.monotonic_s()
+        self._turn.begin(epoch, make_inflow, self._meet)
+
+    def _fail_over(self, error: BaseException) -> None:
+        """Give delivering up to the archiver, where there is one and it can do better; else raise `error`.
+
+        What is let go of here with the stage as it was is begun anew by the next step.
+        """
+        if self._turn.goes_back(error):
+            return
+        if isinstance(error, Fenced) and not self._store.marks().is_fenced_by_own(Role.SIDECAR):
+            self._context.log.warning("somebody else delivers now", **describe_error(error))
+            self._turn.let_go()
+            return
+        event = event_of(error) if self._context.config.has_archive else None
+        if event is None:
+            raise error
+        self._way_back.failed()
+        moved = self._mover.try_move(event, epoch=self._turn.epoch, reason=str(error))
+        if moved is None and self._store.marks().stage is Stage.REALTIME:
+            raise error
+
+    def _take_over(self, buffer: LiveBuffer) -> None:
+        """Take the epoch, and go on from the archive up to the buffer, then from the buffer."""
+        switched = self._mover.try_move(Event.TAKEN_OVER, taking=self._owner)
+        if switched is None or switched.epoch is None:
+            buffer.stop()
+            return
+        try:
+            self._begin(switched.epoch, buffer.inflow)
+        except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
+            buffer.stop()
+            self._fail_over(error)
+
+    def _go_on_without_archive(self, marks: StateMarks) -> None:
+        """Take the epoch, which fences the archiver, and go on from the node's own WAL: the archive does not arrive."""
+        switched = self._mover.try_move(Event.ARCHIVE_STALLED, taking=self._owner, only_from=marks.stage)
+        if switched is None or switched.epoch is None:
+            return
+        self._way_back.is_needless()
+        self._stalled.went_on()
+        try:
+            self._begin(switched.epoch, partial(from_node, self._context, may_overflow=self._stalled.archive_goes_on))
+        except Exception as error:  # noqa: BLE001 - `_fail_over` raises what it does not know
+            self._fail_over(error)
+
+    # --- the operator
+
+    def _operator(self, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
+        switched = self._mover.move(event)
+        return {"before": switched.before.value, "stage": switched.after.value}
+
+    def _request_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
+        wanted, after_lsn = decode_request(request)
+        return encode_generations(request_recopies(self._store, wanted, after_lsn, self._clock.wall_us()))
+
+    def _cancel_recopies(self, request: dict[str, Json]) -> Mapping[str, Json]:
+        left = cancel_recopies(self._store, decode_cancellation(request), is_copying=True)
+        return {"left": [step.value for step in left.values()]}
+
+    # --- markers
+
+    def _meet(self, lsn: Lsn, content: bytes) -> bool:
+        """Read a marker and go on, unless it fences this state; called by the decode thread."""
+        marker, capture = self._markers.read(lsn, content), self._turn.capture
+        if marker is not None:
+            self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
+        return False
+
+    def _effects(self, reason: str) -> Perform:
+        return {
+            Effect.STOP_CAPTURE: self._turn.let_go,
+            Effect.WRITE_STOP_MARKER: partial(self._write_stop, reason),
+            Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
+            Effect.SWITCH_SEGMENT: self._errands.switch_segment,
+            Effect.RETURN_SOON: self._way_back.hasten,
+            Effect.FIND_START: lambda: self._find_start(self._store.marks()),
+        }
+
+    def _write_stop(self, reason: str) -> None:
+        marks = self._store.marks()
+        assert marks.term is not None, "somebody has delivered"
+        pointer = marks.horizon.pointer if marks.horizon else None
+        self._errands.write(MarkerKind.STOP, marks.term.epoch, pointer, reason=reason)
+
+    def _confirm(self, marks: StateMarks) -> None:
+        """Write down in the WAL how far everything is confirmed, if that is worth a marker."""
+        horizon, term = marks.horizon, marks.term
+        if horizon is None or marks.followed is not None:
+            return
+        record_bytes = self._turn.capture.record_bytes if self._turn.capture is not None else 0
+        confirmed = Confirmed(horizon.sequence, horizon.commit_time_us, record_bytes)
+        if self._pacing.is_due(confirmed, self._clock.monotonic_s()) and term is not None:
+            self._errands.write(MarkerKind.CONFIRM, term.epoch, horizon.pointer, sequence=horizon.sequence)

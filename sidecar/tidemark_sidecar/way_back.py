@@ -1,0 +1,207 @@
+"""The sidecar's way back to REALTIME: buffer, ask, see to the marker, be there when it is reached (I15, I17).
+
+Nothing here delivers. The buffer outlives a failed attempt only as long as the stage lets another one follow.
+"""
+
+from concurrent.futures import Future
+
+from tidemark.engine.handover import Event
+from tidemark.engine.retry import Backoff
+from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import describe_error
+from tidemark.io.node.replication import NodeIdentity
+from tidemark.io.process.marker_key import KeysDiffer
+from tidemark.io.state.state_views import StateMarks
+from tidemark.model.lsn import Lsn
+from tidemark.model.mode import Stage
+from tidemark.runtime.capture.inflow import LiveBuffer
+from tidemark.runtime.capture.source_thread import Link
+from tidemark.runtime.daemon.moving import Mover
+from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stops import event_of
+from tidemark.runtime.replay.diverged import WalDiverged
+from tidemark.wire.marker import MarkerKind
+from tidemark.wire.state import HandOver
+from tidemark_sidecar.stalled import StalledArchive
+
+LOOK_S = 1.0  # how often the node is asked where it is, or for the marker once more
+MARKER_LOST_S = 60.0  # what a primary wrote last may be lost with it: the archiver meets any marker of the attempt
+
+
+class WayBack:
+    """One attempt after the other."""
+
+    def __init__(self, daemon: DaemonContext, mover: Mover, stalled: StalledArchive) -> None:
+        context = daemon.context
+        self._context = context
+        self._store = context.store
+        self._stalled = stalled
+        self._errands = daemon.errands
+        self._mover = mover
+        self._clock = SystemClock()
+        self._buffer: LiveBuffer | None = None
+        self._asked_node: Future[NodeIdentity] | None = None
+        self._marker: Future[Lsn] | None = None  # the try-start marker that was asked for
+        self._marker_asked_s = 0.0
+        self._not_before_s = 0.0
+        self._wants_soon = False
+        self._told_keys = False
+        self._is_too_far = False  # the archiver from the node, when that was asked last
+        self._backoff = Backoff(context.config.realtime.return_first_s, context.config.realtime.return_max_s)
+        self._lag_bytes_max = context.config.return_lag_bytes_max(context.store.identity.segment_bytes)
+
+    def failed(self) -> None:
+        """Note that realtime, or an attempt, has failed: the next one waits longer."""
+        self._backoff.failed(self._clock.monotonic_s())
+
+    def succeeded(self) -> None:
+        """Note that realtime lasts."""
+        self._backoff.succeeded()
+
+    def hasten(self) -> None:
+        """Try as soon as it is possible: the operator says so."""
+        self._wants_soon = True
+        self._not_before_s = 0.0
+
+    def is_needless(self) -> None:
+        """Let go of what is buffered, and of the operator's wish: realtime has come back by another way."""
+        self._wants_soon = False
+        self.drop()
+
+    def drop(self) -> None:
+        """Let go of what is buffered."""
+        buffer, self._buffer, self._marker = self._buffer, None, None
+        if buffer is not None:
+            buffer.stop()
+
+    def step(self, marks: StateMarks) -> LiveBuffer | None:
+        """Go on with what the stage asks for; give out the buffer, for good, when it is time to take over from it."""
+        if self._buffer is not None and self._buffer.input.error is not None:
+            self._give_up(marks, self._buffer.input.error)
+        elif marks.stage is Stage.ARCHIVE:
+            self._return_if_due(marks)
+        elif marks.stage is Stage.RETURNING:
+            self._see_to_marker(marks)
+        elif marks.stage is Stage.RETURNED:
+            return self._arrive()
+        return None
+
+    def waits_for_archive(self, marks: StateMarks) -> bool:
+        """Tell if the return waits for the archiver: for one that lives, is near, or meets the marker."""
+        if marks.stage is not Stage.ARCHIVE:
+            return marks.stage is Stage.RETURNING
+        is_due = self._is_due(self._clock.monotonic_s())
+        return is_due and (self._is_too_far or not self._stalled.archiver_lives)
+
+    def write_marker(self) -> None:
+        """Ask for the try-start marker of this attempt."""
+        view = self._store.view()
+        assert view.term is not None, "somebody has delivered"
+        pointer = view.horizon.pointer if view.horizon else None
+        attempt = view.hand_over.attempt
+        self._marker = self._errands.write(MarkerKind.TRY_START, view.term.epoch, pointer, sequence=attempt)
+        self._marker_asked_s = self._clock.monotonic_s()
+
+    def _return_if_due(self, marks: StateMarks) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._buffer is not None:
+            self._ask(self._buffer)
+        elif self._asked_node is not None:
+            if self._asked_node.done():
+                self._consider(marks, self._asked_node)
+                self._asked_node = None
+        elif now_s >= self._not_before_s and self._may_return(now_s):
+            self._not_before_s = now_s + LOOK_S
+            self._asked_node = self._errands.find_node()
+
+    def _may_return(self, now_s: float) -> bool:
+        """Tell if it is time, and there is an archiver that would meet the marker, and know it."""
+        if not self._stalled.archiver_lives:
+            return False
+        if not self._store.marker_keys().are_one:
+            if not self._told_keys:
+                self._told_keys = True
+                self._context.log.warning("cannot return", **describe_error(KeysDiffer()))
+            return False
+        self._told_keys = False
+        return self._is_due(now_s)
+
+    def _is_due(self, now_s: float) -> bool:
+        is_time = self._context.config.realtime.automatic_return and self._backoff.wait_s(now_s) <= 0
+        return self._wants_soon or is_time
+
+    def _consider(self, marks: StateMarks, asked: Future[NodeIdentity]) -> None:
+        """Begin to buffer, if the node answers and the archiver is near."""
+        error = asked.exception()
+        if error is not None:
+            self._context.log.warning("cannot return yet", **describe_error(error))
+            self.failed()
+            return
+        here = asked.result()
+        delivered = marks.delivered.pointer.position if marks.delivered else None
+        behind = here.flush_lsn - (delivered.commit_lsn if delivered else 0)
+        self._is_too_far = behind > self._lag_bytes_max
+        if not self._is_too_far:
+            self._buffer = LiveBuffer(self._context, here, delivered)
+            self._buffer.start()
+
+    def _ask(self, buffer: LiveBuffer) -> None:
+        """Ask, once the stream is being buffered: the marker has to stand in what the buffer holds."""
+        if buffer.input.link is Link.STREAMING:
+            self._wants_soon = False
+            attempt = self._store.view().hand_over.attempt + 1
+            self._mover.try_move(Event.RETURN_WANTED, hand_over=HandOver(attempt))
+
+    def _see_to_marker(self, marks: StateMarks) -> None:
+        if self._buffer is None:
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=marks.stage, reason="what was buffered is gone")
+            return
+        now_s = self._clock.monotonic_s()
+        if (error := _failure(self._marker)) is not None and now_s >= self._not_before_s:
+            self._not_before_s = now_s + LOOK_S
+            self._context.log.warning("the try-start marker was not written", **describe_error(error))
+            self.write_marker()
+        elif self._marker is not None and self._marker.done() and now_s - self._marker_asked_s >= MARKER_LOST_S:
+            self._context.log.warning("the try-start marker was not met: it is written again", after_s=MARKER_LOST_S)
+            self.write_marker()
+            self._errands.switch_segment()
+
+    def _arrive(self) -> LiveBuffer | None:
+        """Give out the buffer, once it has come to the marker, and on the timeline on which the archiver met that."""
+        buffer, reached = self._buffer, self._store.view().hand_over
+        timeline = buffer.timeline_at(reached.lsn) if buffer is not None else None
+        if buffer is not None and timeline == reached.timeline:
+            self._buffer, self._marker = None, None
+            return buffer
+        if buffer is None or buffer.start_lsn > reached.lsn:
+            reason = "what was buffered is gone, or begins behind the marker"
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+        elif timeline is not None:
+            self.failed()
+            self.drop()
+            reason = f"the marker was met on timeline {reached.timeline}, and timeline {timeline} is buffered there"
+            self._mover.try_move(Event.SIDECAR_LOST, only_from=Stage.RETURNED, reason=reason)
+        return None
+
+    def _give_up(self, marks: StateMarks, error: BaseException) -> None:
+        """Let the archiver go on: the buffer overflowed, or the node has removed what it needs."""
+        self.failed()
+        self.drop()
+        event = _given_up_by(error)
+        if event is None:
+            raise error
+        self._context.log.warning("the return is given up", **describe_error(error))
+        if marks.stage is not Stage.ARCHIVE:
+            self._mover.try_move(event, only_from=marks.stage, reason=str(error))
+
+
+def _given_up_by(error: BaseException) -> Event | None:
+    """Return what a buffer's error is to the mode table; None where it ends the process."""
+    if isinstance(error, WalDiverged) and error.fork_lsn is not None:
+        return Event.SIDECAR_LOST  # nobody took anything from the buffer: the next one begins behind the fork
+    return event_of(error)
+
+
+def _failure(asked: Future[Lsn] | None) -> BaseException | None:
+    """Return what came of an errand, if that is an error."""
+    return asked.exception() if asked is not None and asked.done() else None
