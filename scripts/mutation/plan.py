@@ -21,12 +21,12 @@ _SMALL_TRANSACTIONS = (
     "tests/property/decoder/test_savepoints.py",
     "tests/property/decoder/test_skimming.py",
 )
-_STATE = ("tests/integration/test_state_store.py", "tests/integration/test_state_transaction.py")
+_STATE = ("tests/integration/state/test_state_store.py", "tests/integration/state/test_state_transaction.py")
 
 PLANS = {
     "tidemark/model/snapshot.py": Plan(
         ("tests/property/state/test_snapshot.py",),
-        ("tests/integration/test_node.py", "tests/integration/test_first_copy.py"),
+        ("tests/integration/capture/test_node.py", "tests/integration/first_copy/test_first_copy.py"),
     ),
     "tidemark/model/position.py": Plan(("tests/unit/engine", "tests/property/wire/test_markers.py")),
     "tidemark/engine/handover.py": Plan(("tests/unit/engine/test_handover.py", "tests/property/handover")),
@@ -51,29 +51,29 @@ PLANS = {
     ),
     "tidemark/wire/marker.py": Plan(("tests/property/wire/test_markers.py", "tests/property/bytes")),
     "tidemark/io/archive/trimming.py": Plan(
-        ("tests/unit/archive/test_trimming.py", "tests/integration/test_trimming.py")
+        ("tests/unit/archive/test_trimming.py", "tests/integration/archive/test_trimming.py")
     ),
     "tidemark/io/archive/hole_ledger.py": Plan(
         ("tests/property/archive/test_hole_ledger.py",), ("tests/faults/test_archive_command.py",)
     ),
-    "tidemark/io/state/switching.py": Plan(("tests/integration/test_switching.py",)),
+    "tidemark/io/state/switching.py": Plan(("tests/integration/failover/test_switching.py",)),
     "tidemark/io/state/state_transaction.py": Plan(_STATE),
     "tidemark/runtime/capture/delivery.py": Plan(
-        ("tests/integration/test_outbox_target.py", "tests/integration/test_idle_time.py"),
-        ("tests/integration/test_delivery.py",),
+        ("tests/integration/capture/test_outbox_target.py", "tests/integration/capture/test_idle_time.py"),
+        ("tests/integration/capture/test_delivery.py",),
     ),
     "tidemark/runtime/capture/confirming.py": Plan(("tests/unit/delivery/test_confirming.py",)),
-    "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/test_marker_reading.py",)),
-    "tidemark/runtime/first_copy/copies.py": Plan(("tests/integration/test_copies_shown.py",)),
+    "tidemark/runtime/daemon/marker_reading.py": Plan(("tests/integration/failover/test_marker_reading.py",)),
+    "tidemark/runtime/first_copy/copies.py": Plan(("tests/integration/first_copy/test_copies_shown.py",)),
     "tidemark/pipeline/sinks/fold.py": Plan(
         ("tests/unit/pipeline/test_fold_keys.py", "tests/unit/pipeline/test_fold.py")
     ),
     "tidemark/pipeline/lake/positions.py": Plan(
-        ("tests/unit/pipeline/test_positions.py",), ("tests/integration/test_sinks.py",)
+        ("tests/unit/pipeline/test_positions.py",), ("tests/integration/lake/test_sinks.py",)
     ),
     "tidemark/pipeline/sinks/replica.py": Plan(
         ("tests/unit/pipeline/test_replica.py", "tests/unit/pipeline/test_replica_partitions.py"),
-        ("tests/integration/test_sinks.py",),
+        ("tests/integration/lake/test_sinks.py",),
     ),
     "archiver/tidemark_archiver/archive_command.py": Plan(
         ("tests/faults/test_archive_program.py",), ("tests/faults/test_archive_command.py",)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_delivery import IDENTITY, OWNER, START, group, outbox_target
+from tests.integration.capture.test_delivery import IDENTITY, OWNER, START, group, outbox_target
 from tests.support.forged import groups
 from tidemark.engine.progress import Progress
 from tidemark.io.state.outbox import OutboxReader

@@ -235,7 +235,7 @@ def test_a_process_of_another_user_is_told_to_be_left() -> None:
     ticks = process_start_ticks(target.pid)
     program = f"""
 import os, sys
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from tidemark.io.host.clock import boot_id, host_name
 from tidemark.io.host.remains import kill_remains
 from tidemark.wire.state import Owner

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_delivery import DEADLINE_S, IDENTITY, OWNER, START, WHOLE, group
+from tests.integration.capture.test_delivery import DEADLINE_S, IDENTITY, OWNER, START, WHOLE, group
 from tests.support.servers.histories import empty_history
 from tidemark.engine.progress import Progress
 from tidemark.io.host.logs import get_log

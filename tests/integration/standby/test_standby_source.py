@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.integration.test_first_copy import newest_generation
+from tests.integration.first_copy.test_first_copy import newest_generation
 from tests.support.oracles.oracle import OurSide, ensure_role
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.cdcctl import cdcctl, refused, succeeded

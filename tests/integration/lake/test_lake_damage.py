@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, id_of, new_lake
+from tests.integration.lake.test_lake_changes import FOLDER, OTHER, Fed, id_of, new_lake
 from tests.support.lakes.aged_logs import lengthen
 from tests.support.lakes.lakes import batch, log_rows, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, ScriptedTable

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from tests.integration.test_lake_changes import FOLDER, OTHER, Fed, delete, new_lake, optimize, remove, restore
+from tests.integration.lake.test_lake_changes import FOLDER, OTHER, Fed, delete, new_lake, optimize, remove, restore
 from tests.support.lakes.aged_logs import commit_path
 from tests.support.lakes.lakes import Crash, batch, replica_rows
 from tests.support.lakes.scripted_table import DATABASE, RELATION, ScriptedTable

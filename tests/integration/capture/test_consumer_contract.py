@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_delivery import (
+from tests.integration.capture.test_delivery import (
     DEADLINE_S,
     START,
     Scripted,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import NewCluster
-from tests.integration.test_first_copy import fill, newest_generation, source_rows
+from tests.integration.first_copy.test_first_copy import fill, newest_generation, source_rows
 from tests.support.processes.captures import Sidecar, change_log, replayed
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, Session, database_in

@@ -30,7 +30,7 @@ from tidemark.pipeline.driver import metrics as pipeline_metrics
 from tidemark.pipeline.driver.metrics import PipelineMetrics
 from tidemark.wire.marker import Ignored, MarkerKind
 
-DASHBOARD = Path(__file__).parents[2] / "conf" / "grafana" / "tidemark.json"
+DASHBOARD = Path(__file__).parents[3] / "conf" / "grafana" / "tidemark.json"
 DEADLINE_S = 120.0
 ROWS = 20
 NAMES = {value for name, value in vars(metrics).items() if name.isupper() and str(value).startswith("tidemark_")}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_archive_access import DEADLINE_S, Watched, watched, write
+from tests.integration.archive.test_archive_access import DEADLINE_S, Watched, watched, write
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, told
 from tests.support.servers.archiving import archive_script
 from tests.support.servers.postgres import Cluster, new_cluster

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_metrics import NAMES, OF_THE_PIPELINE, served
+from tests.integration.operation.test_metrics import NAMES, OF_THE_PIPELINE, served
 from tests.support.processes.failover import Pair, archiving_node, paired
 from tests.support.servers import prometheus
 from tidemark.io.process import metrics
 from tidemark.model.mode import Stage
 from tidemark.wal.kernel import COMPILED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "conf" / "prometheus"
 RULES = FOLDER / "tidemark-rules.yml"
 RULES_TESTS = FOLDER / "tidemark-rules.test.yml"

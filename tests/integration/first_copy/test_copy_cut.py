@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.integration.test_first_copy import fill, newest_generation, source_rows
+from tests.integration.first_copy.test_first_copy import fill, newest_generation, source_rows
 from tests.support.processes.captures import Sidecar, change_log, replayed, running
 from tests.support.servers.middlemen import proxy
 from tests.support.servers.postgres import Cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_first_copy import fill, newest_generation
+from tests.integration.first_copy.test_first_copy import fill, newest_generation
 from tests.support.processes.captures import change_log, config_for, replayed
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster

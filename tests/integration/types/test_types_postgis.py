@@ -16,7 +16,7 @@ from tests.support.servers.heap_pages import load_values, output_texts, stored_v
 from tests.support.servers.postgres import Cluster
 from tidemark.decode.types.registry import column_codec
 
-RECORD = Path(__file__).parents[1] / "unit" / "decode_types" / "postgis.json"
+RECORD = Path(__file__).parents[2] / "unit" / "decode_types" / "postgis.json"
 
 
 @pytest.fixture(scope="module")

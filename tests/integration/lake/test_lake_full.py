@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_lake_changes import FOLDER, ROWS, Fed
+from tests.integration.lake.test_lake_changes import FOLDER, ROWS, Fed
 from tests.support.lakes.lakes import log_rows, replica_rows
 from tests.support.servers.small_disk import BLOCK_BYTES, needs_mount, small_disk
 from tidemark.pipeline.lake.lake import LakeFull

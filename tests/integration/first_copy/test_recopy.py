@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import NewCluster
-from tests.integration.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
+from tests.integration.first_copy.test_first_copy import Workload, fill, newest_generation, source_rows, times_full
 from tests.support.lakes.lakes import feed_by_hand, rows_by_key
 from tests.support.processes.captures import Sidecar, Taking, change_log, replayed, running
 from tests.support.processes.cdcctl import Done, cdcctl, refused, succeeded, told

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_first_copy import fill, newest_generation, source_rows
+from tests.integration.first_copy.test_first_copy import fill, newest_generation, source_rows
 from tests.support.processes.captures import Sidecar, change_log, replayed, running
 from tests.support.processes.cdcctl import cdcctl, succeeded
 from tests.support.servers.postgres import Cluster

@@ -76,7 +76,7 @@ def test_a_value_that_is_none_of_its_type_is_no_mistake_of_the_generators(cluste
     assert not is_mistake(raised.value)
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("options", [["--seconds", "1"], ["--scripts", "-k", "pgbench"]])
