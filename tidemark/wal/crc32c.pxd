@@ -4,7 +4,8 @@
 cdef extern from *:
     """
     #define TIDEMARK_POLYNOMIAL 0x82F63B78u  /* reflected: the highest bit is x^0 */
-    #define TIDEMARK_HEADER 24  /* bytes: a record's CRC is over what follows its header, and then its first 20 */
+    #define TIDEMARK_HEADER 24  /* bytes of a record's header; its CRC is over what follows the header, and then */
+    #define TIDEMARK_CRC_AT 20  /* over what comes before the CRC itself (test_kernel_constants compares both) */
     #define TIDEMARK_LANE 128  /* bytes: a sum of three lanes takes about what one takes alone */
 
     static unsigned int tidemark_tables[8][256];
@@ -92,7 +93,7 @@ cdef extern from *:
     static unsigned int tidemark_record_by_instruction(const unsigned char *record, Py_ssize_t length)
     {
         unsigned int crc = tidemark_by_instruction(~0u, record + TIDEMARK_HEADER, length - TIDEMARK_HEADER);
-        return ~tidemark_by_instruction(crc, record, 20);
+        return ~tidemark_by_instruction(crc, record, TIDEMARK_CRC_AT);
     }
 
     static int tidemark_find_instruction(void)
@@ -128,7 +129,7 @@ cdef extern from *:
         if (by_instruction)
             return tidemark_record_by_instruction(record, length);
         crc = tidemark_by_tables(~0u, record + TIDEMARK_HEADER, length - TIDEMARK_HEADER);
-        return ~tidemark_by_tables(crc, record, 20);
+        return ~tidemark_by_tables(crc, record, TIDEMARK_CRC_AT);
     }
     """
     # To be called before the others; tells if there is an instruction.

@@ -6,18 +6,10 @@ cimport cython
 cdef int BAD_MAGIC, BAD_INFO, BAD_ADDRESS, BAD_TIMELINE, BAD_SYSTEM, BAD_SEGMENT, BAD_BLOCK, BAD_LONG
 cdef int BAD_MISSING, BAD_UNEXPECTED, BAD_REM_LEN, BAD_LENGTH, BAD_RMGR, BAD_PREV, BAD_CRC, BAD_OVERWRITTEN, BAD_START
 cdef int CRC_IN_LOOP, CRC_INSTRUCTION
-cdef Py_ssize_t PAGE, SHORT_HEADER, LONG_HEADER, RECORD_HEADER, RECORD_MAX, OVERWRITE_BYTES
+cdef Py_ssize_t PAGE, SHORT_HEADER, LONG_HEADER, RECORD_HEADER, CRC_AT, RECORD_MAX, OVERWRITE_BYTES
 cdef unsigned int SEGMENT_MIN, SEGMENT_MAX
 cdef unsigned int FIRST_IS_CONTRECORD, LONG_PAGE_HEADER, OVERWRITE_CONTRECORD, ALL_PAGE_FLAGS
 cdef unsigned int SWITCH_INFO, OVERWRITE_INFO
-
-
-@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(low="unsigned long long", high="unsigned long long")
-cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
 @cython.final
@@ -41,12 +33,6 @@ cdef class Scanner:
                           long long[::1] lsns, long long[::1] ends, unsigned int[::1] xids,
                           unsigned char[::1] rmgrs, unsigned char[::1] infos, long long[::1] offsets,
                           long long[::1] lengths) except -1
-
-    @cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-    cdef unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-    @cython.locals(low="unsigned long long", high="unsigned long long")
-    cdef unsigned long long read_u64(self, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
     @cython.locals(left=Py_ssize_t, ahead=Py_ssize_t, in_page=Py_ssize_t, taken=Py_ssize_t)
     cdef Py_ssize_t take(self, Py_ssize_t at, Py_ssize_t size) except -1 nogil

@@ -16,11 +16,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from tidemark.wal.rmgr import xlog
 from tidemark.wal.versions import (
     LONG_PAGE_HEADER_BYTES,
     PAGE_BYTES,
     PAGE_HEADER_BYTES,
     RECORD_BYTES_MAX,
+    RECORD_CRC_AT,
     RECORD_HEADER_BYTES,
     RMGRS,
 )
@@ -33,8 +35,11 @@ except ImportError:
 if TYPE_CHECKING:
     from array import array
 
-if cython.compiled:
+if not cython.compiled:
+    from tidemark.wal.byte_readers import read_u32, read_u64
+else:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.wal.byte_readers import read_u32, read_u64  # type: ignore[no-redef] # the same ones
     from cython.cimports.tidemark.wal.crc32c import prepare_crc, record_crc
 
 
@@ -82,6 +87,7 @@ PAGE = int(PAGE_BYTES)
 SHORT_HEADER = int(PAGE_HEADER_BYTES)
 LONG_HEADER = int(LONG_PAGE_HEADER_BYTES)
 RECORD_HEADER = int(RECORD_HEADER_BYTES)
+CRC_AT = int(RECORD_CRC_AT)
 RECORD_MAX = int(RECORD_BYTES_MAX)
 NO_BYTES = bytearray()
 SEGMENT_MIN = 1 << 20
@@ -91,31 +97,13 @@ FIRST_IS_CONTRECORD = 1  # XLP_FIRST_IS_CONTRECORD
 LONG_PAGE_HEADER = 2  # XLP_LONG_HEADER
 OVERWRITE_CONTRECORD = 8  # XLP_FIRST_IS_OVERWRITE_CONTRECORD
 ALL_PAGE_FLAGS = 15
-SWITCH_INFO = 0x40  # XLOG_SWITCH
-OVERWRITE_INFO = 0xD0  # XLOG_OVERWRITE_CONTRECORD
+SWITCH_INFO = xlog.SWITCH
+OVERWRITE_INFO = xlog.OVERWRITE_CONTRECORD
 OVERWRITE_BYTES = 34  # of such a record at least: a header, the main data's, and an LSN
 
 COMPILED = bool(cython.compiled)  # False: `page` asks a library for CRCs
 CRC_INSTRUCTION = prepare_crc() if cython.compiled else 0
 CRC_IN_LOOP = int(cython.compiled)
-
-
-def read_u32(data: memoryview, at: int) -> int:
-    """Read a little-endian integer of four bytes."""
-    b0 = data[at]
-    b3 = data[at + 3]
-    if cython.compiled:  # NB: what lies between two places that are checked needs no check
-        value = b0
-        memcpy(cython.address(value), cython.address(data[at]), 4)
-        return value
-    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
-
-
-def read_u64(data: memoryview, at: int) -> int:
-    """Read a little-endian integer of eight bytes."""
-    low = read_u32(data, at)
-    high = read_u32(data, at + 4)
-    return low | high << 32
 
 
 class Scanner:
@@ -191,7 +179,7 @@ class Scanner:
                         continue
                     self.found_bytes += self.length
                     at_row = self.count
-                    xid = self.read_u32(self.found + 4)
+                    xid = read_u32(self.linear, self.found + 4)
                     rmgr = self.linear[self.found + 17]
                     if self.quiet[rmgr] != 0 and at_row > 0 and xid in (last_xid, 0):
                         self.left_out += 1
@@ -212,22 +200,6 @@ class Scanner:
                 self.lsn += taken
         self.source = self.linear = memoryview(NO_BYTES)
         return at
-
-    def read_u32(self, at: int) -> int:
-        """Read a little-endian integer of four bytes of a record."""
-        b0 = self.linear[at]
-        b3 = self.linear[at + 3]
-        if cython.compiled:  # NB: what lies between two places that are checked needs no check
-            value = b0
-            memcpy(cython.address(value), cython.address(self.linear[at]), 4)
-            return value
-        return b0 | self.linear[at + 1] << 8 | self.linear[at + 2] << 16 | b3 << 24
-
-    def read_u64(self, at: int) -> int:
-        """Read a little-endian integer of eight bytes of a record."""
-        low = self.read_u32(at)
-        high = self.read_u32(at + 4)
-        return low | high << 32
 
     def take(self, at: int, size: int) -> int:
         """Judge, copy or drop the input that comes next, up to a page's end at most; return its length."""
@@ -371,7 +343,7 @@ class Scanner:
 
     def check_record_header(self, rmgr: int) -> int:
         """Judge what a record's header says beside its length."""
-        prev = self.read_u64(self.record + 8)
+        prev = read_u64(self.linear, self.record + 8)
         if self.rmgr_last < rmgr < self.rmgr_custom:
             return self.fail(BAD_RMGR, self.record_lsn)
         if prev < 0 or prev >= self.record_lsn or self.prev_lsn not in (0, prev):
@@ -382,7 +354,7 @@ class Scanner:
         """Tell if the record at `record` names the one that was cut off, and have that done with."""
         if self.total < OVERWRITE_BYTES:
             return 0
-        named = self.read_u64(self.record + 26)
+        named = read_u64(self.linear, self.record + 26)
         if named != self.overwritten_lsn:
             return 0
         self.overwritten_lsn = 0
@@ -393,7 +365,7 @@ class Scanner:
         if there < 4:
             return 0
         self.record_lsn = self.lsn - there
-        total = self.read_u32(self.record)
+        total = read_u32(self.linear, self.record)
         if total < RECORD_HEADER or total > RECORD_MAX:
             return self.fail(BAD_LENGTH, self.record_lsn)
         if self.record_lsn >= self.start_lsn and not self.start_met:
@@ -412,7 +384,7 @@ class Scanner:
 
     def check_crc(self) -> int:
         """Tell if the CRC of the record at `record`, which is all there, holds."""
-        stored = self.read_u32(self.record + 20)
+        stored = read_u32(self.linear, self.record + CRC_AT)
         last = self.linear[self.record + self.total - 1]
         if cython.compiled:  # NB: what lies between two places that are checked needs no check
             last = stored == record_crc(cython.address(self.linear[self.record]), self.total, self.by_instruction)

@@ -22,17 +22,17 @@ from tidemark.wal.versions import PAGE_BYTES, RECORD_HEADER_BYTES, WalFormat
 
 MAIN_FORK = 0
 INFO_MASK = 0xF0  # of a record's info: the bits that are the resource manager's
-_BLOCK_ID_MAX = 32  # XLR_MAX_BLOCK_ID
-_ID_TOP_XID = 252
-_ID_ORIGIN = 253
-_ID_MAIN_LONG = 254
-_ID_MAIN_SHORT = 255
-_FORK_MASK = 0x0F
-_HAS_IMAGE = 0x10
+BLOCK_ID_MAX = 32  # XLR_MAX_BLOCK_ID
+ID_TOP_XID = 252
+ID_ORIGIN = 253
+ID_MAIN_LONG = 254
+ID_MAIN_SHORT = 255
+FORK_MASK = 0x0F
+HAS_IMAGE = 0x10
 _HAS_DATA = 0x20
 _WILL_INIT = 0x40
-_SAME_REL = 0x80
-_IMAGE_HAS_HOLE = 0x01
+SAME_REL = 0x80
+IMAGE_HAS_HOLE = 0x01
 
 _RECORD_HEADER = Struct("<IIQBBxxI")
 _U16 = Struct("<H")
@@ -171,14 +171,14 @@ def parse_record(lsn: Lsn, end_lsn: Lsn, raw: bytes, fmt: WalFormat) -> Record:
     blocks: list[BlockRef] = []
     for header in headers:
         image = None
-        if header.flags & _HAS_IMAGE:
+        if header.flags & HAS_IMAGE:
             image_end = at + header.image_bytes
             info_bits = header.image_info
             compression, applies = _compression(info_bits, fmt), bool(info_bits & fmt.image_apply)
             image = BlockImage(raw[at:image_end], header.hole_offset, header.hole_bytes, compression, applies)
             at = image_end
         data_end = at + header.data_bytes
-        fork, will_init = header.flags & _FORK_MASK, header.flags & _WILL_INIT != 0
+        fork, will_init = header.flags & FORK_MASK, header.flags & _WILL_INIT != 0
         block = BlockNumber(header.block)
         blocks.append(BlockRef(header.id, header.locator, fork, block, will_init, raw[at:data_end], image, lsn))
         at = data_end
@@ -207,22 +207,22 @@ def _parse_headers(lsn: Lsn, raw: bytes, fmt: WalFormat) -> tuple[list[_BlockHea
     origin = top_xid = main_bytes = promised = 0
     while len(raw) - at > promised:
         block_id = raw[at]
-        if block_id <= _BLOCK_ID_MAX:
+        if block_id <= BLOCK_ID_MAX:
             header, at = _parse_block_header(lsn, raw, at, headers[-1] if headers else None, fmt)
             promised += header.image_bytes + header.data_bytes
             headers.append(header)
-        elif block_id == _ID_MAIN_SHORT:
+        elif block_id == ID_MAIN_SHORT:
             main_bytes = raw[at + 1]
             at += 2
             break
-        elif block_id == _ID_MAIN_LONG:
+        elif block_id == ID_MAIN_LONG:
             (main_bytes,) = _U32.unpack_from(raw, at + 1)
             at += 5
             break
-        elif block_id == _ID_ORIGIN:
+        elif block_id == ID_ORIGIN:
             (origin,) = _U16.unpack_from(raw, at + 1)
             at += 3
-        elif block_id == _ID_TOP_XID:
+        elif block_id == ID_TOP_XID:
             (top_xid,) = _U32.unpack_from(raw, at + 1)
             at += 5
         else:
@@ -243,18 +243,18 @@ def _parse_block_header(
     if (flags & _HAS_DATA != 0) != (data_bytes > 0):
         raise BadRecord(lsn, f"block {block_id}: {data_bytes} bytes of data against its flag")
     image_bytes = hole_offset = hole_bytes = image_info = 0
-    if flags & _HAS_IMAGE:
+    if flags & HAS_IMAGE:
         image_bytes, hole_offset, image_info = _IMAGE_HEADER.unpack_from(raw, at)
         at += _IMAGE_HEADER.size
         if not image_info & fmt.image_compressed:
             hole_bytes = PAGE_BYTES - image_bytes
-        elif image_info & _IMAGE_HAS_HOLE:
+        elif image_info & IMAGE_HAS_HOLE:
             (hole_bytes,) = _U16.unpack_from(raw, at)
             at += _U16.size
         if not _is_possible_image(image_info, image_bytes, hole_offset, hole_bytes, fmt):
             told = f"info {image_info:02X}, length {image_bytes}, hole {hole_offset}+{hole_bytes}"
             raise BadRecord(lsn, f"block {block_id}: impossible image ({told})")
-    if not flags & _SAME_REL:
+    if not flags & SAME_REL:
         locator = RelFileLocator._make(_LOCATOR.unpack_from(raw, at))
         at += _LOCATOR.size
     elif before is None:
@@ -268,7 +268,7 @@ def _parse_block_header(
 
 def _is_possible_image(info: int, image_bytes: int, hole_offset: int, hole_bytes: int, fmt: WalFormat) -> bool:
     """Hold the fields of an image against each other, as the server does."""
-    if info & _IMAGE_HAS_HOLE:
+    if info & IMAGE_HAS_HOLE:
         if not (hole_offset > 0 and hole_bytes > 0 and image_bytes < PAGE_BYTES):
             return False
     elif hole_offset or hole_bytes:

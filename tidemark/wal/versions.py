@@ -12,6 +12,7 @@ PAGE_BYTES = 8192  # XLOG_BLCKSZ and BLCKSZ: other values are refused
 PAGE_HEADER_BYTES = 24  # SizeOfXLogShortPHD
 LONG_PAGE_HEADER_BYTES = 40  # SizeOfXLogLongPHD, on the first page of a segment
 RECORD_HEADER_BYTES = 24  # SizeOfXLogRecord
+RECORD_CRC_AT = 20  # offsetof(XLogRecord, xl_crc)
 RECORD_BYTES_MAX = (
     1 << 30
 )  # MaxAllocSize, in which every reader of the server's own must hold a record; 16 tells 1020 MB

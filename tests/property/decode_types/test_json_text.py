@@ -41,7 +41,10 @@ TEXTS = st.none() | st.text(st.characters() | st.sampled_from('"\\\x00\x01\b\t\n
 INTEGERS = st.none() | st.integers(-(1 << 63), (1 << 63) - 1)
 DOUBLES = st.floats() | st.integers(0, (1 << 64) - 1).map(lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0])
 SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-slow_value_text = interpreted("tidemark.decode.render.value_text")
+slow_text_columns = interpreted("tidemark.decode.arrow.text_columns")
+slow_value_text = interpreted(
+    "tidemark.decode.render.value_text", stand_in={"tidemark.decode.arrow.text_columns": slow_text_columns}
+)
 slow_line_text = interpreted(
     "tidemark.decode.render.line_text", stand_in={"tidemark.decode.render.value_text": slow_value_text}
 )

@@ -30,13 +30,17 @@ from tidemark.model.relation import Relation, TypeDescription, TypeKind
 
 DATABASE = Oid(16384)
 XID = 701
-slow_value_text = interpreted("tidemark.decode.render.value_text")
+slow_text_columns = interpreted("tidemark.decode.arrow.text_columns")
+slow_value_text = interpreted(
+    "tidemark.decode.render.value_text", stand_in={"tidemark.decode.arrow.text_columns": slow_text_columns}
+)
 slow_line_text = interpreted(
     "tidemark.decode.render.line_text", stand_in={"tidemark.decode.render.value_text": slow_value_text}
 )
 slow_datum_text = interpreted(
     "tidemark.decode.render.datum_text",
     stand_in={
+        "tidemark.decode.arrow.text_columns": slow_text_columns,
         "tidemark.decode.render.value_text": slow_value_text,
         "tidemark.decode.render.line_text": slow_line_text,
     },

@@ -36,7 +36,8 @@ from tidemark.decode.arrow.columns import (
     valid_utf8,
 )
 from tidemark.decode.arrow.text_columns import build_jsonb_text, build_numeric_text
-from tidemark.decode.datum.places import present
+from tidemark.decode.datum.places import OFFSET_MAX, present
+from tidemark.decode.types import strings
 
 try:
     import cython
@@ -106,8 +107,8 @@ STOP_TOO_LONG = int(Stop.TOO_LONG)
 STOP_WRITTEN = -5  # a column for itself
 NUMBERS = STEP
 DIGITS = b"0123456789abcdef"
-UUID_TEXT_BYTES = 36
-TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+UUID_TEXT_BYTES = strings.UUID_TEXT_BYTES
+TEXT_BYTES_MAX = OFFSET_MAX  # a column's
 TOGETHER = int(ROWS_TOGETHER)
 
 

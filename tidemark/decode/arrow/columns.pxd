@@ -17,23 +17,6 @@ cdef unsigned int NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_MAX
 cdef u128 GROUP_BASE, TEN, ZERO
 
 
-@cython.locals(place="long long")
-cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
-                      long long last) except -1 nogil
-
-
-@cython.locals(b0="unsigned int", b1="unsigned int")
-cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(value="unsigned long long", last="unsigned long long")
-cdef inline unsigned long long read_u64(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
 @cython.locals(row="long long", place="long long")
 cpdef long long build_bool(const unsigned char[::1] data, const long long[::1] places, long long first, long long rows,
                            unsigned char[::1] out) except? -2

@@ -14,15 +14,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.decode.datum.places import OFFSET_MAX
+from tidemark.decode.types import numeric, strings
+
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
-    from cython.cimports.tidemark.decode.datum.prefetch import prefetch
+if not cython.compiled:
+    from tidemark.wal.byte_readers import read_u16, read_u32, read_u64
+else:
+    from cython.cimports.tidemark.decode.datum.prefetch import fetch
     from cython.cimports.tidemark.decode.datum.value_bytes import copy_within, every_ascii, uuid_text
+    from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32, read_u64  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
     from tidemark.decode.datum.places import Buffer, Integers, Room
@@ -33,9 +38,9 @@ DONE = -1
 # The same as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 
-UUID_BYTES = 16
-UUID_TEXT_BYTES = 36
-TEXT_BYTES_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+UUID_BYTES = strings.UUID_BYTES
+UUID_TEXT_BYTES = strings.UUID_TEXT_BYTES
+TEXT_BYTES_MAX = OFFSET_MAX  # a column's
 
 # Values are clamped and moved to another epoch as unsigned integers: with the sign bit flipped they order as signed.
 SIGN_32 = 1 << 31
@@ -43,55 +48,17 @@ SIGN_64 = 1 << 63
 MASK_32 = (1 << 32) - 1
 MASK_64 = (1 << 64) - 1
 
-NUMERIC_SPECIAL = 0xC000
-NUMERIC_SHORT = 0x8000
-NUMERIC_LONG_NEGATIVE = 0x4000
-NUMERIC_SHORT_NEGATIVE = 0x2000
-NUMERIC_WEIGHT_SIGN = 0x0040
-NUMERIC_WEIGHT = 0x003F
-GROUP_MAX = 9999
+NUMERIC_SPECIAL = numeric.SPECIAL
+NUMERIC_SHORT = numeric.SHORT
+NUMERIC_LONG_NEGATIVE = numeric.LONG_NEGATIVE
+NUMERIC_SHORT_NEGATIVE = numeric.SHORT_NEGATIVE
+NUMERIC_WEIGHT_SIGN = numeric.SHORT_WEIGHT_SIGN
+NUMERIC_WEIGHT = numeric.SHORT_WEIGHT_MASK
+GROUP_MAX = numeric.GROUP_BASE - 1
 AHEAD = 16  # rows
-GROUP_BASE = 10000
+GROUP_BASE = numeric.GROUP_BASE
 TEN = 10
 ZERO = 0
-
-
-def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
-    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
-    if cython.compiled:
-        place = places[min(cell + AHEAD, last)]
-        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
-            prefetch(cython.address(data[place]))
-    return 0
-
-
-def read_u16(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of two bytes."""
-    b0 = data[at]
-    b1 = data[at + 1]
-    return b0 | b1 << 8
-
-
-def read_u32(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of four bytes."""
-    b0 = data[at]
-    b3 = data[at + 3]
-    if cython.compiled:  # NB: what lies between two places that are checked needs no check
-        value = b0
-        memcpy(cython.address(value), cython.address(data[at]), 4)
-        return value
-    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
-
-
-def read_u64(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of eight bytes."""
-    value = data[at]
-    last = data[at + 7]
-    if cython.compiled:  # NB: as above
-        value = last
-        memcpy(cython.address(value), cython.address(data[at]), 8)
-        return value
-    return read_u32(data, at) | read_u32(data, at + 4) << 32
 
 
 def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room) -> int:
@@ -99,7 +66,7 @@ def build_bool(data: Buffer, places: Integers, first: int, rows: int, out: Room)
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0 and data[place] != 0:
                 out[row >> 3] |= 1 << (row & 7)
@@ -111,7 +78,7 @@ def build_16(data: Buffer, places: Integers, first: int, rows: int, out: Integer
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u16(data, place)
@@ -123,7 +90,7 @@ def build_32(data: Buffer, places: Integers, first: int, rows: int, out: Integer
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u32(data, place)
@@ -135,7 +102,7 @@ def build_64(data: Buffer, places: Integers, first: int, rows: int, out: Integer
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u64(data, place)
@@ -147,7 +114,7 @@ def build_widened(data: Buffer, places: Integers, first: int, rows: int, out: In
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 out[row] = read_u32(data, place)
@@ -164,7 +131,7 @@ def build_clamped_32(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 ordered = read_u32(data, place) ^ SIGN_32
@@ -180,7 +147,7 @@ def build_clamped_64(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 ordered = read_u64(data, place) ^ SIGN_64
@@ -210,7 +177,7 @@ def copy_bytes(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             size = sizes[first + row]
             if place >= 0 and size > 0:
@@ -236,7 +203,7 @@ def build_uuid(
         for row in range(rows):
             offsets[row] = at
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place < 0:
                 continue
@@ -275,7 +242,7 @@ def build_decimal(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place < 0:
                 continue

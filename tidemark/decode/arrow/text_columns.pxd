@@ -12,19 +12,6 @@ cdef const unsigned char[::1] WORD_FALSE, WORD_TRUE, WORD_NULL, WORD_NAN, WORD_I
 cdef const unsigned char[::1] OPEN, CLOSE
 
 
-@cython.locals(place="long long")
-cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
-                      long long last) except -1 nogil
-
-
-@cython.locals(b0="unsigned int", b1="unsigned int")
-cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
 @cython.locals(index="long long")
 cdef inline long long write_word(const unsigned char[::1] word, long long length, unsigned char[::1] out,
                                  long long at) except? -9 nogil
@@ -47,6 +34,14 @@ cdef inline long long write_numeric(const unsigned char[::1] data, long long pla
                letter="unsigned char", low="unsigned char")
 cdef inline long long write_string(const unsigned char[::1] data, long long place, long long end,
                                    unsigned char[::1] out, long long at) except? -9 nogil
+
+
+cdef long long write_numeric_value(const unsigned char[::1] data, long long place, long long size,
+                                   unsigned char[::1] out, long long at) except? -9 nogil
+
+
+cdef long long write_string_value(const unsigned char[::1] data, long long place, long long end,
+                                  unsigned char[::1] out, long long at) except? -9 nogil
 
 
 @cython.locals(first="unsigned int", length="long long", header="long long")

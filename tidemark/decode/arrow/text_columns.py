@@ -14,15 +14,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.decode.types import json_binary, numeric
+
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
+if not cython.compiled:
+    from tidemark.wal.byte_readers import read_u16, read_u32
+else:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.tidemark.decode.datum.prefetch import prefetch
+    from cython.cimports.tidemark.decode.datum.prefetch import fetch
     from cython.cimports.tidemark.decode.datum.value_bytes import copy_within, plain_bytes
+    from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
     from tidemark.decode.datum.places import Buffer, Integers, Room
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 COMPILED = bool(cython.compiled)
 DONE = -1
 ODD = -2
+NO_ROOM = -3
 FRAME = 9  # integers on the stack for an open container
 DEPTH_MAX = 64  # of jsonb; deeper ones take the codec's way
 STACK_INTEGERS = FRAME * DEPTH_MAX
@@ -37,36 +43,36 @@ STACK_INTEGERS = FRAME * DEPTH_MAX
 # The same as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
 BAD = int(ODD)
-FULL = -3
+FULL = int(NO_ROOM)
 FRAME_INTEGERS = int(FRAME)
 STACK_TOP = int(STACK_INTEGERS)
 
-NUMERIC_SPECIAL = 0xC000
-NUMERIC_PLUS_INFINITY = 0xD000
-NUMERIC_MINUS_INFINITY = 0xF000
-NUMERIC_SPECIAL_SIGNS = 0xF000
-NUMERIC_SHORT = 0x8000
-NUMERIC_LONG_NEGATIVE = 0x4000
-NUMERIC_LONG_SCALE = 0x3FFF
-NUMERIC_SHORT_NEGATIVE = 0x2000
-NUMERIC_SHORT_SCALE = 0x1F80
-NUMERIC_WEIGHT_SIGN = 0x0040
-NUMERIC_WEIGHT = 0x003F
-GROUP_MAX = 9999
+NUMERIC_SPECIAL = numeric.SPECIAL
+NUMERIC_PLUS_INFINITY = numeric.PLUS_INFINITY
+NUMERIC_MINUS_INFINITY = numeric.MINUS_INFINITY
+NUMERIC_SPECIAL_SIGNS = numeric.SPECIAL_SIGNS
+NUMERIC_SHORT = numeric.SHORT
+NUMERIC_LONG_NEGATIVE = numeric.LONG_NEGATIVE
+NUMERIC_LONG_SCALE = numeric.LONG_SCALE_MASK
+NUMERIC_SHORT_NEGATIVE = numeric.SHORT_NEGATIVE
+NUMERIC_SHORT_SCALE = numeric.SHORT_SCALE_MASK
+NUMERIC_WEIGHT_SIGN = numeric.SHORT_WEIGHT_SIGN
+NUMERIC_WEIGHT = numeric.SHORT_WEIGHT_MASK
+GROUP_MAX = numeric.GROUP_BASE - 1
 ZEROS = 48 | 48 << 8 | 48 << 16 | 48 << 24  # four digits
 AHEAD = 8  # rows
 
-COUNT_MASK = 0x0FFFFFFF
-FORM_OBJECT = 2  # what stands above the count
-FORM_ARRAY = 4
-FORM_SCALAR = 5
-KIND_SHIFT = 28
-STRING = 0
-NUMERIC = 1
-FALSE = 2
-TRUE = 3
-NULL = 4
-CONTAINER = 5
+COUNT_MASK = json_binary.COUNT_MASK
+FORM_OBJECT = json_binary.OBJECT
+FORM_ARRAY = json_binary.ARRAY
+FORM_SCALAR = json_binary.BARE_SCALAR
+KIND_SHIFT = json_binary.ENTRY_TYPE_SHIFT
+STRING = json_binary.STRING
+NUMERIC = json_binary.NUMERIC
+FALSE = json_binary.FALSE
+TRUE = json_binary.TRUE
+NULL = json_binary.NULL
+CONTAINER = json_binary.CONTAINER
 
 WORD_FALSE = b"false"
 WORD_TRUE = b"true"
@@ -76,33 +82,6 @@ WORD_INFINITY = b"Infinity"
 WORD_MINUS_INFINITY = b"-Infinity"
 OPEN = b"[{"
 CLOSE = b"]}"
-
-
-def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
-    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
-    if cython.compiled:
-        place = places[min(cell + AHEAD, last)]
-        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
-            prefetch(cython.address(data[place]))
-    return 0
-
-
-def read_u16(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of two bytes."""
-    b0 = data[at]
-    b1 = data[at + 1]
-    return b0 | b1 << 8
-
-
-def read_u32(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of four bytes."""
-    b0 = data[at]
-    b3 = data[at + 3]
-    if cython.compiled:  # NB: what lies between two places that are checked needs no check
-        value = b0
-        memcpy(cython.address(value), cython.address(data[at]), 4)
-        return value
-    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
 
 
 def write_word(word: bytes, length: int, out: Room, at: int) -> int:
@@ -199,7 +178,7 @@ def write_numeric(data: Buffer, place: int, size: int, out: Room, at: int) -> in
     return at
 
 
-def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
+def write_string(data: Buffer | Room, place: int, end: int, out: Room, at: int) -> int:
     """Write a JSON string (`escape_json`); return where it ends, or FULL."""
     room = len(out)
     if at + 2 > room:
@@ -253,6 +232,16 @@ def write_string(data: Buffer, place: int, end: int, out: Room, at: int) -> int:
         at += 6
     out[at] = 34
     return at + 1
+
+
+def write_numeric_value(data: Buffer, place: int, size: int, out: Room, at: int) -> int:
+    """Do the same for kernels of other modules, which cannot inline it."""
+    return write_numeric(data, place, size, out, at)
+
+
+def write_string_value(data: Buffer | Room, place: int, end: int, out: Room, at: int) -> int:
+    """Write a JSON string for kernels of other modules, which cannot inline it."""
+    return write_string(data, place, end, out, at)
 
 
 def datum_header(data: Buffer, at: int, end: int) -> int:
@@ -410,7 +399,7 @@ def build_numeric_text(
         at = offsets[row]
         while row < rows:
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 written = write_numeric(data, place, sizes[first + row], out, at)
@@ -433,7 +422,7 @@ def build_jsonb_text(
         at = offsets[row]
         while row < rows:
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place >= 0:
                 written = write_jsonb(data, place, sizes[first + row], out, at, stack)

@@ -14,10 +14,10 @@ from functools import cached_property
 
 from tidemark.model.errors import NodeUnfit
 from tidemark.model.lsn import Oid
+from tidemark.wal.rmgr.heap import TUPLE_HEADER_BYTES
 
 PACKED_HEADER = struct.Struct("<HHB")
 HOFF_AT = 4
-TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader
 HAS_NULLS = 0x0001  # t_infomask, HEAP_HASNULL
 HAS_VARWIDTH = 0x0002
 _FROZEN = 0x0B00  # xmin frozen, xmax invalid

@@ -13,8 +13,7 @@ cpdef unsigned long long sum_up(const unsigned short[::1] lengths, unsigned long
 cpdef int are_ascending(const unsigned long long[::1] tids) except -1
 
 
-@cython.locals(at=Py_ssize_t, byte_0="unsigned int", byte_1="unsigned int", byte_2="unsigned int",
-               byte_3="unsigned int")
+@cython.locals(at=Py_ssize_t)
 cdef inline long long key_at(const unsigned char[::1] run, Py_ssize_t begin, Py_ssize_t end,
                              Py_ssize_t offset) except? -2
 

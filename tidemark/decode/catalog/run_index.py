@@ -14,6 +14,16 @@ from typing import TYPE_CHECKING
 
 from tidemark.decode.catalog.layout import DATA_SHIFT, HOFF_AT
 
+try:
+    import cython
+except ImportError:
+    from tidemark.wal import cython_stub as cython
+
+if not cython.compiled:
+    from tidemark.wal.byte_readers import read_u32
+else:
+    from cython.cimports.tidemark.wal.byte_readers import read_u32  # type: ignore[no-redef] # the same one
+
 if TYPE_CHECKING:
     from array import array
 
@@ -47,11 +57,7 @@ def key_at(run: bytes, begin: int, end: int, offset: int) -> int:
     at = begin + run[begin + TO_HOFF] - SHIFT + offset
     if at < begin or at + KEY_BYTES > end:
         return -1
-    byte_0 = run[at]
-    byte_1 = run[at + 1]
-    byte_2 = run[at + 2]
-    byte_3 = run[at + 3]
-    return byte_0 | byte_1 << 8 | byte_2 << 16 | byte_3 << 24
+    return read_u32(run, at)
 
 
 def slot_of(key: int, slots: int) -> int:

@@ -9,20 +9,7 @@ cdef unsigned int ATTRIBUTES, HAS_NULLS, EXTERNAL_TAG
 cdef int VARLENA
 
 
-@cython.locals(place="long long")
-cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
-                      long long last) except -1 nogil
-
-
 cdef inline int fetch_tuple(const unsigned char[::1] data, long long at, long long length) except -1 nogil
-
-
-@cython.locals(b0="unsigned int", b1="unsigned int")
-cdef inline unsigned int read_u16(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
-
-
-@cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-cdef inline unsigned int read_u32(const unsigned char[::1] data, Py_ssize_t at) except? 0xFFFFFFFF nogil
 
 
 @cython.locals(first="unsigned int", length="long long")

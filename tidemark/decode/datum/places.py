@@ -18,15 +18,21 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from tidemark.decode.datum import tuples
+from tidemark.decode.datum.varlena import EXTERNAL_DATUM_BYTES, EXTERNAL_TAG_ON_DISK
+from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
+
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
-    from cython.cimports.tidemark.decode.datum.prefetch import prefetch
+if not cython.compiled:
+    from tidemark.wal.byte_readers import read_u16, read_u32
+else:
+    from cython.cimports.tidemark.decode.datum.prefetch import fetch, prefetch
     from cython.cimports.tidemark.decode.datum.value_bytes import copy_within
+    from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
     from array import array
@@ -48,6 +54,7 @@ class Place(IntEnum):
 
 COMPRESSED, MISSING, EXTERNAL = range(3)  # what `locate` counts, beside the values that are not there
 KINDS = 3
+OFFSET_MAX = (1 << 31) - 1  # Arrow's offsets have 32 bits, signed
 
 # The same as C integers, which the loops can read without the interpreter.
 COMPRESSED_KIND = int(COMPRESSED)
@@ -58,27 +65,18 @@ AT_MISSING = int(Place.MISSING)
 AT_EXTERNAL = int(Place.EXTERNAL)
 ALL_DONE = int(DONE)
 
-PACKED_HEADER = 5  # xl_heap_header
-TUPLE_HEADER = 23  # SizeofHeapTupleHeader
-ATTRIBUTES = 0x07FF
-HAS_NULLS = 1
-VARLENA = -1
-EXTERNAL_BYTES = 18
-EXTERNAL_TAG = 18
+PACKED_HEADER = PACKED_HEADER_BYTES
+TUPLE_HEADER = TUPLE_HEADER_BYTES
+ATTRIBUTES = tuples.ATTRIBUTES_MASK
+HAS_NULLS = tuples.HAS_NULLS
+VARLENA = tuples.VARLENA
+EXTERNAL_BYTES = EXTERNAL_DATUM_BYTES
+EXTERNAL_TAG = EXTERNAL_TAG_ON_DISK
 ARRAY_HEADER = 12  # ndim, dataoffset, elemtype: ArrayType without its varlena header
 ARRAY_DIMENSIONS = 6  # MAXDIM
-ELEMENTS_MAX = (1 << 31) - 1  # a column's, by its 32-bit offsets
+ELEMENTS_MAX = OFFSET_MAX  # a column's
 AHEAD = 16  # rows
 LINE = 64  # bytes of a processor's cache
-
-
-def fetch(data: Buffer, places: Integers, cell: int, last: int) -> int:
-    """Have the value that comes some rows behind `cell`, or the last one, on its way from memory."""
-    if cython.compiled:
-        place = places[min(cell + AHEAD, last)]
-        if 0 <= place < len(data):  # NB: one that has no bytes may be behind all of them
-            prefetch(cython.address(data[place]))
-    return 0
 
 
 def fetch_tuple(data: Buffer, at: int, length: int) -> int:
@@ -89,24 +87,6 @@ def fetch_tuple(data: Buffer, at: int, length: int) -> int:
             at += LINE
             length -= LINE
     return 0
-
-
-def read_u16(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of two bytes."""
-    b0 = data[at]
-    b1 = data[at + 1]
-    return b0 | b1 << 8
-
-
-def read_u32(data: Buffer, at: int) -> int:
-    """Read a little-endian integer of four bytes."""
-    b0 = data[at]
-    b3 = data[at + 3]
-    if cython.compiled:  # NB: what lies between two places that are checked needs no check
-        value = b0
-        memcpy(cython.address(value), cython.address(data[at]), 4)
-        return value
-    return b0 | data[at + 1] << 8 | data[at + 2] << 16 | b3 << 24
 
 
 def datum_length(data: Buffer, at: int, end: int) -> int:
@@ -310,7 +290,7 @@ def measure_arrays(data: Buffer, places: Integers, sizes: Integers, first: int, 
         for row in range(rows):
             offsets[row] = total
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             place = places[first + row]
             if place < 0:
                 continue
@@ -391,7 +371,7 @@ def copy_elements(
     with cython.nogil:
         for row in range(rows):
             if cython.compiled:
-                fetch(data, places, first + row, first + rows - 1)
+                fetch(data, places, first + row + AHEAD, first + rows - 1)
             size = (offsets[row + 1] - offsets[row]) * length
             if size == 0:
                 continue

@@ -9,3 +9,13 @@ cdef extern from *:
     #endif
     """
     void prefetch "tidemark_prefetch"(const void *at) noexcept nogil
+
+
+# Starts to load the value of `cell`, or of the `last` one where `cell` is behind it.
+# NB: the place of a value without bytes can be behind all bytes.
+cdef inline int fetch(const unsigned char[::1] data, const long long[::1] places, long long cell,
+                      long long last) except -1 nogil:
+    cdef long long place = places[min(cell, last)]
+    if 0 <= place < len(data):
+        prefetch(&data[place])
+    return 0

@@ -8,15 +8,10 @@ together than its chunks are gone: each belongs to one row, and may be a gigabyt
 
 import struct
 
-from tidemark.decode.datum.tuples import (
-    PACKED_HEADER_BYTES,
-    TUPLE_HEADER_BYTES,
-    TupleLayout,
-    external_pointers,
-    replace_external,
-)
+from tidemark.decode.datum.tuples import TupleLayout, external_pointers, replace_external
 from tidemark.decode.datum.varlena import BadDatum, ExternalPointer, datum_length, read_datum, reassembled_datum
 from tidemark.model.lsn import Oid
+from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
 HAS_EXTERNAL = 0x0004  # of infomask: some value is in a TOAST table
 _INFOMASK_AT = 2

@@ -21,9 +21,8 @@ from tidemark.decode.datum.varlena import (
 )
 from tidemark.model.lsn import Oid
 from tidemark.model.relation import Column, Relation
+from tidemark.wal.rmgr.heap import PACKED_HEADER_BYTES, TUPLE_HEADER_BYTES
 
-TUPLE_HEADER_BYTES = 23  # SizeofHeapTupleHeader: what xl_heap_header stands for
-PACKED_HEADER_BYTES = 5  # SizeOfHeapHeader
 HAS_NULLS = 0x0001  # of infomask
 ATTRIBUTES_MASK = 0x07FF  # of infomask2
 MAX_ALIGN = 8

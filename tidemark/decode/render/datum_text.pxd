@@ -5,12 +5,9 @@ cimport cython
 cdef long long ALL_DONE, IS_ODD, AS_SIGNED, AS_UNSIGNED, AS_WORD, AS_LETTER, AS_TEXT, AS_DATE, AS_TIMESTAMP
 cdef long long AS_TIMESTAMP_ZONED, AS_NUMERIC, AS_UUID, AS_SINGLE, AS_DOUBLE, AT_EXTERNAL, FULL, BAD, VALUE_BYTES
 cdef long long DATE_END, DATE_BEGIN, INSTANT_END, INSTANT_BEGIN, EPOCH_DAYS, FIRST_DAY, USECS_A_DAY, USECS_A_SECOND
-cdef long long NUMERIC_SPECIAL, NUMERIC_KIND, NUMERIC_INFINITY, NUMERIC_MINUS_INFINITY, NUMERIC_SHORT
-cdef long long NUMERIC_LONG_NEGATIVE, NUMERIC_LONG_SCALE, NUMERIC_SHORT_NEGATIVE, NUMERIC_SHORT_SCALE
-cdef long long NUMERIC_WEIGHT_SIGN, NUMERIC_WEIGHT, GROUP_DIGITS
 cdef long long FIXED_FROM, SINGLE_FIXED_BELOW, DOUBLE_FIXED_BELOW, SINGLE_MANTISSA, DOUBLE_MANTISSA
 cdef unsigned long long SINGLE_EXPONENT, DOUBLE_EXPONENT
-cdef unsigned long long WORD_ONE, GROUP_BASE
+cdef unsigned long long WORD_ONE
 cdef const unsigned char[::1] WORD_NULL, WORD_UNCHANGED, WORD_TRUE, WORD_FALSE, WORD_NAN, WORD_INFINITY
 cdef const unsigned char[::1] WORD_MINUS_INFINITY, WORD_END, WORD_BEGIN, WORD_BC, WORD_UTC, HEX
 
@@ -29,10 +26,6 @@ cdef long long write_signed(const unsigned char[::1] data, long long place, long
                             long long at) except? -9 nogil
 
 
-@cython.locals(shifted="long long", era="long long", day="long long", year="long long", month="long long")
-cdef long long write_day(long long days, unsigned char[::1] out, long long at) except? -9 nogil
-
-
 @cython.locals(days="long long")
 cdef long long write_date(long long value, unsigned char[::1] out, long long at) except? -9 nogil
 
@@ -43,12 +36,6 @@ cdef long long write_clock(long long usecs, unsigned char[::1] out, long long at
 
 @cython.locals(days="long long", usecs="long long")
 cdef long long write_instant(long long value, int zoned, unsigned char[::1] out, long long at) except? -9 nogil
-
-
-@cython.locals(head="long long", negative="long long", scale="long long", weight="long long", first="long long",
-               groups="long long", index="long long", begun="int", group="unsigned long long")
-cdef long long write_numeric(const unsigned char[::1] data, long long place, long long size, unsigned char[::1] out,
-                             long long at) except? -9 nogil
 
 
 @cython.locals(end="long long")

@@ -15,17 +15,24 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from tidemark.decode.arrow.text_columns import NO_ROOM
+from tidemark.decode.arrow.text_columns import ODD as NO_VALUE
+from tidemark.decode.datum.places import Place
+
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
 if not cython.compiled:
+    from tidemark.decode.arrow.text_columns import write_numeric_value
     from tidemark.decode.render.line_text import write_float
-    from tidemark.decode.render.value_text import write_padded, write_unsigned, write_word
+    from tidemark.decode.render.value_text import write_day, write_padded, write_unsigned, write_word
 else:
+    from cython.cimports.tidemark.decode.arrow.text_columns import write_numeric_value  # type: ignore[no-redef] # the same one
     from cython.cimports.tidemark.decode.render.line_text import write_float  # type: ignore[no-redef] # the same one
     from cython.cimports.tidemark.decode.render.value_text import (  # type: ignore[no-redef] # the same ones
+        write_day,
         write_padded,
         write_unsigned,
         write_word,
@@ -76,10 +83,10 @@ AS_NUMERIC = int(TextWay.NUMERIC)
 AS_UUID = int(TextWay.UUID)
 AS_SINGLE = int(TextWay.SINGLE)
 AS_DOUBLE = int(TextWay.DOUBLE)
-AT_EXTERNAL = -3  # places.Place
+AT_EXTERNAL = int(Place.EXTERNAL)
 
-FULL = -2
-BAD = -3  # in place of where a value ends
+FULL = int(NO_ROOM)
+BAD = int(NO_VALUE)  # in place of where a value ends
 VALUE_BYTES = 64  # of text beyond two for each byte of a value; numerics ask for more
 WORD_ONE = 1  # of 64 bits, unsigned
 DATE_END = (1 << 31) - 1  # DATEVAL_NOEND
@@ -98,20 +105,6 @@ SINGLE_MANTISSA = 23  # bits
 DOUBLE_MANTISSA = 52
 SINGLE_EXPONENT = 255  # the greatest: of infinities and NaN
 DOUBLE_EXPONENT = 2047
-
-NUMERIC_SPECIAL = 0xC000
-NUMERIC_KIND = 0xF000
-NUMERIC_INFINITY = 0xD000
-NUMERIC_MINUS_INFINITY = 0xF000
-NUMERIC_SHORT = 0x8000
-NUMERIC_LONG_NEGATIVE = 0x4000
-NUMERIC_LONG_SCALE = 0x3FFF
-NUMERIC_SHORT_NEGATIVE = 0x2000
-NUMERIC_SHORT_SCALE = 0x1F80
-NUMERIC_WEIGHT_SIGN = 0x0040
-NUMERIC_WEIGHT = 0x003F
-GROUP_BASE = 10000
-GROUP_DIGITS = 4
 
 WORD_NULL = b"null"
 WORD_UNCHANGED = b"unchanged-toast-datum"
@@ -156,26 +149,6 @@ def write_signed(data: Data, place: int, size: int, out: Integers, at: int) -> i
     return write_unsigned(magnitude + 1, out, at + 1)
 
 
-def write_day(days: int, out: Integers, at: int) -> int:
-    """Write days since 1970-01-01 as an ISO date, of a year before 1 without BC; return where it ends."""
-    # Years that begin in March have the leap day at their end; 400 of them are 146097 days.
-    shifted = days + 719468
-    era = shifted // 146097 if shifted >= 0 else -((146096 - shifted) // 146097)
-    day = shifted - era * 146097
-    year = (day - day // 1460 + day // 36524 - day // 146096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5
-    year += era * 400 + (1 if month >= 10 else 0)
-    if year <= 0:
-        year = 1 - year
-    at = write_padded(year, 4, out, at) if year < 10000 else write_unsigned(year, out, at)
-    out[at] = 45  # -
-    at = write_padded(month + 3 if month < 10 else month - 9, 2, out, at + 1)
-    out[at] = 45
-    return write_padded(day + 1, 2, out, at + 1)
-
-
 def write_date(value: int, out: Integers, at: int) -> int:
     """Write days since 2000-01-01; return where they end."""
     if value == DATE_END:
@@ -183,7 +156,7 @@ def write_date(value: int, out: Integers, at: int) -> int:
     if value == DATE_BEGIN:
         return write_word(WORD_BEGIN, out, at)
     days = value + EPOCH_DAYS
-    at = write_day(days, out, at)
+    at = write_day(days, 0, out, at)
     return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
 
 
@@ -214,72 +187,12 @@ def write_instant(value: int, zoned: int, out: Integers, at: int) -> int:
     days = value // USECS_A_DAY if value >= 0 else -1 - (-1 - value) // USECS_A_DAY
     usecs = value - days * USECS_A_DAY
     days += EPOCH_DAYS
-    at = write_day(days, out, at)
+    at = write_day(days, 0, out, at)
     out[at] = 32
     at = write_clock(usecs, out, at + 1)
     if zoned:
         at = write_word(WORD_UTC, out, at)
     return write_word(WORD_BC, out, at) if days < FIRST_DAY else at
-
-
-def write_numeric(data: Data, place: int, size: int, out: Integers, at: int) -> int:
-    """Write a numeric (`numeric.c`, PG 16); return where it ends, FULL or BAD."""
-    if size < 2:
-        return BAD
-    head = read_unsigned(data, place, 2)
-    if head & NUMERIC_SPECIAL == NUMERIC_SPECIAL:
-        if head & NUMERIC_KIND == NUMERIC_INFINITY:
-            return write_word(WORD_INFINITY, out, at)
-        if head & NUMERIC_KIND == NUMERIC_MINUS_INFINITY:
-            return write_word(WORD_MINUS_INFINITY, out, at)
-        return write_word(WORD_NAN, out, at)
-    if head & NUMERIC_SHORT:
-        negative = head & NUMERIC_SHORT_NEGATIVE
-        scale = (head & NUMERIC_SHORT_SCALE) >> 7
-        weight = head & NUMERIC_WEIGHT
-        if head & NUMERIC_WEIGHT_SIGN:
-            weight -= NUMERIC_WEIGHT_SIGN
-        first = place + 2
-    else:
-        if size < 4:
-            return BAD
-        negative = head & NUMERIC_LONG_NEGATIVE
-        scale = head & NUMERIC_LONG_SCALE
-        weight = read_signed(data, place + 2, 2)
-        first = place + 4
-    groups = (place + size - first) // 2
-    for index in range(groups):
-        group = read_unsigned(data, first + 2 * index, 2)
-        if group >= GROUP_BASE:
-            return BAD
-    # The room for the sign, a zero, the point and what stands behind the value is that of any value.
-    if at + (weight + 1 if weight > 0 else 1) * GROUP_DIGITS + scale + VALUE_BYTES > len(out):
-        return FULL
-    if negative:
-        out[at] = 45  # -
-        at += 1
-    begun = 0
-    for index in range(weight + 1):
-        group = read_unsigned(data, first + 2 * index, 2) if index < groups else 0
-        if begun:
-            at = write_padded(group, GROUP_DIGITS, out, at)
-        elif group > 0:
-            at = write_unsigned(group, out, at)
-            begun = 1
-    if not begun:
-        out[at] = 48
-        at += 1
-    if scale > 0:
-        out[at] = 46  # .
-        at += 1
-        index = weight + 1
-        while scale > 0:
-            group = read_unsigned(data, first + 2 * index, 2) if 0 <= index < groups else 0
-            write_padded(group, GROUP_DIGITS, out, at)
-            at += min(scale, GROUP_DIGITS)
-            scale -= min(scale, GROUP_DIGITS)
-            index += 1
-    return at
 
 
 def write_number(
@@ -343,7 +256,7 @@ def write_datum(
     if way == AS_TEXT:
         return write_text(data, place, size, out, at)
     if way == AS_NUMERIC:
-        return write_numeric(data, place, size, out, at)
+        return write_numeric_value(data, place, size, out, at)
     if way == AS_TIMESTAMP:
         return write_instant(read_signed(data, place, size), 0, out, at)
     if way == AS_TIMESTAMP_ZONED:

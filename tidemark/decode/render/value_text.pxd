@@ -10,7 +10,7 @@ cdef extern from *:
     ctypedef unsigned long long u128 "tidemark_u128"
 
 cdef long long ALL_DONE, FULL, INTEGER_BYTES, DECIMAL_BYTES, INSTANT_BYTES, SECONDS_A_DAY, DECIMAL_EXPONENT_MIN
-cdef unsigned long long MASK_64, SIGN_64, ONES, HIGH_BITS, QUOTES, BACKSLASHES, SPACES
+cdef unsigned long long MASK_64, SIGN_64
 cdef u128 DIGIT_GROUP
 cdef const unsigned char[::1] WORD_NULL, WORD_TRUE, WORD_FALSE, WORD_NAN, WORD_INFINITY, WORD_MINUS_INFINITY
 cdef const unsigned char[::1] HEX, UPPER_HEX, BASE64
@@ -64,16 +64,6 @@ cdef long long write_upper_hex(unsigned long long number, unsigned char[::1] out
                                long long at) except? -9 nogil
 
 
-@cython.locals(word="unsigned long long", quotes="unsigned long long",
-               backslashes="unsigned long long", found="unsigned long long", index="long long", byte="unsigned char")
-cdef int needs_escape(const unsigned char[::1] data, long long place) except? -9 nogil
-
-
-@cython.locals(begin="long long", byte="unsigned char", letter="unsigned char")
-cdef long long write_string(const unsigned char[::1] data, long long place, long long end, unsigned char[::1] out,
-                            long long at) except? -9 nogil
-
-
 @cython.locals(at="long long", written="long long")
 cpdef long long write_strings(const int[::1] ends, const unsigned char[::1] data, const unsigned char[::1] valid,
                               long long valid_at, long long first, long long row, long long rows,
@@ -101,7 +91,7 @@ cpdef long long write_hex(const int[::1] ends, const unsigned char[::1] data, co
 
 
 @cython.locals(shifted="long long", era="long long", day="long long", year="long long", month="long long")
-cdef long long write_date(long long days, unsigned char[::1] out, long long at) except? -9 nogil
+cdef long long write_day(long long days, int has_sign, unsigned char[::1] out, long long at) except? -9 nogil
 
 
 @cython.locals(at="long long", value="long long", day_units="long long", days="long long", rest="long long",

@@ -15,13 +15,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemark.decode.arrow.text_columns import NO_ROOM
+
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
+if not cython.compiled:
+    from tidemark.decode.arrow.text_columns import write_string_value
+else:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.tidemark.decode.arrow.text_columns import write_string_value  # type: ignore[no-redef] # the same one
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -33,16 +38,10 @@ DONE = -1
 
 # The same as C integers, which the loops can read without the interpreter.
 ALL_DONE = int(DONE)
-FULL = -2
+FULL = int(NO_ROOM)
 
 MASK_64 = (1 << 64) - 1
 SIGN_64 = 1 << 63
-ONES = MASK_64 // 255  # the byte 1, eight times
-HIGH_BITS = ONES * 128
-QUOTES = ONES * 34
-BACKSLASHES = ONES * 92
-SPACES = ONES * 32
-
 INTEGER_BYTES = 20  # of text: -9223372036854775808
 DECIMAL_BYTES = 100  # 38 digits, as many zeros, sign, point, exponent, quotes
 INSTANT_BYTES = 48
@@ -194,69 +193,6 @@ def write_upper_hex(number: int, out: Integers, at: int) -> int:
     return at + size
 
 
-def needs_escape(data: Integers, place: int) -> int:
-    """Return 1 if one of eight bytes is a quote, a backslash or of control."""
-    if cython.compiled:
-        word = MASK_64
-        memcpy(cython.address(word), cython.address(data[place]), 8)  # NB: the caller knows that they are there
-        quotes = word ^ QUOTES
-        backslashes = word ^ BACKSLASHES
-        found = ((quotes - ONES) & ~quotes) | ((backslashes - ONES) & ~backslashes) | ((word - SPACES) & ~word)
-        return 1 if found & HIGH_BITS else 0
-    for index in range(8):
-        byte = data[place + index]
-        if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
-            return 1
-    return 0
-
-
-def write_string(data: Integers, place: int, end: int, out: Integers, at: int) -> int:
-    """Write UTF-8 text as a JSON string; return where it ends, or FULL."""
-    if at >= len(out):
-        return FULL
-    out[at] = 34  # "
-    at += 1
-    while True:
-        begin = place
-        while place + 8 <= end and not needs_escape(data, place):
-            place += 8
-        while place < end:
-            byte = data[place]
-            if byte < 32 or byte == 34 or byte == 92:  # noqa: PLR1714 - a set is an object
-                break
-            place += 1
-        if at + place - begin + 7 > len(out):
-            return FULL
-        at = copied(data, begin, place - begin, out, at)
-        if place == end:
-            out[at] = 34
-            return at + 1
-        byte = data[place]
-        place += 1
-        out[at] = 92  # a backslash, then a letter for some, the hex code for the rest
-        letter = byte
-        if byte == 8:
-            letter = 98
-        elif byte == 9:
-            letter = 116
-        elif byte == 10:
-            letter = 110
-        elif byte == 12:
-            letter = 102
-        elif byte == 13:
-            letter = 114
-        if letter >= 32:
-            out[at + 1] = letter
-            at += 2
-            continue
-        out[at + 1] = 117  # u
-        out[at + 2] = 48
-        out[at + 3] = 48
-        out[at + 4] = HEX[byte >> 4]
-        out[at + 5] = HEX[byte & 15]
-        at += 6
-
-
 def write_strings(
     ends: Integers, data: Integers, valid: Integers, valid_at: int, first: int, row: int, rows: int, out: Integers,
     offsets: Integers, base: int,
@@ -270,7 +206,7 @@ def write_strings(
             if is_null(valid, valid_at + first + row):
                 at = write_word(WORD_NULL, out, at)
             else:
-                written = write_string(data, ends[first + row], ends[first + row + 1], out, at)
+                written = write_string_value(data, ends[first + row], ends[first + row + 1], out, at)
                 if written == FULL:
                     return row
                 at = written
@@ -382,8 +318,11 @@ def write_hex(
     return ALL_DONE
 
 
-def write_date(days: int, out: Integers, at: int) -> int:
-    """Write days since 1970-01-01 as an ISO date, without quotes; return where it ends."""
+def write_day(days: int, has_sign: int, out: Integers, at: int) -> int:
+    """Write days since 1970-01-01 as an ISO date, without quotes; return where it ends.
+
+    A year before 1 gets its sign (ISO 8601, with a year 0), or is counted as the caller's BC is.
+    """
     # Years that begin in March have the leap day at their end; 400 of them are 146097 days.
     shifted = days + 719468
     era = shifted // 146097 if shifted >= 0 else -((146096 - shifted) // 146097)
@@ -393,7 +332,10 @@ def write_date(days: int, out: Integers, at: int) -> int:
     month = (5 * day + 2) // 153
     day -= (153 * month + 2) // 5
     year += era * 400 + (1 if month >= 10 else 0)
-    if year < 0:
+    if not has_sign:
+        if year <= 0:
+            year = 1 - year
+    elif year < 0:
         out[at] = 45  # -
         at += 1
         year = -year
@@ -421,12 +363,12 @@ def write_instants(
                 out[at] = 34  # "
                 at += 1
                 if second == 0:
-                    at = write_date(value, out, at)
+                    at = write_day(value, 1, out, at)
                 else:
                     day_units = second * SECONDS_A_DAY
                     days = value // day_units if value >= 0 else -((day_units - 1 - value) // day_units)
                     rest = value - days * day_units
-                    at = write_date(days, out, at)
+                    at = write_day(days, 1, out, at)
                     seconds = rest // second
                     out[at] = 84  # T
                     at = write_padded(seconds // 3600, 2, out, at + 1)

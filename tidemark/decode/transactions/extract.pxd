@@ -53,12 +53,6 @@ cdef class RowExtractor:
                              const long long[::1] lengths, Py_ssize_t start, Py_ssize_t stop,
                              long long others_lsn) except -1
 
-    @cython.locals(b0="unsigned int", b1="unsigned int")
-    cdef inline unsigned int read_u16(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
-
-    @cython.locals(b0="unsigned int", b3="unsigned int", value="unsigned int")
-    cdef inline unsigned int read_u32(self, Py_ssize_t at) except? 0xFFFFFFFE nogil
-
     cpdef know_file(self, unsigned int spc, unsigned long long db, unsigned long long rel, long long value)
 
     cpdef know_xid(self, unsigned int xid, long long state)

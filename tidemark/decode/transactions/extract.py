@@ -22,16 +22,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidemark.decode.datum.lookup import LookUp
-from tidemark.decode.transactions.held import HeldRows  # noqa: TC001 - compiled, a type of the module's own
+from tidemark.decode.datum.row_entries import ABSENT
+from tidemark.decode.transactions.held import RECORD_ROWS_MAX, HeldRows
 from tidemark.decode.transactions.held_children import HeldChildren
+from tidemark.model.change import BeforeKind, Op
+from tidemark.wal import record
+from tidemark.wal import rmgr as managers
+from tidemark.wal.rmgr import heap, heap2, standby, xact
+from tidemark.wal.versions import RECORD_HEADER_BYTES
 
 try:
     import cython
 except ImportError:
     from tidemark.wal import cython_stub as cython
 
-if cython.compiled:
-    from cython.cimports.libc.string import memcpy
+if not cython.compiled:
+    from tidemark.wal.byte_readers import read_u16, read_u32
+else:
+    from cython.cimports.tidemark.wal.byte_readers import read_u16, read_u32  # type: ignore[no-redef] # the same ones
 
 if TYPE_CHECKING:
     from array import array
@@ -44,7 +52,7 @@ NO_ROWS = 1  # of a file: a catalog that is not tracked, a sequence
 FIRST_VERSION = 2  # of a file: from here on, number of the relation version plus this
 
 # The same as C integers, which Python does not see.
-IN_RECORD_MAX = 2048  # held.RECORD_ROWS_MAX
+IN_RECORD_MAX = RECORD_ROWS_MAX
 XID_UNKNOWN = UNKNOWN
 XID_KNOWN = KNOWN
 XID_ORDINARY = ORDINARY
@@ -53,64 +61,64 @@ FILE_HAS_NO_ROWS = NO_ROWS
 VERSION_BASE = FIRST_VERSION
 NOTHING = NONE
 OTHERS = NONE  # in place of a slot
-NO_TUPLE = (1 << 32) - 1
+NO_TUPLE = ABSENT
 ALL_XIDS = (1 << 32) - 1
 HALF_OF_XIDS = 1 << 31
-RM_XLOG = 0
-RM_XACT = 1
-RM_DBASE = 4
-RM_RELMAP = 7
-RM_STANDBY = 8
-RM_HEAP2 = 9
-RM_HEAP = 10
-RM_LOGICALMSG = 21
-OPCODE = 0x70
-HEAP_INSERT = 0x00
-HEAP_DELETE = 0x10
-HEAP_UPDATE = 0x20
-HEAP_TRUNCATE = 0x30
-HEAP_HOT_UPDATE = 0x40
-HEAP_CONFIRM = 0x50
-HEAP_LOCK = 0x60
-HEAP_INPLACE = 0x70
-HEAP2_MULTI_INSERT = 0x50
-HEAP2_NEW_CID = 0x70
-XACT_INVALIDATIONS = 0x60
-RUNNING_XACTS = 0x10
-INIT_PAGE = 0x80
-INSERT_SPECULATIVE = 0x04
-INSERT_NEW = 0x08
-UPDATE_OLD_TUPLE = 0x04
-UPDATE_OLD_KEY = 0x08
-UPDATE_NEW = 0x10
-UPDATE_BORROWS = 0x60  # prefix or suffix of the old tuple
-DELETE_OLD_TUPLE = 0x02
-DELETE_OLD_KEY = 0x04
-DELETE_SUPER = 0x08
-XACT_COMMIT = 0x00
-XACT_ABORT = 0x20
-XACT_HAS_INFO = 0x80
+RM_XLOG = managers.RM_XLOG
+RM_XACT = managers.RM_XACT
+RM_DBASE = managers.RM_DBASE
+RM_RELMAP = managers.RM_RELMAP
+RM_STANDBY = managers.RM_STANDBY
+RM_HEAP2 = managers.RM_HEAP2
+RM_HEAP = managers.RM_HEAP
+RM_LOGICALMSG = managers.RM_LOGICALMSG
+OPCODE = heap.OPCODE_MASK
+HEAP_INSERT = heap.INSERT
+HEAP_DELETE = heap.DELETE
+HEAP_UPDATE = heap.UPDATE
+HEAP_TRUNCATE = heap.TRUNCATE
+HEAP_HOT_UPDATE = heap.HOT_UPDATE
+HEAP_CONFIRM = heap.CONFIRM
+HEAP_LOCK = heap.LOCK
+HEAP_INPLACE = heap.INPLACE
+HEAP2_MULTI_INSERT = heap2.MULTI_INSERT
+HEAP2_NEW_CID = heap2.NEW_CID
+XACT_INVALIDATIONS = xact.INVALIDATIONS
+RUNNING_XACTS = standby.RUNNING_XACTS
+INIT_PAGE = heap.INIT_PAGE
+INSERT_SPECULATIVE = heap.INSERT_IS_SPECULATIVE
+INSERT_NEW = heap.INSERT_CONTAINS_NEW_TUPLE
+UPDATE_OLD_TUPLE = heap.UPDATE_CONTAINS_OLD_TUPLE
+UPDATE_OLD_KEY = heap.UPDATE_CONTAINS_OLD_KEY
+UPDATE_NEW = heap.UPDATE_CONTAINS_NEW_TUPLE
+UPDATE_BORROWS = heap.UPDATE_PREFIX_FROM_OLD | heap.UPDATE_SUFFIX_FROM_OLD
+DELETE_OLD_TUPLE = heap.DELETE_CONTAINS_OLD_TUPLE
+DELETE_OLD_KEY = heap.DELETE_CONTAINS_OLD_KEY
+DELETE_SUPER = heap.DELETE_IS_SUPER
+XACT_COMMIT = xact.COMMIT
+XACT_ABORT = xact.ABORT
+XACT_HAS_INFO = xact.HAS_INFO
 COMMIT_MAIN = 20  # bytes: time, flags, database, tablespace
 ABORT_MAIN = 8  # bytes: time
-COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = 0x01, 0x02
+COMMIT_HAS_DATABASE, COMMIT_HAS_CHILDREN = xact.HAS_DBINFO, xact.HAS_SUBXACTS
 COMMIT_SAYS_MORE = 0x3FFFFFBC  # all flags but these, locks and what a waiter wants
 NO_ORDINARY_TIME = 0x7FF00000  # of a time's high 32 bits: before 2000, or later since 1970 than 64 bits can hold
-POSTGRES_EPOCH_US = 946_684_800 * 1_000_000  # 2000-01-01 since 1970-01-01
-OP_INSERT, OP_UPDATE, OP_DELETE = b"iud"
-BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = 0, 1, 2
-RECORD_HEADER = 24
-BLOCK_ID_MAX = 32
+POSTGRES_EPOCH_US = xact.POSTGRES_EPOCH_US
+OP_INSERT, OP_UPDATE, OP_DELETE = ord(Op.INSERT.value), ord(Op.UPDATE.value), ord(Op.DELETE.value)
+BEFORE_NONE, BEFORE_KEY, BEFORE_FULL = int(BeforeKind.NONE), int(BeforeKind.KEY), int(BeforeKind.FULL)
+RECORD_HEADER = RECORD_HEADER_BYTES
+BLOCK_ID_MAX = record.BLOCK_ID_MAX
 BLOCK_HEADER_MAX = 27  # bytes that one can have
-ID_TOP_XID = 252
-ID_ORIGIN = 253
-ID_MAIN_LONG = 254
-ID_MAIN_SHORT = 255
-HAS_IMAGE = 0x10
-SAME_REL = 0x80
-FORK = 0x0F
-IMAGE_HAS_HOLE = 0x01
-TUPLE_HEADER = 23
-PACKED_HEADER = 5
+ID_TOP_XID = record.ID_TOP_XID
+ID_ORIGIN = record.ID_ORIGIN
+ID_MAIN_LONG = record.ID_MAIN_LONG
+ID_MAIN_SHORT = record.ID_MAIN_SHORT
+HAS_IMAGE = record.HAS_IMAGE
+SAME_REL = record.SAME_REL
+FORK = record.FORK_MASK
+IMAGE_HAS_HOLE = record.IMAGE_HAS_HOLE
+TUPLE_HEADER = heap.TUPLE_HEADER_BYTES
+PACKED_HEADER = heap.PACKED_HEADER_BYTES
 NO_BYTES = b""
 
 Buffer = bytes | bytearray
@@ -194,22 +202,6 @@ class RowExtractor:
             self.held.finish()
         self.linear = self.held.linear = NO_BYTES
         return at
-
-    def read_u16(self, at: int) -> int:
-        """Read a little-endian integer of two bytes."""
-        b0 = self.linear[at]
-        b1 = self.linear[at + 1]
-        return b0 | b1 << 8
-
-    def read_u32(self, at: int) -> int:
-        """Read a little-endian integer of four bytes."""
-        b0 = self.linear[at]
-        b3 = self.linear[at + 3]
-        if cython.compiled:  # NB: what lies between two places that are checked needs no check
-            value = b0
-            memcpy(cython.address(value), cython.address(self.linear[at]), 4)
-            return value
-        return b0 | self.linear[at + 1] << 8 | self.linear[at + 2] << 16 | b3 << 24
 
     def forget_files(self) -> None:
         """Know no file any more."""
@@ -339,23 +331,23 @@ class RowExtractor:
         """Take a commit; 0 if it says more."""
         if self.linear[at] != ID_MAIN_SHORT or self.linear[at + 1] != main:
             return 0
-        flags = self.read_u32(at + 10)
+        flags = read_u32(self.linear, at + 10)
         if flags & COMMIT_SAYS_MORE or not flags & COMMIT_HAS_DATABASE:
             return 0
         if not self.names_children(at + 2 + COMMIT_MAIN, main - COMMIT_MAIN, flags, state):
             return 0
-        low = self.read_u32(at + 2)
-        high = self.read_u32(at + 6)
+        low = read_u32(self.linear, at + 2)
+        high = read_u32(self.linear, at + 6)
         if high >= NO_ORDINARY_TIME:
             return 0
         time = (low | high << 32) + POSTGRES_EPOCH_US
         if state >= XID_HELD:
             self.know_children(state - XID_HELD, XID_UNKNOWN)
-            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, self.read_u32(at + 14))
+            self.held.commit(state - XID_HELD, self.lsn, self.end_lsn, time, read_u32(self.linear, at + 14))
         elif state == XID_ORDINARY:
             self.other_end = self.index
             self.other_time = time
-            self.other_database = self.read_u32(at + 14)
+            self.other_database = read_u32(self.linear, at + 14)
         else:
             self.see(self.xid)
         self.xids.enter(self.xid, XID_UNKNOWN)
@@ -369,10 +361,10 @@ class RowExtractor:
         known = self.children.count(slot) if state >= XID_HELD else 0
         if not flags & COMMIT_HAS_CHILDREN:
             return 1 if size == 0 and known == 0 else 0
-        if size < 4 or self.read_u32(at) != known or size != 4 + 4 * known:
+        if size < 4 or read_u32(self.linear, at) != known or size != 4 + 4 * known:
             return 0
         for number in range(1, known + 1):
-            child = self.read_u32(at + 4 * number)
+            child = read_u32(self.linear, at + 4 * number)
             if child == self.xid or self.xids.get(child) != state:
                 return 0
         return 1
@@ -434,14 +426,14 @@ class RowExtractor:
                 if not self.read_block_header():
                     return 0
             elif header == ID_ORIGIN and self.end - self.at >= 3:
-                self.origin = self.read_u16(self.at + 1)
+                self.origin = read_u16(self.linear, self.at + 1)
                 self.at += 3
             elif header == ID_TOP_XID and self.end - self.at >= 5:
-                self.top = self.read_u32(self.at + 1)
+                self.top = read_u32(self.linear, self.at + 1)
                 self.at += 5
             elif header in (ID_MAIN_SHORT, ID_MAIN_LONG) and self.end - self.at >= 5:
                 short = header == ID_MAIN_SHORT
-                main = self.linear[self.at + 1] if short else self.read_u32(self.at + 1)
+                main = self.linear[self.at + 1] if short else read_u32(self.linear, self.at + 1)
                 self.at += 2 if short else 5
                 break
             else:
@@ -459,11 +451,11 @@ class RowExtractor:
         if self.end - at < BLOCK_HEADER_MAX or self.linear[at] != self.blocks:
             return 0
         flags = self.linear[at + 1]
-        data_length = self.read_u16(at + 2)
+        data_length = read_u16(self.linear, at + 2)
         image_length = 0
         at += 4
         if flags & HAS_IMAGE:
-            image_length = self.read_u16(at)
+            image_length = read_u16(self.linear, at)
             compressed = self.linear[at + 4] & self.image_compressed and self.linear[at + 4] & IMAGE_HAS_HOLE
             at += 7 if compressed else 5
         first = self.blocks == 0
@@ -472,9 +464,9 @@ class RowExtractor:
                 return 0
             self.image_length = image_length
             self.data_length = data_length
-            self.spc = self.read_u32(at)
-            self.db = self.read_u32(at + 4)
-            self.rel = self.read_u32(at + 8)
+            self.spc = read_u32(self.linear, at)
+            self.db = read_u32(self.linear, at + 4)
+            self.rel = read_u32(self.linear, at + 8)
         at += 4 if flags & SAME_REL else 16
         self.promised += image_length + data_length
         self.blocks += 1
@@ -539,7 +531,7 @@ class RowExtractor:
             return 0
         if not self.linear[self.main_at] & INSERT_NEW:
             return 0
-        count = self.read_u16(self.main_at + 2)
+        count = read_u16(self.linear, self.main_at + 2)
         if count > IN_RECORD_MAX or (not info & INIT_PAGE and self.main_length < 4 + 2 * count):
             return 0
         return self.walk_tuples(count, relation, False) and self.walk_tuples(count, relation, True)
@@ -552,7 +544,7 @@ class RowExtractor:
             at += (at - self.data_at) & 1
             if at + 2 + PACKED_HEADER > stop:
                 return 0
-            length = PACKED_HEADER + self.read_u16(at)
+            length = PACKED_HEADER + read_u16(self.linear, at)
             at += 2
             if at + length > stop or not self.is_tuple(at, length):
                 return 0

@@ -17,6 +17,9 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
+from tidemark.decode.datum.row_entries import ABSENT, ENTRY_BYTES
+from tidemark.wal.rmgr.heap2 import TUPLES_MAX
+
 try:
     import cython
 except ImportError:
@@ -29,7 +32,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 ROWS_MAX = 16384  # at once
-RECORD_ROWS_MAX = 2048  # rows of one record: more than MaxHeapTuplesPerPage, 291
+RECORD_ROWS_MAX = TUPLES_MAX  # rows of one record
 SLOTS_MAX = 8192  # transactions from the oldest that is held on; a power of two, twice what a block of records begins
 SMALL_ROWS = 256  # a transaction with more is better not held from one call to the next
 SMALL_BYTES = 64 << 10  # of tuples: nor is one with more
@@ -53,9 +56,9 @@ NOTHING = NONE
 OTHERS = NONE  # in place of a slot
 GONE = -2  # in place of a slot: a row that was rolled back
 ALL_XIDS = (1 << 32) - 1
-STEP = 32  # row_entries.ENTRY_BYTES
+STEP = ENTRY_BYTES
 WORDS = 4
-NO_TUPLE = (1 << 32) - 1
+NO_TUPLE = ABSENT
 NO_BYTES = b""
 
 Buffer = bytes | bytearray

@@ -26,7 +26,10 @@ SHORT_SCALE_MASK = 0x1F80
 SHORT_SCALE_SHIFT = 7
 SHORT_WEIGHT_SIGN = 0x0040
 SHORT_WEIGHT_MASK = 0x003F
-SPECIAL_TEXT = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
+SPECIAL_SIGNS = 0xF000  # NUMERIC_EXT_SIGN_MASK
+PLUS_INFINITY = 0xD000
+MINUS_INFINITY = 0xF000
+SPECIAL_TEXT = {SPECIAL: "NaN", PLUS_INFINITY: "Infinity", MINUS_INFINITY: "-Infinity"}
 TYPMOD_HEADER = 4  # VARHDRSZ, added to every numeric typmod
 _U16 = struct.Struct("<H")
 _I16 = struct.Struct("<h")
@@ -74,7 +77,7 @@ def numeric_text(payload: bytes) -> str:
     """Return what `numeric_out` prints."""
     head = _head(payload)
     if head & SPECIAL_MASK == SPECIAL:
-        return SPECIAL_TEXT.get(head & 0xF000, "NaN")
+        return SPECIAL_TEXT.get(head & SPECIAL_SIGNS, "NaN")
     negative, weight, scale, groups = _parse(payload)
     digits = "".join([f"{group:04d}" for group in groups])
     before_point = (weight + 1) * DIGITS_PER_GROUP

@@ -19,6 +19,7 @@ from tidemark.model.relation import EnumLabel
 
 NAME_BYTES = 64  # NAMEDATALEN
 UUID_BYTES = 16
+UUID_TEXT_BYTES = 36
 BYTEA_ESCAPE = re.compile(rb"\\([0-7]{3}|\\)")
 
 

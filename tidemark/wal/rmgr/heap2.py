@@ -13,7 +13,7 @@ NEW_CID = 0x70
 _HEAD = Struct("<BxH")  # flags, ntuples
 _LENGTH = Struct("<H")
 _TOP_XID = Struct("<I")
-_TUPLES_MAX = 2048  # more than MaxHeapTuplesPerPage, 291
+TUPLES_MAX = 2048  # more than MaxHeapTuplesPerPage, 291
 
 
 class HeapMultiInsert(NamedTuple):
@@ -45,7 +45,7 @@ def parse_multi_insert(record: Record) -> HeapMultiInsert:
     """Return what a MULTI_INSERT record inserts."""
     block = record.need_block(0)
     flags, count = record.read(_HEAD)
-    if count > _TUPLES_MAX:
+    if count > TUPLES_MAX:
         raise BadRecord(record.lsn, f"{count} tuples on a page")
     offsets = tuple(range(1, count + 1))
     if not record.info & INIT_PAGE:

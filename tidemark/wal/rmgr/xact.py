@@ -19,10 +19,10 @@ COMMIT_PREPARED = 0x30
 ABORT_PREPARED = 0x40
 ASSIGNMENT = 0x50
 INVALIDATIONS = 0x60
-_HAS_INFO = 0x80
+HAS_INFO = 0x80
 
-_HAS_DBINFO = 0x01
-_HAS_SUBXACTS = 0x02
+HAS_DBINFO = 0x01
+HAS_SUBXACTS = 0x02
 _HAS_LOCATORS = 0x04
 _HAS_INVALS = 0x08
 _HAS_TWOPHASE = 0x10
@@ -41,8 +41,8 @@ _ASSIGNMENT = Struct("<Ii")
 _PREPARE_HEAD = Struct("<IIIIqIi")  # magic, total_len, xid, database, prepared_at, owner, nsubxacts
 _PREPARE_TAIL = Struct("<BxHQq")  # initfileinval, gidlen, origin_lsn, origin_timestamp
 _PREPARE_MAGIC = 0x57F94534  # TWOPHASE_MAGIC
-_POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
-_TIME_MAX_US = (1 << 63) - 1 - _POSTGRES_EPOCH_US  # what 64 bits hold since 1970
+POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970-01-01
+_TIME_MAX_US = (1 << 63) - 1 - POSTGRES_EPOCH_US  # what 64 bits hold since 1970
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +160,15 @@ def _parse_parts(record: Record, fmt: WalFormat) -> _Parts:
     (time,) = record.read(_TIME)
     parts = _Parts(_unix_us(record, time))
     at = _TIME.size
-    if not record.info & _HAS_INFO:
+    if not record.info & HAS_INFO:
         return parts
     (flags,) = record.read(_U32, at)
     at += _U32.size
-    if flags & _HAS_DBINFO:
+    if flags & HAS_DBINFO:
         database, tablespace = record.read(_DBINFO, at)
         parts.database, parts.tablespace = Oid(database), Oid(tablespace)
         at += _DBINFO.size
-    if flags & _HAS_SUBXACTS:
+    if flags & HAS_SUBXACTS:
         (count,) = record.read(_COUNT, at)
         parts.subxids = _xids(record, at + _COUNT.size, count)
         at += _COUNT.size + 4 * count
@@ -213,7 +213,7 @@ def _parse_prepare(record: Record, fmt: WalFormat) -> Prepare:
 def _unix_us(record: Record, postgres_us: int) -> int:
     if postgres_us > _TIME_MAX_US:
         raise BadRecord(record.lsn, f"time {postgres_us} lies behind the end of time")
-    return postgres_us + _POSTGRES_EPOCH_US
+    return postgres_us + POSTGRES_EPOCH_US
 
 
 def _xids(record: Record, at: int, count: int) -> tuple[Xid, ...]:

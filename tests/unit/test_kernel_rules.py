@@ -1,0 +1,82 @@
+"""What several kernels need is defined once: readers of bytes, constants of the formats."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tidemark.wal.byte_readers import read_u16, read_u32, read_u64
+from tidemark.wal.versions import RECORD_CRC_AT, RECORD_HEADER_BYTES
+
+ROOT = Path(__file__).parents[2]
+READER = re.compile(
+    r"^\s*c?p?def\b.*\b(?:read_u16|read_u32|read_u64)\(|^\s*c?p?def\b.*\bfetch\((?:const|data)", re.MULTILINE
+)
+READERS = {"tidemark/wal/byte_readers.py", "tidemark/wal/byte_readers.pxd", "tidemark/decode/datum/prefetch.pxd"}
+MACRO = re.compile(r"#define (TIDEMARK_\w+) (\d+)\b")
+C_CONSTANTS = {  # of the C in .pxd files, those that a file format or another module determines
+    "TIDEMARK_HEADER": RECORD_HEADER_BYTES,
+    "TIDEMARK_CRC_AT": RECORD_CRC_AT,
+}
+C_ALONE = {"TIDEMARK_LANE", "TIDEMARK_SHORT"}  # measured widths of a loop: nothing else depends on them
+# Integers that several kernels may write: masks of a machine word, results of a loop, how far a loop reads ahead.
+OWN = {"AHEAD", "ALL_XIDS", "DIGITS_MAX", "DONE", "MASK_64", "NONE", "ODD", "SIGN_64", "WORD_ONE"}
+
+
+@pytest.mark.parametrize(("read", "size"), [(read_u16, 2), (read_u32, 4), (read_u64, 8)])
+def test_a_reader_takes_its_bytes_little_endian_and_none_behind_the_buffer(
+    read: Callable[[bytes, int], int], size: int
+) -> None:
+    data = bytes(range(0xF0, 0xF0 + size + 1))
+    for at in (0, 1):
+        assert read(data, at) == int.from_bytes(data[at : at + size], "little")
+    with pytest.raises(IndexError):
+        read(data, 2)
+
+
+def test_readers_of_bytes_are_defined_once() -> None:
+    files = [path for pattern in ("*.py", "*.pxd") for path in (ROOT / "tidemark").rglob(pattern)]
+    found = {path.relative_to(ROOT).as_posix() for path in files if READER.search(path.read_text())}
+    assert found == READERS
+
+
+def test_the_c_constants_of_kernels_equal_those_of_the_formats() -> None:
+    found = {
+        name: int(value)
+        for path in (ROOT / "tidemark").rglob("*.pxd")
+        for name, value in MACRO.findall(path.read_text())
+        if name not in C_ALONE
+    }
+    assert found == C_CONSTANTS
+
+
+def test_no_two_kernels_write_the_same_constant_as_a_number() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for source in (path.with_suffix(".py") for path in (ROOT / "tidemark").rglob("*.pxd")):
+        for name in _number_names(source):
+            found[name].append(source.relative_to(ROOT).as_posix())
+    assert len(found) > 100
+    assert {name: paths for name, paths in found.items() if len(paths) > 1 and name not in OWN} == {}
+
+
+def _number_names(source: Path) -> list[str]:
+    """Return the module's constants whose values are numbers written there, not other constants."""
+    if not source.exists():  # C alone
+        return []
+    statements = [node for node in ast.parse(source.read_text()).body if isinstance(node, ast.Assign)]
+    return [
+        target.id
+        for node in statements
+        if all(
+            isinstance(part, ast.Constant | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
+            for part in ast.walk(node.value)
+        )
+        and not any(
+            isinstance(part, ast.Constant) and isinstance(part.value, bytes | str) for part in ast.walk(node.value)
+        )
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
