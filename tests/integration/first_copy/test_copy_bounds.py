@@ -1,6 +1,5 @@
 """What a first copy may hold, at the node and on our disk: for how long, and how much."""
 
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -10,7 +9,9 @@ import pytest
 
 from tests.conftest import NewCluster
 from tests.integration.first_copy.test_first_copy import fill, newest_generation, source_rows
+from tests.integration.first_copy.test_recopy import generations, recopies_in_status, recopy, steps
 from tests.support.processes.captures import Sidecar, change_log, replayed
+from tests.support.processes.cdcctl import succeeded
 from tests.support.processes.waiting import wait_until
 from tests.support.servers.postgres import Cluster, Session, database_in
 from tidemark.decode.catalog.mirror import CatalogMirror
@@ -24,6 +25,11 @@ from tidemark.model.errors import ExitCode
 from tidemark.wal.versions import wal_format
 
 DEADLINE_S = 120.0
+SMALL_SPOOL = {"TIDEMARK_COPY__SPOOL_BYTES": "1048576"}
+HELD = (
+    "SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+    " WHERE relation = 'account'::regclass AND backend_type = 'client backend'"
+)
 FULL = "outbox is full, delivery waits"
 WAITS = "first copy waits for older transactions"
 SPOOL_FILLS = "the spool of received WAL fills up; what comes when it is full stays at the node and may be removed"
@@ -81,30 +87,47 @@ def _unlinked_below(folder: Path, pid: int) -> list[int]:
     return found
 
 
-def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_fits_with_a_greater_bound(
+@pytest.mark.feature("P22")
+def test_a_table_that_does_not_fit_on_disk_is_refused_by_name_and_the_others_and_the_stream_go_on(
     cluster: Cluster, database: str, tmp_path: Path
 ) -> None:
     fill(cluster, database)
+    fill(cluster, database, "other", 10)
     cluster.sql("UPDATE account SET note = repeat(note, 40)", database)
-    sidecar = Sidecar(cluster, database, tmp_path, copy=True, TIDEMARK_COPY__SPOOL_BYTES="1048576")
+    cluster.sql("CREATE TABLE packed (id int PRIMARY KEY, note text)", database)  # small at the node, and large as text
+    cluster.sql("INSERT INTO packed SELECT id, repeat('x', 400000) FROM generate_series(1, 8) id", database)
+    account, packed = f"{database}.public.account", f"{database}.public.packed"
+    over = "the rows of public.{} have over 1048576 bytes (copy.spool_bytes)"
+    sidecar = Sidecar(cluster, database, tmp_path, copy=True, **SMALL_SPOOL)
     sidecar.init()
     try:
-        sidecar.start(wait=False)
-        assert sidecar.process is not None
-        assert sidecar.process.wait(timeout=DEADLINE_S) == ExitCode.CONFIG
-        (ended,) = told(sidecar, "sidecar ends")
-        assert "the rows of public.account have over 1048576 bytes (copy.spool_bytes)" in str(ended["error"])
-        held = (
-            "SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
-            " WHERE relation = 'account'::regclass AND backend_type = 'client backend'"
-        )
-        deadline = time.monotonic() + DEADLINE_S
-        while cluster.sql(held, database):  # the server notices in a moment that its client has gone
-            assert time.monotonic() < deadline
-        sidecar.options["TIDEMARK_COPY__SPOOL_BYTES"] = str(64 << 20)
         sidecar.start()
+        cluster.sql("INSERT INTO other VALUES (101, 'beside it')", database)
+        items = sidecar.catch_up()
+        assert generations(items) == []
+        assert generations(items, "other") == [(1, True), (1, False)]
+        assert 101 in replayed(change_log(items, "other"))
+        assert recopies_in_status(sidecar) == {
+            account: f"failed: {over.format('account')}",
+            packed: f"failed: {over.format('packed')}",
+        }
+        assert sidecar.metric('tidemark_recopies_failed_total{capture="main"}') == 2
+        eventually(sidecar, lambda: not cluster.sql(HELD, database))  # the server notices that its client has gone
+        sidecar.stop()
+        del sidecar.options["TIDEMARK_COPY__SPOOL_BYTES"]
+        sidecar.start()
+        assert set(steps(succeeded(recopy(sidecar, "account"))).values()) == {"done"}
         items = newest_generation(sidecar.catch_up())
         assert replayed(change_log(items, "account")) == source_rows(sidecar)
+        sidecar.stop()
+        sidecar.options |= SMALL_SPOOL
+        sidecar.start()
+        refused_copy = recopy(sidecar, "account")
+        assert (refused_copy.code, steps(refused_copy)) == (ExitCode.UNEXPECTED, {account: "failed"})
+        cluster.sql("INSERT INTO account VALUES (1000000, 'beside it')", database)
+        items = sidecar.catch_up()
+        assert generations(items)[-1] == (1, False), "nothing of the refused copy has begun"
+        assert replayed(change_log(newest_generation(items), "account")) == source_rows(sidecar)
     finally:
         sidecar.close()
 

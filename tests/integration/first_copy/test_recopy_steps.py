@@ -1,15 +1,25 @@
 """Requested copies as the state has them: when they are due, and how they are put off, fail and are cancelled."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from tests.support.servers.postgres import Cluster
 from tidemark.engine.progress import Progress
+from tidemark.io.host.logs import get_log
+from tidemark.io.node.node_errors import AuthenticationFailed
+from tidemark.io.process.config import load_config
+from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
-from tidemark.model.lsn import Lsn, Oid, SystemIdentifier, TimelineId
+from tidemark.model.change import ChangeGroup
+from tidemark.model.lsn import FullXid, Lsn, Oid, SystemIdentifier, TimelineId
 from tidemark.model.position import NO_SEQUENCE, Epoch, Pointer, Position
+from tidemark.runtime.context import Stopped
+from tidemark.runtime.first_copy.first_copy import FirstCopy
 from tidemark.runtime.first_copy.recopying import (
     DOUBLED_MAX,
     OLDER_WAIT_S,
@@ -21,16 +31,30 @@ from tidemark.runtime.first_copy.recopying import (
     not_begun,
     older_wait_s,
     put_off,
+    refuse,
     request_recopies,
 )
+from tidemark.runtime.seed.copy_plan import selection_told
 from tidemark.wire.recopies import RecopyStep, Wanted, recopies_by_table, step_of
-from tidemark.wire.state import DELIVERED, CopyPhase, CopyProgress, Identity, Owner, Watermark
+from tidemark.wire.state import (
+    DELIVERED,
+    FINGERPRINT,
+    Beginning,
+    CopyPhase,
+    CopyProgress,
+    Fingerprint,
+    Identity,
+    Owner,
+    Recopy,
+    Watermark,
+)
 
 SEGMENT_BYTES = 1 << 20
 IDENTITY = Identity("main", SystemIdentifier(1), "outbox", 15, SEGMENT_BYTES, 1 << 20)
 TABLE = (Oid(1), Oid(2))
 WHOLE = CopyProgress(CopyPhase.DONE, 1, "1:1:", row_count=10)
 REACHED = Lsn(1000)
+AWAY = "host=127.0.0.1 port=1"  # nobody listens there
 
 
 @pytest.fixture
@@ -146,3 +170,77 @@ def test_a_queued_copy_is_cancelled_where_no_sidecar_runs_unless_it_is_due_in_an
     assert not_begun(store) == frozenset()
     assert cancel_recopies(store, [TABLE], is_copying=False) == {}
     assert store.copy(*TABLE) == waiting
+
+
+def first_copy(store: StateStore, dsn: str) -> FirstCopy:
+    """Return the first copy of a capture that is to stop already, of a configuration that is as it was."""
+    config = load_config(None, {"TIDEMARK_CAPTURE__DSN": dsn})
+    timeline = TimelineId(1)
+    with store.transaction(None) as moving:
+        moving.put(FINGERPRINT, Fingerprint(selection_told(config), REACHED, timeline))
+    stopping = Event()
+    stopping.set()
+    beginning = Beginning(timeline, REACHED, FullXid(1), {Oid(1): "db"}, types=config.types.mapping())
+    epoch = taken(store)
+    Recopying(store).queue(epoch, 0.0)
+    return FirstCopy(
+        config, store, epoch, beginning, no_delivery, metrics=Metrics("main"), log=get_log("test"), stopping=stopping
+    )
+
+
+def no_delivery(group: ChangeGroup, copy: tuple[Oid, Oid, CopyProgress]) -> None:
+    raise AssertionError((group, copy))
+
+
+@pytest.mark.feature("I30")
+@pytest.mark.parametrize("obstacle", ["away", "rejected"])
+def test_requested_copies_do_not_wait_for_a_node_that_gives_no_connection(
+    store: StateStore, cluster: Cluster, obstacle: str
+) -> None:
+    request(store)
+    role = "a_role_that_is_missing"
+    first_copy(store, AWAY if obstacle == "away" else cluster.dsn("postgres", role)).run()
+    assert step(store) is RecopyStep.REQUESTED
+    assert (store.copy(*TABLE), not_begun(store)) == (WHOLE, frozenset())
+
+
+@pytest.mark.feature("P22")
+def test_tables_that_are_to_be_copied_in_any_case_wait_for_the_node(store: StateStore, cluster: Cluster) -> None:
+    request(store)
+    with store.transaction(None) as moving:
+        moving.put_copy(Oid(1), Oid(3), CopyProgress(CopyPhase.WAITING, 0))
+    with pytest.raises(Stopped):
+        first_copy(store, AWAY).run()
+    assert step(store) is RecopyStep.QUEUED
+    with pytest.raises(AuthenticationFailed):
+        first_copy(store, cluster.dsn("postgres", "a_role_that_is_missing")).run()
+
+
+@pytest.mark.feature("I30")
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_refused_copy_is_a_failed_request_and_leaves_a_table_whole_only_where_it_has_not_begun(
+    store: StateStore, *, has_begun: bool
+) -> None:
+    request(store)
+    epoch = taken(store)
+    Recopying(store).queue(epoch, 0.0)
+    begun = CopyProgress(CopyPhase.COPYING, 2, "9:9:", seen_lsn=REACHED, timeline=TimelineId(1))
+    if has_begun:
+        with store.transaction(epoch) as moving:
+            moving.put_copy(*TABLE, begun)
+    refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
+    assert step(store) is RecopyStep.FAILED
+    assert store.copy(*TABLE) == (replace(begun.blind(), phase=CopyPhase.LEFT) if has_begun else WHOLE)
+    request(store)  # once more
+    assert step(store) is RecopyStep.REQUESTED
+
+
+def test_a_table_whose_first_copy_is_refused_is_shown_and_copied_when_it_is_requested(store: StateStore) -> None:
+    with store.transaction(None) as moving:
+        moving.put_copy(*TABLE, CopyProgress(CopyPhase.WAITING, 0))
+    epoch = taken(store)
+    refuse(store, epoch, TABLE, Recopy("db.public.account", 0, REACHED, 0, failed="too large"))
+    assert (step(store), store.copy(*TABLE)) == (RecopyStep.FAILED, CopyProgress(CopyPhase.LEFT, 0))
+    request(store)
+    Recopying(store).queue(epoch, 0.0)
+    assert (step(store), not_begun(store)) == (RecopyStep.QUEUED, frozenset({TABLE}))

@@ -47,6 +47,10 @@ _LOCKED_BESIDE = """
             UNION ALL SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid)
         SELECT FROM above WHERE above.oid = %s))
 """
+_TABLE_BYTES = """
+    SELECT coalesce(pg_catalog.sum(pg_catalog.pg_table_size(t.relid)), 0)::int8 FROM (
+        SELECT %s::oid::regclass AS relid UNION SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid::regclass)) t
+"""
 SNAPSHOTS_MAX = 200  # of a table, at a standby; each takes some milliseconds
 
 
@@ -138,6 +142,19 @@ class CopySource:
         with Node(self._dsn) as node:
             found = node.query("SELECT datname::text FROM pg_catalog.pg_database WHERE oid = %s", (oid,))
         return found == [(self._database,)]
+
+    @property
+    def database(self) -> str:
+        """The database's name."""
+        return self._database
+
+    def size_bytes(self, table: SourceTable) -> int:
+        """Return how much disk a table's rows take at the node, with those of its partitions and their TOAST tables.
+
+        NB: to be asked before the table is held: it locks the table, and could wait for somebody who waits for us.
+        """
+        ((size_bytes,),) = self._look().query(_TABLE_BYTES, (table.oid, table.oid))
+        return int(str(size_bytes))
 
     def tables(self) -> list[SourceTable]:
         """Return the tables there are."""

@@ -18,7 +18,11 @@ from psycopg import pq
 from tidemark.model.errors import CorruptWal, NodeUnfit, NodeUnreachable, TidemarkError, WalGap
 
 
-class NoHbaLine(NodeUnfit):
+class ConnectionRejected(NodeUnfit):
+    """The node, or TLS on the way to it, rejects our connections, whatever they are for."""
+
+
+class NoHbaLine(ConnectionRejected):
     """pg_hba.conf admits no such connection."""
 
     hint = (
@@ -33,13 +37,13 @@ class ReplicationNotPermitted(NodeUnfit):
     hint = "run as a superuser of the node: ALTER ROLE <role> REPLICATION"
 
 
-class AuthenticationFailed(NodeUnfit):
+class AuthenticationFailed(ConnectionRejected):
     """The node does not believe who we are."""
 
     hint = "check the role's name, its LOGIN attribute, and the password in the file that PGPASSFILE names"
 
 
-class TlsFailed(NodeUnfit):
+class TlsFailed(ConnectionRejected):
     """The node's certificate is not accepted, or ours, or there is no TLS where the DSN asks for it."""
 
     hint = (

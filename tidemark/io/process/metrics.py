@@ -204,7 +204,7 @@ class Metrics:
         self.journal_bytes = self._counter(JOURNAL_BYTES, "Catalog-relevant WAL written to the journal.")
         self.copy_tables_left = self._gauge(COPY_TABLES_LEFT, "Tables whose first copy is not done.")
         self.copy_rows = self._counter(COPY_ROWS, "Rows of first copies delivered.")
-        self.recopies_failed = self._counter(RECOPIES_FAILED, "Requested copies of tables that could not be made.")
+        self.recopies_failed = self._counter(RECOPIES_FAILED, "Copies of tables that failed.")
         self.connected = self._gauge(CONNECTED, "1 while WAL is streamed from the node.")
         self.kernel_compiled = self._gauge(KERNEL_COMPILED, "1 if the kernels are compiled.")
         self.bases_damaged = self._gauge(

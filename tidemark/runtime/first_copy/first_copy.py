@@ -6,9 +6,13 @@ below it is seen by every snapshot taken afterwards, so all that the stream give
 
 A table's rows are read as fast as the server sends them (`copy_reading`), to disk but for what is
 taken at once, and its transaction ends with the last one. Handing over goes on behind and never holds that up: for as
-long as nobody reads what we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`, and
-is refused by name where it does not. To wait there for a reader, with the snapshot held, and to begin anew after some
-time would be the same refusal, repeated for ever where the reader is slower than the table is large.
+long as nobody reads what we give out, nothing is held at the node. So a table has to fit into `copy.spool_bytes`. To
+wait there for a reader, with the snapshot held, and to begin again after some time would be a refusal, repeated for
+ever where the reader is slower than the table is large.
+
+A table that does not fit is refused by name, as a failed request, and the other tables and the stream go on. A table
+that may not fit by its size at the node, and one that is requested, is read to its end before its first row is given
+out. So nothing has begun of what is refused, but where COPY's text is more than `EXPANSION` times the table's size.
 
 Killed or broken off in the middle: the table is copied again under a new snapshot and a greater generation, which tells
 sinks to empty it first. Only a generation's end says that the rows are the table's, and all of them. Which
@@ -28,33 +32,45 @@ from tidemark.decode.groups.partitions import ROUTED_KIND, under_own_name
 from tidemark.engine.retry import Backoff
 from tidemark.io.host.clock import SystemClock
 from tidemark.io.host.logs import Log, describe_error
-from tidemark.io.node.copy_source import CopySource, TableSnapshot
-from tidemark.io.node.copy_spool import CopySpool
+from tidemark.io.node.copy_source import CopySource, SnapshotUnclear, TableChanging, TableSnapshot
+from tidemark.io.node.copy_spool import CopySpool, TableTooLarge
 from tidemark.io.node.copy_stream import BlockBounds
 from tidemark.io.node.node import Blocker, Node
-from tidemark.io.node.node_errors import DataUnreadable, RecoveryConflict
+from tidemark.io.node.node_errors import ConnectionRejected, DataUnreadable, RecoveryConflict
 from tidemark.io.node.source_tables import SourceTable
 from tidemark.io.process.config import Config
 from tidemark.io.process.metrics import Metrics
 from tidemark.io.state.state import StateStore
 from tidemark.model.change import ChangeBatch, ChangeGroup, CopyBoundary, GroupItem
-from tidemark.model.errors import Disposition, NodeUnfit, TidemarkError
-from tidemark.model.lsn import FullXid, Lsn, Oid, TimelineId
+from tidemark.model.errors import Disposition, NodeUnfit, NodeUnreachable, TidemarkError
+from tidemark.model.lsn import INVALID_LSN, FullXid, Lsn, Oid, TimelineId
 from tidemark.model.position import Epoch, Pointer, Position
 from tidemark.model.relation import Relation
 from tidemark.runtime.context import Stopped
 from tidemark.runtime.first_copy.copy_reading import CopyReading, until_stopped
-from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, put_off
-from tidemark.runtime.seed.copy_plan import CopyTask, TableKey, database_names, plan_copies, selection_told
+from tidemark.runtime.first_copy.recopying import fail, not_begun, older_wait_s, put_off, refuse
+from tidemark.runtime.seed.copy_plan import (
+    CopyTask,
+    TableKey,
+    database_names,
+    is_requested_alone,
+    plan_copies,
+    selection_told,
+)
 from tidemark.runtime.seed.copy_sessions import CopySessions
 from tidemark.runtime.seed.seeding import OlderTransactions, Waiting
-from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint
+from tidemark.wire.state import FINGERPRINT, Beginning, CopyPhase, CopyProgress, Fingerprint, Recopy
 
 CONFLICTS_MAX = 10  # with a standby's replay, one after the other without a table in between
 FAILURES_MAX = 10  # of the node's at a table's rows, in the same way
 GENERATION_SHIFT = 40  # ordinals of a generation follow those of all before it, also at an equal LX
 WAIT_LOOK_S = 0.1
+EXPANSION = 4  # of rows as text over their size at the node: TOAST is compressed there
 Result = TypeVar("Result")
+
+
+class RequestsPutOff(NodeUnreachable):
+    """Everything that was to be copied is requested and has not begun; it was put off, and the stream goes on."""
 
 
 class CopyConflicts(NodeUnfit):
@@ -100,16 +116,27 @@ class FirstCopy:
         self._conflicts = self._failures = 0  # since the last table that was copied
 
     def run(self) -> None:
-        """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew."""
+        """Plan and copy all; a node that goes away is waited for, and the table in hand copied anew.
+
+        Requested copies that have not begun do not wait for the node: they are put off.
+        """
         with closing(self._sessions):
-            tasks = self._trying(self._plan)
-            self._metrics.copy_tables_left.set(len(tasks))
-            while tasks:
-                try:
-                    self._trying(lambda: self._run(tasks))
-                except (CopyConflicts, TableUnreadable) as error:
-                    self._give_up(tasks, error)
+            try:
+                self._run_all()
+            except RequestsPutOff as error:
+                self._metrics.copy_tables_left.set(0)
+                self._log.warning("requested copies wait", **describe_error(error))
+                return
         self._log.info("first copy done")
+
+    def _run_all(self) -> None:
+        tasks = self._trying(self._plan)
+        self._metrics.copy_tables_left.set(len(tasks))
+        while tasks:
+            try:
+                self._trying(lambda: self._run(tasks))
+            except (CopyConflicts, TableUnreadable) as error:
+                self._give_up(tasks, error)
 
     def _trying(self, attempt: Callable[[], Result]) -> Result:
         backoff = Backoff(self._config.retry.first_s, self._config.retry.max_s)
@@ -118,7 +145,9 @@ class FirstCopy:
                 return attempt()
             except TidemarkError as error:
                 self._sessions.close()
-                if error.disposition is not Disposition.RETRY:
+                if _is_without_connection(error):
+                    self._put_off(error)
+                if error.disposition is not Disposition.RETRY or isinstance(error, RequestsPutOff):
                     raise
                 self._count(error)
                 self._metrics.errors.inc()
@@ -126,6 +155,13 @@ class FirstCopy:
                 self._log.warning("first copy interrupted", retry_s=delay_s, **describe_error(error))
                 if self._stopping.wait(delay_s):
                     raise Stopped from error
+
+    def _put_off(self, error: TidemarkError) -> None:
+        """Put all off and raise `RequestsPutOff`, if all that is to be copied is requested and has not begun."""
+        requested = not_begun(self._store)
+        if requested and is_requested_alone(self._config, self._store.view(), requested):
+            put_off(self._store, self._epoch, requested)
+            raise RequestsPutOff(str(error), hint=f"{error.hint}; the stream goes on meanwhile") from error
 
     def _count(self, error: TidemarkError) -> None:
         """Raise what has come so often that another attempt helps nobody."""
@@ -164,14 +200,14 @@ class FirstCopy:
         node.check_fitness()
         timeline = node.timeline()
         lx = self._wait_for_older(node, tasks)
-        if lx is None:
-            return
         names = self._leave_databases(node, tasks)
         self._sessions.leave_node()
         while tasks:
             task = tasks[0]
             try:
                 self._copy(self._sessions.source(task.database, names[task.database]), task, timeline, lx)
+            except ConnectionRejected:
+                raise
             except NodeUnfit as error:
                 self._give_up(tasks, error)
             else:
@@ -213,8 +249,17 @@ class FirstCopy:
             hint = "cdcctl status names the table: mend it, then request it again by cdcctl table recopy"
             self._log.error("requested copy failed", relation_oid=relation, reason=reason, hint=hint)
 
-    def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn | None:
-        """Return from where on older transactions were waited for; None: all `tasks` are requests, and were put off."""
+    def _refuse(self, key: TableKey, name: str, error: TableTooLarge) -> None:
+        """Record that a table does not fit, as a failed request; the other tables and the stream go on."""
+        self._sessions.close()
+        refused = Recopy(name, self._clock.wall_us(), INVALID_LSN, 0, failed=str(error))
+        refuse(self._store, self._epoch, key, refused)
+        self._metrics.recopies_failed.inc()
+        hint = f"{error.hint}, then request it by cdcctl table recopy"
+        self._log.error("the copy of a table failed", relation_oid=key[1], table=name, reason=str(error), hint=hint)
+
+    def _wait_for_older(self, node: Node, tasks: list[CopyTask]) -> Lsn:
+        """Return from where on older transactions were waited for; requests are put off, see `RequestsPutOff`."""
         lx, wait_s = node.flush_lsn(), self._config.seed.wait_s
         requested = not_begun(self._store)
         may_wait = all((task.database, task.relation) in requested for task in tasks)
@@ -224,10 +269,7 @@ class FirstCopy:
             if not may_wait:
                 raise
             put_off(self._store, self._epoch, requested)
-            self._log.warning("requested copies wait", error=str(error), hint="end them; the stream goes on meanwhile")
-            tasks.clear()
-            self._metrics.copy_tables_left.set(0)
-            return None
+            raise RequestsPutOff(str(error), hint="end them; the stream goes on meanwhile") from error
         return lx
 
     def _wait_for(self, node: Node, below: FullXid, wait_s: float) -> None:
@@ -249,6 +291,7 @@ class FirstCopy:
         if table is None:  # dropped meanwhile: the stream says so
             self._finish(key, source.flush(), replace(before, phase=CopyPhase.DONE))
             return
+        is_read_first = self._may_be_too_large(source, table) or key in not_begun(self._store)
         with CopySpool(self._store.folder.copy, self._config.copy.spool_bytes) as spool, ExitStack() as held:
             snapshot = self._held(source, table, held)
             if snapshot is None:
@@ -261,9 +304,17 @@ class FirstCopy:
             limits = self._config.deliver
             bounds = BlockBounds(limits.group_rows_max, limits.group_bytes_max)
             reading = CopyReading(source, bounds, log=self._log, stopping=self._stopping)
-            with reading.into(spool, snapshot, held.pop_all()) as whole:
-                built = self._built(spool, builder, place, snapshot.time_us)
-                self._feed(key, place, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
+            try:
+                with reading.into(spool, snapshot, held.pop_all()) as whole:
+                    if is_read_first:
+                        whole.result()
+                    built = self._built(spool, builder, place, snapshot.time_us)
+                    self._feed(key, place, before.generation + 1, snapshot=snapshot, built=built, whole=whole)
+            except TableTooLarge as error:
+                self._refuse(key, f"{source.database}.{snapshot.relation.qualified_name}", error)
+
+    def _may_be_too_large(self, source: CopySource, table: SourceTable) -> bool:
+        return source.size_bytes(table) * EXPANSION > self._config.copy.spool_bytes
 
     def _held(self, source: CopySource, table: SourceTable, held: ExitStack) -> TableSnapshot | None:
         """Take the table's snapshot, held until `held` ends; None: it has left the selection since it was planned."""
@@ -357,3 +408,9 @@ class FirstCopy:
         timeline, seen_lsn = flushed
         with self._store.transaction(self._epoch) as moving:
             moving.put_copy(*key, replace(progress, seen_lsn=seen_lsn, timeline=timeline))
+
+
+def _is_without_connection(error: TidemarkError) -> bool:
+    """Tell if an error is of the way to the node, and not of a table and its rows."""
+    of_table = (RecoveryConflict, DataUnreadable, TableChanging, SnapshotUnclear, RequestsPutOff)
+    return isinstance(error, ConnectionRejected | NodeUnreachable) and not isinstance(error, of_table)

@@ -105,7 +105,7 @@ class Recopying:
         if least and now_s < self._queued_s + put_off_s:
             self.waits_for = (
                 f"older transactions were open for more than {_doubled(OLDER_WAIT_S, least - 1):g} s when the copy was "
-                f"to begin: it is tried again {put_off_s:g} s later"
+                f"to begin, or the node gave no connection: it is tried again {put_off_s:g} s later"
             )
             return Due.LATER
         return Due.NOW
@@ -154,6 +154,24 @@ def put_off(store: StateStore, epoch: Epoch, keys: Iterable[TableKey]) -> None:
 def fail(store: StateStore, epoch: Epoch, reasons: Mapping[TableKey, str]) -> None:
     """End requests whose copy has not begun, each by its reason."""
     _take_back(store, epoch, reasons)
+
+
+def refuse(store: StateStore, epoch: Epoch, key: TableKey, refused: Recopy) -> None:
+    """Record that a table's copy failed, as the failed request `refused`; all other tables go on.
+
+    What was requested and has not begun leaves the table's copy as it was. Of any other table some rows were never
+    given out: it is not captured whole until it is requested again or the selection changes.
+    """
+    with store.transaction(epoch) as moving:
+        requests = recopies_by_table(moving.recopies())
+        request, copy = requests.get(key), moving.copy(*key) or CopyProgress(CopyPhase.LEFT, 0)
+        if request is not None and request.phase_before is not None and _is_not_begun(request, copy):
+            moving.put_copy(*key, replace(copy, phase=request.phase_before))
+        else:
+            moving.put_copy(*key, replace(copy.blind(), phase=CopyPhase.LEFT))
+        kept = request or replace(refused, generation=copy.generation)
+        requests[key] = replace(kept, is_queued=False, phase_before=None, failed=refused.failed)
+        moving.put_recopies(recopies_of(requests))
 
 
 def cancel_recopies(store: StateStore, keys: Iterable[TableKey], *, is_copying: bool) -> dict[TableKey, RecopyStep]:

@@ -6,7 +6,7 @@ by configuration, by RENAME or by SET SCHEMA, has changes that nobody was given,
 What the stream tells of that is noted with the group that tells it (`tidemark.runtime.first_copy.whole_tables`).
 """
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass, field, replace
 
 from tidemark.decode.catalog.layout import HALF_DROPPED
@@ -97,6 +97,12 @@ def plan_copies(
     for key in vanished:  # dropped, or their database is: the stream says so
         moves[key] = replace(view.copies[key], phase=CopyPhase.DONE)
     return CopyPlan(tasks, moves, is_changed, denied)
+
+
+def is_requested_alone(config: Config, view: StateView, requested: Collection[TableKey]) -> bool:
+    """Tell if the tables to be copied are all of `requested`, and nothing else is to be planned."""
+    due = {key for key, copy in view.copies.items() if copy.is_due(_delivered_lsn(view))}
+    return not _is_changed(config, view) and due <= set(requested)
 
 
 def _is_changed(config: Config, view: StateView) -> bool:
