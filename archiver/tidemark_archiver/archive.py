@@ -21,16 +21,16 @@ from tidemark.io.process.control import Handler
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.heartbeat import Slot
 from tidemark.io.state.state_views import StateMarks
+from tidemark.io.state.switching import Switched
 from tidemark.model.errors import ConfigError, Disposition, Fenced, TidemarkError
 from tidemark.model.lsn import INVALID_LSN, Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.model.position import Pointer
 from tidemark.runtime.capture.inflow import from_archive
-from tidemark.runtime.daemon.effects import Perform
 from tidemark.runtime.daemon.hastening import Hastening
 from tidemark.runtime.daemon.marker_scan import MarkerScan
-from tidemark.runtime.daemon.moving import Mover
 from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stage_transition import Perform, StageTransition
 from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.recovery.taking_over import is_waited_for
 from tidemark.wire.control import Json
@@ -67,7 +67,7 @@ class Archive:
         self._backoff = Backoff(context.config.retry.first_s, context.config.retry.max_s)
         self._watch = Watch.configured(context.store.environment, Role.SIDECAR, context.config.watchdog)
         self._upkeep = Upkeep(context, daemon.errands)
-        self._mover = Mover(context, _nothing_to_do)
+        self._mover = StageTransition(context, _nothing_to_do)
         self._hastening = Hastening(daemon.errands, context.config.archive.switch_s)
 
     def start(self) -> None:
@@ -213,6 +213,6 @@ class Archive:
         self._mover.try_move(Event.SIDECAR_LOST, epoch=epoch, taking=taking, only_from=marks.stage)
 
 
-def _nothing_to_do(_reason: str) -> Perform:
+def _nothing_to_do(_switched: Switched) -> Perform:
     """Return how the archiver performs effects: its own moves have none."""
     return {}

@@ -14,8 +14,8 @@ from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_folder import StateFolder
 from tidemark.io.state.write_guard import WriteGuard
 from tidemark.runtime.context import CaptureContext
-from tidemark.runtime.daemon.effects import HandoverPoint
 from tidemark.runtime.daemon.errands import NodeErrands
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark_ctl import settings
 
 

@@ -19,8 +19,8 @@ from tidemark.model.mode import Stage
 from tidemark.runtime.capture.capture import Capture
 from tidemark.runtime.capture.following import Met
 from tidemark.runtime.capture.inflow import followed_from_node
-from tidemark.runtime.daemon.moving import Mover
 from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.recovery.taking_over import check_start
 from tidemark.wire.control import Json
@@ -38,7 +38,7 @@ class FollowsNobody(ConfigError):
 class Following:
     """What is done while the node is a standby, and the looks that tell whether it is one."""
 
-    def __init__(self, daemon: DaemonContext, mover: Mover) -> None:
+    def __init__(self, daemon: DaemonContext, mover: StageTransition) -> None:
         self._daemon = daemon
         self._context = daemon.context
         self._store = daemon.context.store

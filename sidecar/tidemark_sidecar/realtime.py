@@ -21,6 +21,7 @@ from tidemark.io.host.logs import describe_error
 from tidemark.io.process.control import Handler
 from tidemark.io.state.heartbeat import START_S_MAX, Slot
 from tidemark.io.state.state_views import StateMarks
+from tidemark.io.state.switching import Switched
 from tidemark.model.errors import Fenced
 from tidemark.model.lsn import Lsn, format_lsn
 from tidemark.model.mode import Role, Stage
@@ -30,9 +31,8 @@ from tidemark.runtime.capture.inflow import LiveBuffer, MakeInflow, from_node
 from tidemark.runtime.capture.source_thread import Link
 from tidemark.runtime.daemon.archive_report import ArchiveReport
 from tidemark.runtime.daemon.archiving_watch import ArchivingWatch
-from tidemark.runtime.daemon.effects import Perform
-from tidemark.runtime.daemon.moving import Mover
 from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark.runtime.daemon.stops import NodeOutOfReach, event_of
 from tidemark.runtime.daemon.turn import Turn
 from tidemark.runtime.first_copy.recopying import cancel_recopies, request_recopies
@@ -66,7 +66,7 @@ class Realtime:
         self._clock = SystemClock()
         self._turn = Turn(context, Slot.SIDECAR)
         self._since_s = 0.0  # when realtime began
-        self._mover = Mover(context, self._effects)
+        self._mover = StageTransition(context, self._effects)
         self._stalled = StalledArchive(daemon)
         self._way_back = WayBack(daemon, self._mover, self._stalled)
         self._following = Following(daemon, self._mover)
@@ -302,21 +302,15 @@ class Realtime:
             self._fence.meet(lsn, capture.timeline if capture is not None else None, marker)
         return False
 
-    def _effects(self, reason: str) -> Perform:
+    def _effects(self, switched: Switched) -> Perform:
         return {
             Effect.STOP_CAPTURE: self._turn.let_go,
-            Effect.WRITE_STOP_MARKER: partial(self._write_stop, reason),
+            Effect.WRITE_STOP_MARKER: partial(write_stop_marker, self._store, self._errands, switched),
             Effect.WRITE_TRY_START_MARKER: self._way_back.write_marker,
             Effect.SWITCH_SEGMENT: self._errands.switch_segment,
             Effect.RETURN_SOON: self._way_back.hasten,
             Effect.FIND_START: lambda: self._find_start(self._store.marks()),
         }
-
-    def _write_stop(self, reason: str) -> None:
-        marks = self._store.marks()
-        assert marks.term is not None, "somebody has delivered"
-        pointer = marks.horizon.pointer if marks.horizon else None
-        self._errands.write(MarkerKind.STOP, marks.term.epoch, pointer, reason=reason)
 
     def _confirm(self, marks: StateMarks) -> None:
         """Write down in the WAL how far everything is confirmed, if that is worth a marker."""

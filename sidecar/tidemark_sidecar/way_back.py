@@ -16,8 +16,8 @@ from tidemark.model.lsn import Lsn
 from tidemark.model.mode import Stage
 from tidemark.runtime.capture.inflow import LiveBuffer
 from tidemark.runtime.capture.source_thread import Link
-from tidemark.runtime.daemon.moving import Mover
 from tidemark.runtime.daemon.service import DaemonContext
+from tidemark.runtime.daemon.stage_transition import StageTransition
 from tidemark.runtime.daemon.stops import event_of
 from tidemark.runtime.replay.diverged import WalDiverged
 from tidemark.wire.marker import MarkerKind
@@ -31,7 +31,7 @@ MARKER_LOST_S = 60.0  # what a primary wrote last may be lost with it: the archi
 class WayBack:
     """One attempt after the other."""
 
-    def __init__(self, daemon: DaemonContext, mover: Mover, stalled: StalledArchive) -> None:
+    def __init__(self, daemon: DaemonContext, mover: StageTransition, stalled: StalledArchive) -> None:
         context = daemon.context
         self._context = context
         self._store = context.store

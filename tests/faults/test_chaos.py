@@ -14,7 +14,7 @@ from tests.support.faults.chaos.faults import linger_behind_the_move, switch_off
 from tests.support.faults.chaos.prologue import meet_every_failpoint
 from tests.support.faults.chaos.world import Setting, World
 from tests.support.servers.small_disk import needs_mount
-from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 pytestmark = [needs_mount, pytest.mark.slow, pytest.mark.timeout(600)]
 SECONDS = 90  # of faults by chance; each failpoint once on purpose, healing and comparing take longer

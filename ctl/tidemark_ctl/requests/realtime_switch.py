@@ -10,28 +10,34 @@ What has to be done is looked up in the state again and again, so that it does n
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidemark.engine.handover import Effect, Event, move
 from tidemark.io.archive.archive_look import ArchiveLook
-from tidemark.io.host.clock import SystemClock, boot_ns
+from tidemark.io.host.clock import boot_ns
 from tidemark.io.node.node import NodeArchiving
 from tidemark.io.process.marker_key import KeysDiffer
 from tidemark.io.process.watchdog import Condition, Watch
 from tidemark.io.state.locks import RoleLock
 from tidemark.io.state.overtaken import OvertakenState
 from tidemark.io.state.state_views import StateMarks
-from tidemark.io.state.switching import Switched, switch
+from tidemark.io.state.switching import Switched
 from tidemark.model.errors import ConfigError, Fenced, TidemarkError
 from tidemark.model.lsn import format_lsn
 from tidemark.model.mode import Role, Stage
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.errands import NodeErrands
-from tidemark.wire.marker import MarkerKind
+from tidemark.runtime.daemon.stage_transition import Perform, StageTransition, write_stop_marker
 from tidemark_ctl.requests.asking import Asking
 from tidemark_ctl.requests.waiting import POLL_S, NotComplete, Say, Told
 from tidemark_ctl.requests.without_archive import NOTHING_ARCHIVES, nothing_archives, why_not_from_node
 from tidemark_ctl.views.processes import Process, ask, look_at, start_hint
 from tidemark_ctl.views.realtime_tree import WAY_OUT, missing_text
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from tidemark.model.lsn import Lsn
 
 ASK_AGAIN_S = 5.0  # a return that failed is asked for again: an operator waits for it
 MARKER_S = ANSWER_S = 10.0
@@ -59,7 +65,8 @@ class RealtimeSwitch:
         self._errands = errands
         self._say = say
         self._told = Told(say)
-        self._clock = SystemClock()
+        self._transition = StageTransition(context, self._effects)
+        self._pending: list[Future[Lsn] | Future[bool] | None] = []  # what effects requested from the node
         self._deadline_s = deadline_s
         self._end_s = time.monotonic() + deadline_s
         self._watch = Watch.configured(self._store.environment, Role.SIDECAR, config.watchdog)
@@ -249,32 +256,33 @@ class RealtimeSwitch:
         fences = direction == "off" and stage.deliverer is not Role.ARCHIVER
         try:
             with RoleLock.take(self._store.folder, Role.SIDECAR.value) as lock:
-                switched = switch(
-                    self._store,
-                    event,
-                    log=self._context.log,
-                    now_us=self._clock.wall_us(),
-                    taking=replace(lock.owner, role="cdcctl") if fences else None,
-                    only_from=stage,
-                )
+                taking = replace(lock.owner, role="cdcctl") if fences else None
+                switched = self._transition.move(event, taking=taking, only_from=stage)
         except OvertakenState:
             raise
         except Fenced:
             return  # a sidecar was started, or the archiver was faster: what that led to is looked at again
         self._say(f"the sidecar does not run: moved from {switched.before.value} to {switched.after.value} without it")
-        self._write_stop(switched, event)
+        self._await_node()
 
-    def _write_stop(self, switched: Switched, event: Event) -> None:
-        """Say it in the WAL, too, if the node answers: who reads it elsewhere has no state."""
-        if Effect.WRITE_STOP_MARKER not in switched.effects or switched.epoch is None:
-            return
-        horizon = self._marks().horizon
-        pointer = horizon.pointer if horizon is not None else None
-        written = self._errands.write(MarkerKind.STOP, switched.epoch, pointer, reason=event.value)
-        done = self._errands.switch_segment()
+    def _effects(self, switched: Switched) -> Perform:
+        """Return how effects are performed for a sidecar that does not run: it has no capture to stop or to return."""
+        return {
+            Effect.STOP_CAPTURE: lambda: None,
+            Effect.WRITE_STOP_MARKER: lambda: self._pending.append(
+                write_stop_marker(self._store, self._errands, switched)
+            ),
+            Effect.SWITCH_SEGMENT: lambda: self._pending.append(self._errands.switch_segment()),
+            Effect.RETURN_SOON: lambda: None,
+        }
+
+    def _await_node(self) -> None:
+        """Wait until the stop marker is written: a process on another host has no state and reads the marker only."""
+        pending, self._pending = self._pending, []
         try:
-            written.result(MARKER_S)
-            done.result(MARKER_S)
+            for request in pending:
+                if request is not None:
+                    request.result(MARKER_S)
         except (TidemarkError, TimeoutError) as error:
             self._say(f"no stop marker was written, the state alone says it: {str(error) or 'the node is slow'}")
 

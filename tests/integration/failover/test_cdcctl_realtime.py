@@ -16,13 +16,17 @@ from tidemark.io.state.state import StateStore
 from tidemark.model.change import GroupItem
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import STAGE
 
+EFFECTS_OF_OFF = ("stop-capture", "write-stop-marker", "switch-segment")
 
-def realtime(pair: Pair, *arguments: str) -> Done:
-    return cdcctl("realtime", *arguments, "--state", pair.sidecar.folder.root, **pair.sidecar.options)
+
+def realtime(pair: Pair, *arguments: str, **environment: str) -> Done:
+    options = {**pair.sidecar.options, **environment}
+    return cdcctl("realtime", *arguments, "--state", pair.sidecar.folder.root, **options)
 
 
 def shown(done: Done) -> dict[str, Json]:
@@ -73,8 +77,13 @@ def test_off_with_a_dead_sidecar_fences_it_and_on_brings_realtime_back_when_it_i
         pair.catch_up()
         before = shown(realtime(pair, "status", "--json"))["epoch"]
         pair.sidecar.kill()
-        off = succeeded(realtime(pair, "off", "--json"))
+        points = tmp_path / "points"
+        off = succeeded(realtime(pair, "off", "--json", TIDEMARK_FAILPOINT_LOG=str(points)))
         assert "moved from realtime to held without it" in off.err
+        effects = [name for name in points.read_text().split() if name in {point.value for point in HandoverPoint}]
+        assert effects == [f"{when}-{effect}" for effect in EFFECTS_OF_OFF for when in ("before", "after")], (
+            "cdcctl performs the effects of a transition as a daemon does"
+        )
         assert (shown(off)["stage"], shown(off)["delivering"]) == ("held", "archiver")
         (switch,) = pair.switches()
         assert switch.epoch is not None

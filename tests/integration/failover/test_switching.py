@@ -45,7 +45,7 @@ def test_a_move_is_written_with_its_epoch_and_place_and_told_once(store: StateSt
     with capture_logs() as told:
         found = switch(store, Event.RING_FULL, log=LOG, now_us=5, epoch=epoch)
     effects = (Effect.STOP_CAPTURE, Effect.WRITE_STOP_MARKER, Effect.SWITCH_SEGMENT)
-    assert found == Switched(Stage.REALTIME, Stage.ARCHIVE, effects, epoch)
+    assert found == Switched(Stage.REALTIME, Stage.ARCHIVE, effects, epoch, "the ring is full")
     place = str(delivered.pointer.position)
     (kept,) = store.view().switches.kept
     assert (kept.at_us, kept.before, kept.after, kept.reason) == (5, Stage.REALTIME, Stage.ARCHIVE, "the ring is full")

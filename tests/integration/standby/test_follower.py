@@ -17,7 +17,7 @@ from tests.support.servers.standby import wait_until_replayed
 from tidemark.io.host.failpoints import VARIABLE
 from tidemark.model.change import ChangeBatch, GroupItem
 from tidemark.model.mode import Stage
-from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 JOIN_S = 60
 READER = "lake"

@@ -7,22 +7,30 @@ import runpy
 import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-
-from tidemark_sidecar.realtime import Realtime
+from functools import partial
+from typing import Required, Unpack
 
 from tidemark.engine.handover import Event, move
-from tidemark.io.host.clock import SystemClock
+from tidemark.io.host.logs import Log
+from tidemark.io.state.state import StateStore
 from tidemark.io.state.state_transaction import StateTransaction
-from tidemark.io.state.switching import switch
+from tidemark.io.state.switching import Switched, Terms, switch
 from tidemark.model.lsn import Lsn
 from tidemark.model.position import Epoch, Pointer
-from tidemark.runtime.daemon.effects import perform
+from tidemark.runtime.daemon import stage_transition
 from tidemark.runtime.daemon.errands import NodeErrands
-from tidemark.wire.control import Json
+from tidemark.runtime.daemon.stage_transition import Effects, perform
 from tidemark.wire.marker import MarkerKind
 from tidemark.wire.state import LEDGER, OutboxLedger
 
 WRITTEN_S = 5.0
+
+
+class SwitchTerms(Terms):
+    """All that `switch` is called with."""
+
+    log: Required[Log]
+    now_us: Required[int]
 
 
 def no_epoch_check() -> None:
@@ -64,15 +72,24 @@ def marker_before_state() -> None:
         wait([written], WRITTEN_S)
         return written
 
-    def effects_first(realtime: Realtime, event: Event, _request: dict[str, Json]) -> Mapping[str, Json]:
-        store = realtime._store
-        before = store.marks().stage
-        perform(move(before, event).effects, realtime._effects(event.value))
-        after = switch(store, event, log=realtime._context.log, now_us=SystemClock().wall_us()).after
-        return {"before": before.value, "stage": after.value}
+    late: list[Callable[[], Switched]] = []
+
+    def only_decide(store: StateStore, event: Event, **terms: Unpack[SwitchTerms]) -> Switched:
+        if event not in {Event.OPERATOR_OFF, Event.OPERATOR_ON}:
+            return switch(store, event, **terms)
+        marks = store.marks()
+        found = move(marks.stage, event)
+        late.append(partial(switch, store, event, **terms))
+        return Switched(marks.stage, found.stage, found.effects, marks.term.epoch if marks.term else None, event.value)
+
+    def effects_first(switched: Switched, effects: Effects) -> None:
+        perform(switched, effects)
+        while late:
+            late.pop()()
 
     setattr(NodeErrands, "write", write_now)  # noqa: B010 - assigning it is no type
-    setattr(Realtime, "_operator", effects_first)  # noqa: B010 - assigning it is no type
+    setattr(stage_transition, "switch", only_decide)  # noqa: B010 - assigning it is no type
+    setattr(stage_transition, "perform", effects_first)  # noqa: B010 - assigning it is no type
 
 
 PLANTS: Mapping[str, Callable[[], None]] = {

@@ -24,6 +24,7 @@ class Switched:
     after: Stage
     effects: tuple[Effect, ...]
     epoch: Epoch | None  # the current one, behind the move
+    reason: str
 
 
 class Terms(TypedDict, total=False):
@@ -85,4 +86,4 @@ def switch(
             epoch=str(epoch) if epoch else None,
             delivered=place or None,
         )
-    return Switched(before, found.stage, found.effects, epoch)
+    return Switched(before, found.stage, found.effects, epoch, told)

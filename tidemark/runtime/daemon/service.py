@@ -37,10 +37,10 @@ from tidemark.runtime.capture.capture import kernels_are_compiled
 from tidemark.runtime.context import CaptureContext
 from tidemark.runtime.daemon.archiving_watch import check_archiving
 from tidemark.runtime.daemon.daemon import Daemon, Work
-from tidemark.runtime.daemon.effects import HandoverPoint
 from tidemark.runtime.daemon.errands import NodeErrands
 from tidemark.runtime.daemon.fencing import Fence
 from tidemark.runtime.daemon.marker_reading import MarkerReader
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 from tidemark.wire.control import Json
 from tidemark.wire.marker import key_name
 from tidemark.wire.state import Identity, Owner

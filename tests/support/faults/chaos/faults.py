@@ -17,7 +17,7 @@ from tidemark.engine.handover import Event
 from tidemark.io.state.environment import WritePoint
 from tidemark.model.errors import ExitCode
 from tidemark.model.mode import Stage
-from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 Steps = Generator[int, None, None]
 Fault = Callable[[World, random.Random], Steps]

@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from tests.support.processes.captures import Sidecar
 from tidemark.io.host.failpoints import LOG_VARIABLE, VARIABLE
-from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 UNITS = Path("conf/systemd")
 TOLD_CHARACTERS = 6000

@@ -12,7 +12,7 @@ from tests.support.faults.chaos.faults import (
     switch_off_until_met,
 )
 from tests.support.faults.chaos.world import World
-from tidemark.runtime.daemon.effects import HandoverPoint
+from tidemark.runtime.daemon.stage_transition import HandoverPoint
 
 P = HandoverPoint
 CYCLES = (  # dies at off, at on, on its way back
